@@ -56,7 +56,7 @@ class Member:
     def topic(self, name: str, queues: int = 8) -> None:
         """Make it, or have it with so many queues."""
         row = Topic(name, TopicType.MIXED, queues, queues)
-        if self.tables.topics.get(name) is None:
+        if self.tables.topics.stored(name) is None:
             self.tables.topics.create(row, internal=True)
         else:
             self.tables.topics.update(row)

@@ -82,7 +82,7 @@ class SharedRowsMachine(RuleBasedStateMachine):
     def change_topic(self, place: int, name: str, delete: bool) -> None:
         member, topics = self.members[place], self.members[place].tables.topics
         with self._recorded(member):
-            if delete and topics.get(name) is not None:
+            if delete and topics.stored(name) is not None:
                 topics.delete(name)
                 self.retry.pop(member.name + name, None)
             else:
@@ -198,7 +198,7 @@ class SharedRowsMachine(RuleBasedStateMachine):
                 owners = [name for taken, name in claims if taken == subject]
                 found = users.by_certificate(subject)
                 assert (found and found.name) == (owners[0] if len(owners) == 1 else None)
-            retry = member.tables.topics.get(TOPICS[2])
+            retry = member.tables.topics.stored(TOPICS[2])
             assert (retry and retry.read_queues) == self.retry.get(member.name + TOPICS[2])
             assert member.tables.groups.count_of("anna") <= 1
 
@@ -272,7 +272,7 @@ class _Recording:
                 parent = None if old is None else old.version
                 self._machine.history[row][stamp.version] = Written(parent, content.get(row))
                 self._machine._heard(self._member, row, stamp.version)
-        retry = self._member.tables.topics.get(TOPICS[2])
+        retry = self._member.tables.topics.stored(TOPICS[2])
         if retry is not None:
             self._machine.retry[self._member.name + TOPICS[2]] = retry.read_queues
 
