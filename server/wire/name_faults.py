@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from server.java_text import is_blank
 from store.metadata.names import ALPHABET, GROUP_NAME_MAX, TOPIC_NAME_MAX, is_in_alphabet
 
 NAME_SHOWN_MAX: Final = 60
@@ -11,7 +12,7 @@ NAME_SHOWN_MAX: Final = 60
 
 def topic_fault(name: str) -> str:
     """Of a name that no client may use for a topic."""
-    if not name.strip():
+    if is_blank(name):
         return "The specified topic is blank"
     if len(name) > TOPIC_NAME_MAX:
         return f"The specified topic is longer than topic max length {TOPIC_NAME_MAX}."
@@ -22,7 +23,7 @@ def topic_fault(name: str) -> str:
 
 def group_fault(name: str) -> str:
     """Of a name that no client may use for a consumer group."""
-    if not name.strip():
+    if is_blank(name):
         return "the specified group is blank"
     if len(name) > GROUP_NAME_MAX:
         return f"the specified group[{_shown(name)}] is longer than group max length: {GROUP_NAME_MAX}."

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
 
 from typer.testing import CliRunner, Result
 
@@ -13,6 +15,21 @@ from cli.main import app
 from tests.cli.said import complaint, hint_in
 from tests.commands import root
 from tests.e2e.broker import Broker
+
+INDEX: Final = {"index.hash_files": "true", "index.hash_slots": 1000, "index.hash_items": 4000}
+"""Settings of a broker that finds messages by their keys."""
+
+
+@contextmanager
+def broker_over(directory: Path, fill: Callable[[Path], None]) -> Iterator[Broker]:
+    """Run a broker with key index files over the store that `fill` made, and stop it in good order."""
+    fill(directory / "store")
+    broker = Broker(directory / "store", logs=directory / "logs")
+    try:
+        yield broker.start(settings=INDEX)
+        broker.stop()
+    finally:
+        broker.close()
 
 
 class Quarry:

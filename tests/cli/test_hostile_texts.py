@@ -27,7 +27,7 @@ from store.disk import PosixDisk
 from store.metadata import Topic, TopicType
 from store.opening import open_store
 from store.settings import StoreSettings
-from tests.cli.online_runner import Quarry
+from tests.cli.online_runner import Quarry, broker_over
 from tests.e2e.broker import PROJECT, Broker, clean_environment
 from tests.house.source import name, production_files
 from tests.store.assembly import message
@@ -37,7 +37,6 @@ STEERS = re.compile(
 )
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eexe\u2028\u2066\ufeff\U000e0001\x85"
 FORGED = "\nforged line"
-INDEX = {"index.hash_files": "true", "index.hash_slots": 1000, "index.hash_items": 4000}
 
 
 def fill(root: Path) -> None:
@@ -58,14 +57,8 @@ def fill(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    directory = tmp_path_factory.mktemp("hostile")
-    fill(directory / "store")
-    broker = Broker(directory / "store", logs=directory / "logs")
-    try:
-        yield broker.start(settings=INDEX)
-        broker.stop()
-    finally:
-        broker.close()
+    with broker_over(tmp_path_factory.mktemp("hostile"), fill) as broker:
+        yield broker
 
 
 def on_terminal(*words: str) -> str:

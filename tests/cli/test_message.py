@@ -20,26 +20,19 @@ from store.metadata.lite import light_queue_name
 from store.opening import open_store
 from store.record.system_flag import COMPRESSED
 from store.settings import StoreSettings
-from tests.cli.online_runner import Quarry
+from tests.cli.online_runner import Quarry, broker_over
 from tests.cli.said import complaint
 from tests.e2e.broker import Broker
 from tests.store.assembly import message
 
 MANY = 7
-INDEX = {"index.hash_files": "true", "index.hash_slots": 1000, "index.hash_items": 4000}
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """One with the messages that `fill` tells of."""
-    directory = tmp_path_factory.mktemp("message")
-    fill(directory / "store")
-    broker = Broker(directory / "store", logs=directory / "logs")
-    try:
-        yield broker.start(settings=INDEX)
-        broker.stop()
-    finally:
-        broker.close()
+    with broker_over(tmp_path_factory.mktemp("message"), fill) as broker:
+        yield broker
 
 
 def fill(root: Path) -> None:

@@ -21,13 +21,12 @@ from store.metadata import Topic, TopicType
 from store.opening import open_store
 from store.record.tags import SCHEDULE_TOPIC, tags_code
 from store.settings import StoreSettings
-from tests.cli.online_runner import Quarry
+from tests.cli.online_runner import Quarry, broker_over
 from tests.e2e.broker import Broker, quarry
 from tests.store.assembly import message
 
 MICROSECONDS = 1_700_000_000_000_000
 BORN = (MICROSECONDS, MICROSECONDS * 1000, 2**63 - 1, TIME_MS_MAX + 1, -1, -(2**63))
-INDEX = {"index.hash_files": "true", "index.hash_slots": 1000, "index.hash_items": 4000}
 
 
 def fill(root: Path) -> None:
@@ -43,14 +42,8 @@ def fill(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    directory = tmp_path_factory.mktemp("times")
-    fill(directory / "store")
-    broker = Broker(directory / "store", logs=directory / "logs")
-    try:
-        yield broker.start(settings=INDEX)
-        broker.stop()
-    finally:
-        broker.close()
+    with broker_over(tmp_path_factory.mktemp("times"), fill) as broker:
+        yield broker
 
 
 def born(output: str) -> list[int]:

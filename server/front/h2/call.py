@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from server.addresses import host_of
 from server.front.contract import Call, Method
 from server.front.h2.grpc_messages import pack_messages, with_prefix
 from server.front.h2.header_blocks import text_of
@@ -30,7 +31,7 @@ class Client(NamedTuple):
     @property
     def host(self) -> str:
         """`127.0.0.1`, `::1`, `unix`."""
-        return self.peer.rpartition(":")[0].strip("[]") or self.peer
+        return host_of(self.peer) or self.peer
 
 
 class H2Call:
