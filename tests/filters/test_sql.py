@@ -198,3 +198,49 @@ def test_around_a_number_there_may_be_what_java_trims(around: str, is_number: bo
     for value in ("5", "5.0"):
         for expression in ("a = 5", "a >= 4.5"):
             assert matches(expression, a=f"{around}{value}{around}") is is_number
+
+
+@pytest.mark.parametrize(
+    ("expression", "properties"),
+    [
+        ("a = 1AND b = 2", {"a": "1", "b": "2"}),
+        ("a = 1and(b = 2)", {"a": "1", "b": "2"}),
+        ("a = 3OR b = 2", {"a": "1", "b": "2"}),
+        ("a = 1LAND b = 2lOR c = 1", {"a": "1", "b": "2"}),
+        ("a = 1.AND b = .5AND c = 2.5e1AND d = 1E2or e = 1", {"a": "1", "b": "0.5", "c": "25", "d": "100"}),
+        ("a BETWEEN 1AND 2AND b BETWEEN.5and+3.", {"a": "1", "b": "2"}),
+        ("1IS NOT NULL AND a = 1", {"a": "1"}),
+        ("a = 'x'AND'y'=b", {"a": "x", "b": "y"}),
+        ("a IN('x')AND b NOT IN('x')AND c CONTAINS'z'", {"a": "x", "b": "y", "c": "z"}),
+        ("a IS NULL--comment\nAND(b=1)", {"b": "1"}),
+        ("a = 1/**/AND/**/b = 2", {"a": "1", "b": "2"}),
+        ("a = 1--\nAND b>-1", {"a": "1", "b": "2"}),
+        ("NOT(a = 2)AND'y'=b", {"a": "1", "b": "y"}),
+    ],
+)
+def test_words_need_no_space_where_they_can_be_told_apart(expression: str, properties: dict[str, str]) -> None:
+    """As RocketMQ's lexer has it: each token is as long as it can be, and what comes next begins behind it."""
+    assert matches(expression, **properties)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "a = 1ANDb = 2",  # a name, ANDb
+        "a = 1eAND b = 2",  # a name, eAND: no exponent without digits
+        "a = 0LAND b = 2",  # a name, LAND: 0 is written without L
+        "a = 1_AND b = 2",
+        "a = 1$",
+        "a = 0x10",
+        "a = 007",  # three numbers
+        "a = 1.5.5",
+        "a = 1.5L",
+        "a = 1e5e5",
+        "a = 1 2",
+        "aAND b = 2",
+        "a ISNULL",
+        "a NOTIN ('x')",
+    ],
+)
+def test_a_longer_token_is_never_taken_for_two(expression: str) -> None:
+    assert answer(expression, {"a": "1", "b": "2", "aAND": "1"}) == "refused"
