@@ -104,6 +104,7 @@ class Messaging:
             components.gate,
             rates=self._rates,
             limits_met=components.limits_met,
+            native=components.native,
         )
         self._directory = Directory(components.store.topics, components.store.groups, settings.for_auto_creation())
         self.commands = ClientCommands()
@@ -245,7 +246,7 @@ class Messaging:
             self._pulling.methods(),
             self.lite.methods(),
         )
-        return methods if its.tracing is None else traced(methods, its.tracing)
+        return methods if its.tracing is None else traced(methods, its.tracing, its.native)
 
     def _start_groups(self, group: str, settings: ClientSettings) -> None:
         """A consumer has said what it wants: fix where its group starts, before anything is sent.

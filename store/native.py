@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""
 
 MODULE: Final = "quarry_native"
-CONTRACT: Final = 10
+CONTRACT: Final = 11
 """Of the build that goes with this code; one of another number is left alone."""
 
 PlainMessage = tuple[str, bytes, bytes, int, int, int]
@@ -215,6 +215,9 @@ class Native(Protocol):
     @property
     def CallScanner(self) -> Any:
         """A `server.front.h2.scanning.ScannerMaker`, which the store knows nothing of."""
+
+    def fields_left(self, body: bytes, shape: dict[int, Any], most: int, /) -> int:
+        """See `server.wire.parsing.fields_left`. It counts whatever comes, not plain requests alone."""
 
     @property
     def SendReader(self) -> SendReaderMaker: ...

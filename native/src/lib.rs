@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 mod acks;
 mod calls;
 mod entries;
+mod fields;
 mod handles;
 mod maxima;
 mod numbers;
@@ -28,12 +29,13 @@ mod wire;
 
 /// What Python code it goes with. Raised whenever the two have to change together: `store/native.py` does
 /// without a build of another number.
-const CONTRACT: u32 = 10;
+const CONTRACT: u32 = 11;
 
 #[pymodule]
 fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CONTRACT", CONTRACT)?;
     module.add_class::<calls::CallScanner>()?;
+    module.add_function(wrap_pyfunction!(fields::fields_left, module)?)?;
     module.add_class::<sends::SendReader>()?;
     module.add_function(wrap_pyfunction!(sends::send_answer, module)?)?;
     module.add_class::<receives::ReceiveWriter>()?;

@@ -29,6 +29,7 @@ from server.security.signature import AUTHORIZATION, DATE
 from server.tracing import TRACEPARENT
 from server.wire.status import Refused, fill_ok, fill_status, is_expected
 from server.wire.text_sizes import parse_bounded
+from store.native import Native
 
 CLIENT_ID: Final = "x-mq-client-id"
 CLIENT_VERSION: Final = "x-mq-client-version"
@@ -88,12 +89,14 @@ class Edge:
         *,
         rates: RequestRates | None = None,
         limits_met: LimitsMet | None = None,
+        native: Native | None = None,
     ) -> None:
-        """`gate` None: everybody may do everything."""
+        """`gate` None: everybody may do everything. `native` counts fields of large requests."""
         self._clients = clients
         self._faults = faults
         self._rates = rates
         self._limits_met = LimitsMet() if limits_met is None else limits_met
+        self._native = native
         self.gate = gate
         self.user = ANYBODY
         """Whose call is being served: of use while it is, on the one thread there is."""
@@ -114,6 +117,10 @@ class Edge:
         if self._rates is not None:
             self._rates.request(client_id)
         return client_id
+
+    def parse(self, request_type: type[RequestT], body: bytes) -> RequestT:
+        """The request of who was let in. Raises DecodeError, Refused."""
+        return parse_bounded(request_type, body, self._native)
 
     def authorize(self, call: Call, identity: Identity | None, needs: Needs, request: Message) -> None:
         """Raises PermissionDenied, Refused."""
@@ -192,7 +199,7 @@ class Edge:
 
         def serve_admitted(call: Call, identity: Identity | None, client_id: str, body: bytes) -> None:
             try:
-                request = parse_bounded(request_type, body)
+                request = self.parse(request_type, body)
                 self.authorize(call, identity, needs, request)
                 answer = serve(call, client_id, request)
                 if answer is not None:
@@ -219,7 +226,7 @@ class Edge:
             try:
                 identity = self.identify(call)
                 client_id = self.caller(call, identity)
-                request = parse_bounded(request_type, body)
+                request = self.parse(request_type, body)
                 self.authorize(call, identity, needs, request)
                 serve(call, client_id, request)
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer

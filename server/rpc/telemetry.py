@@ -26,7 +26,6 @@ from server.wire.limits import WireLimits
 from server.wire.messages import fill_message
 from server.wire.settings import answer_settings, client_settings
 from server.wire.status import Refused, code_of, fill_ok, status_of
-from server.wire.text_sizes import parse_bounded
 from server.wire.validate import check_settings
 from store.record import StoredMessage
 
@@ -208,7 +207,7 @@ class TelemetryService:
             return
         try:
             stream.client_id = client_id = self._edge.caller(call, stream.identity)
-            command = parse_bounded(service.TelemetryCommand, body)
+            command = self._edge.parse(service.TelemetryCommand, body)
             self._edge.authorize(call, stream.identity, _NEEDS, command)
             kind = command.WhichOneof("command")
             if kind == "settings":

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
@@ -19,36 +19,55 @@ from server.front.contract import Method
 from server.tracing import TRACEPARENT, CallSpan, Tracing
 from server.wire.parsing import request_of
 from server.wire.status import Refused
+from store.native import Native
 
 SUCCESSES: Final = frozenset({definition.OK, definition.MESSAGE_NOT_FOUND})
 """Statuses with which nothing is wrong."""
 
 Describe = Callable[[CallSpan, bytes], None]
+DescribeRequest = Callable[[CallSpan, Any], None]
 
 
-def traced(methods: Methods, tracing: Tracing) -> Methods:
-    """The same methods; those that carry messages begin a span for each call that is sampled."""
-    return {path: _traced(path.rpartition("/")[2], method, tracing) for path, method in methods.items()}
+def traced(methods: Methods, tracing: Tracing, native: Native | None = None) -> Methods:
+    """The same methods; those that carry messages begin a span for each call that is sampled.
+
+    `native` counts fields of large requests.
+    """
+    return {path: _traced(path.rpartition("/")[2], method, tracing, native) for path, method in methods.items()}
 
 
-def _traced(name: str, method: Method, tracing: Tracing) -> Method:
+def _traced(name: str, method: Method, tracing: Tracing, native: Native | None) -> Method:
     if name not in _REQUESTS:
         return method
-    describe, describe_answer = _REQUESTS[name]
+    request_type, describe, describe_answer = _REQUESTS[name]
     serve = method.handler
+
+    def parsed(body: bytes) -> Message | None:
+        """None for a request that is none: it is answered by who serves it."""
+        try:
+            return request_of(request_type, body, native=native)
+        except (DecodeError, Refused):
+            return None
 
     def handler(call: Call, body: bytes) -> None:
         if method.admit is not None:  # before anything is made of what strangers send
             method.admit(call)
             if call.closed:
                 return
-        parent = call.header(TRACEPARENT) or (_context_of_first(body) if name == "SendMessage" else None)
+        request, parent = None, call.header(TRACEPARENT)
+        if not parent and request_type is service.SendMessageRequest:
+            request = parsed(body)
+            parent = _context_of_first(request)
         span = tracing.begin(name, parent)
         if span is None:
             serve(call, body)
             return
         span.set(messaging_system="rocketmq", rpc_method=name)
-        _attempt(describe, span, body)
+        request = request or parsed(body)
+        if request is None:
+            span.fail("cannot be parsed")
+        else:
+            describe(span, request)
         traced_call = _TracedCall(call, span, describe_answer)
         call.on_close(span.end)
         serve(traced_call, body)
@@ -124,25 +143,22 @@ class _TracedCall:
         self._call.on_drain(callback)
 
 
-def _attempt(describe: Describe, span: CallSpan, body: bytes) -> None:
-    """A request that is none is answered by who serves it."""
+def _attempt(describe: Describe, span: CallSpan, answer: bytes) -> None:
+    """A call is not to fail for its span."""
     try:
-        describe(span, body)
-    except (DecodeError, Refused):
+        describe(span, answer)
+    except DecodeError:
         span.fail("cannot be parsed")
 
 
-def _context_of_first(body: bytes) -> str | None:
+def _context_of_first(request: Any) -> str | None:
     """What the first message of a send says of its trace."""
-    try:
-        request = request_of(service.SendMessageRequest, body)
-    except (DecodeError, Refused):
+    if request is None or not request.messages:
         return None
-    return request.messages[0].system_properties.trace_context or None if request.messages else None
+    return request.messages[0].system_properties.trace_context or None
 
 
-def _describe_send(span: CallSpan, body: bytes) -> None:
-    request = request_of(service.SendMessageRequest, body)
+def _describe_send(span: CallSpan, request: service.SendMessageRequest) -> None:
     span.set(messaging_operation_type="send", messaging_batch_message__count=len(request.messages))
     for message in request.messages[:1]:
         span.set(
@@ -151,8 +167,7 @@ def _describe_send(span: CallSpan, body: bytes) -> None:
         )
 
 
-def _describe_receive(span: CallSpan, body: bytes) -> None:
-    request = request_of(service.ReceiveMessageRequest, body)
+def _describe_receive(span: CallSpan, request: service.ReceiveMessageRequest) -> None:
     span.set(
         messaging_operation_type="receive",
         messaging_destination_name=request.message_queue.topic.name,
@@ -160,8 +175,7 @@ def _describe_receive(span: CallSpan, body: bytes) -> None:
     )
 
 
-def _describe_ack(span: CallSpan, body: bytes) -> None:
-    request = request_of(service.AckMessageRequest, body)
+def _describe_ack(span: CallSpan, request: service.AckMessageRequest) -> None:
     span.set(
         messaging_operation_type="settle",
         messaging_destination_name=request.topic.name,
@@ -196,8 +210,8 @@ def _note(span: CallSpan, status: definition.Status) -> None:
         span.fail(name)
 
 
-_REQUESTS: Final[Mapping[str, tuple[Describe, Describe]]] = {
-    "SendMessage": (_describe_send, _describe_sent),
-    "ReceiveMessage": (_describe_receive, _describe_item),
-    "AckMessage": (_describe_ack, _describe_acknowledged),
+_REQUESTS: Final[Mapping[str, tuple[type[Message], DescribeRequest, Describe]]] = {
+    "SendMessage": (service.SendMessageRequest, _describe_send, _describe_sent),
+    "ReceiveMessage": (service.ReceiveMessageRequest, _describe_receive, _describe_item),
+    "AckMessage": (service.AckMessageRequest, _describe_ack, _describe_acknowledged),
 }

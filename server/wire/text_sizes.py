@@ -18,6 +18,7 @@ from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.wire.limits import BORN_HOST_SIZE_MAX, ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, TRACE_CONTEXT_SIZE_MAX
 from server.wire.parsing import request_of
 from server.wire.status import Refused
+from store.native import Native
 from store.record.layout import PROPERTIES_LENGTH_MAXIMUM
 
 RequestT = TypeVar("RequestT", bound=Message)
@@ -88,12 +89,12 @@ class _Field(NamedTuple):
     is_map: bool
 
 
-def parse_bounded(request_type: type[RequestT], body: bytes) -> RequestT:
+def parse_bounded(request_type: type[RequestT], body: bytes, native: Native | None = None) -> RequestT:
     """The request, whose texts are as long as they may be. Raises DecodeError, Refused.
 
     Messages that are sent are not looked at: `check_send` does.
     """
-    request = request_of(request_type, body)
+    request = request_of(request_type, body, native=native)
     if len(body) > SHORT_MAX and request_type is not service.SendMessageRequest:
         check_texts(request)
     return request

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 import structlog
 from google.protobuf.message import Message
@@ -13,9 +15,11 @@ from server.faults import FaultLog
 from server.front import Call, GrpcStatus, Method
 from server.rpc.context import Edge
 from server.rpc.methods import METHOD_NAMES, messaging_methods
+from server.wire.parsing import UNCOUNTED_SIZE
 from server.wire.status import INTERNAL_TEXT
 from store import errors
 from store.clock import ManualClock
+from store.native import Native
 from tests.rpc.broker import MESSAGE_METHODS, SERVICE, Broker
 from tests.rpc.fake_call import CLIENT, FakeCall, is_a_call
 
@@ -126,6 +130,24 @@ def test_the_refusals_of_a_poisoned_store_do_not_fill_the_log() -> None:
     status = call.answer(service.HeartbeatResponse).status
     assert (status.code, status.message) == (definition.INTERNAL_SERVER_ERROR, "flushing the commit log failed")
     assert logs == []
+
+
+def test_where_there_is_a_native_part_it_counts_the_fields_of_large_requests() -> None:
+    counted: list[int] = []
+
+    class Counting:
+        def fields_left(self, body: bytes, shape: dict[int, Any], most: int) -> int:
+            counted.append(len(body))
+            return -1
+
+    clock = ManualClock()
+    faults = FaultLog(clock, damage_met=lambda: None, passed_over=lambda: None)
+    edge = Edge(ClientRegistry(clock), faults, native=cast(Native, Counting()))
+    call = FakeCall()
+    send = edge.unary(service.SendMessageRequest, service.SendMessageResponse, lambda *_: None).handler
+    send(call, bytes(UNCOUNTED_SIZE + 1))
+    assert call.answer(service.SendMessageResponse).status.code == definition.PAYLOAD_TOO_LARGE
+    assert counted == [UNCOUNTED_SIZE + 1]
 
 
 def test_a_streams_error_comes_first_and_the_last_item_after_it() -> None:
