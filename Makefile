@@ -13,7 +13,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, (os.cpu_count() or 1) *
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help install native compiled serve demo test test-slow test-clients check fix bench bench-queues proto manifests lock docs docs-serve clean
+.PHONY: help install native serve demo test test-slow test-clients check fix bench bench-queues proto manifests lock docs docs-serve clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,10 +45,6 @@ $(NATIVE): $(STAMP) $(wildcard native/src/*.rs native/Cargo.*)
 native:  ## build the native part anew (needs Rust)
 	@rm -f $(NATIVE)
 	@$(MAKE) --no-print-directory $(NATIVE)
-
-compiled: $(TOOLS)  ## compile the modules of each message (needs a C compiler; again after a change of theirs)
-	@echo "compiling into $(VENV)"; mkdir -p build
-	@$(BIN)/python native/compiled/build.py >build/compiled.log 2>&1 || { tail -5 build/compiled.log; exit 1; }
 
 install: $(TOOLS) $(NATIVE)  ## make the virtual environment and install everything
 

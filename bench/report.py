@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.harness import Case, Options
-from cli.compiled import are_current
 from store.native import NATIVE
 
 Line = dict[str, Any]
@@ -46,7 +45,6 @@ def machine(scratch: Path) -> Mapping[str, object]:
         "python": platform.python_version(),
         "filesystem": _filesystem(scratch.resolve()),
         "native": NATIVE is not None,
-        "compiled": are_current(),
         "load_1m": round(os.getloadavg()[0], 2),
     }
 

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from cli.compiled import use_compiled
 from cli.exit import Exit, end
 from cli.progress import is_watched
 from kv import KvError
@@ -55,7 +54,6 @@ def serve(
 
     Flags win over the environment (QUARRY_STORE_DIRECTORY and the like), which wins over the file.
     """
-    not_compiled = use_compiled(config)
     # Not at the top: what a broker needs takes a while to load, and no other command needs it.
     from cli.progress_bar import progress_bar
     from server.main import run
@@ -72,7 +70,7 @@ def serve(
             from cli.shards import become_supervisor
 
             become_supervisor(settings, shards, config)
-        status = run(settings, progress_bar if is_watched() else None, not_compiled=not_compiled)
+        status = run(settings, progress_bar if is_watched() else None)
     except OSError as error:
         # not "[Errno 30] Read-only file system: '/data/lock'": the name first, as in all other refusals
         named = error.filename is not None and error.strerror is not None

@@ -50,17 +50,14 @@ ShowProgress = Callable[[], AbstractContextManager[ReportProgress]]
 """Shows the long steps of the opening for as long as it is entered; called on another thread."""
 
 
-def run(settings: BrokerSettings, show_progress: ShowProgress | None = None, *, not_compiled: str | None = None) -> int:
+def run(settings: BrokerSettings, show_progress: ShowProgress | None = None) -> int:
     """Run a broker until it is told to stop (SIGTERM, SIGINT). Returns the exit status of the process.
 
-    Without `show_progress` the opening's progress is logged. `not_compiled` tells why compiled modules are installed
-    and not used.
+    Without `show_progress` the opening's progress is logged.
 
     Raises BrokerError or OSError, whose text is one line, when it cannot start, and BrokerFailed when it cannot go on.
     """
     repeats = configure_logs(settings.log.format, settings.log.level, settings.log.repeats_per_minute)
-    if not_compiled is not None:
-        log.warning("the modules are taken as they are, not as they were compiled", cause=not_compiled)
     look_for_garbage_seldom()
     keep_from_others()
     is_store(settings.store.directory)

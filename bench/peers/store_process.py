@@ -37,7 +37,7 @@ class StoreKind(Enum):
 
 
 class StoreProcess:
-    """Works off `bench.peers.queue_store`, compiled where that is installed, or `QueueStore.java`.
+    """Works off `bench.peers.queue_store`, or `QueueStore.java`.
 
     What it logs lies in `home`.
     """
@@ -93,7 +93,7 @@ class StoreProcess:
 
 def _command(kind: StoreKind, home: Path) -> list[str]:
     if not kind.is_rocketmq:
-        return [sys.executable, "-m", "bench.peers.compiled_store"]
+        return [sys.executable, "-m", "bench.peers.queue_store"]
     # RocksDB's library is unpacked at each start, and stays where the process is killed
     options = [*JVM, f"-Xmx{HEAP_MAX}", f"-Duser.home={home}", f"-Djava.io.tmpdir={home}"]
     return ["java", *options, "-cp", class_path(ROCKETMQ_PROJECT), "quarry.bench.QueueStore"]
