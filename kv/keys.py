@@ -12,8 +12,6 @@ from typing import Final
 from kv.engine import KeyRange
 
 _U32: Final = Struct(">I")
-_U64: Final = Struct(">Q")
-_SIGN: Final = 1 << 63
 
 
 def u32(value: int) -> bytes:
@@ -24,20 +22,6 @@ def u32(value: int) -> bytes:
 def read_u32(key: bytes, at: int) -> tuple[int, int]:
     """The value and the position after it."""
     return _U32.unpack_from(key, at)[0], at + 4
-
-
-def i64(value: int) -> bytes:
-    """Eight bytes: two's complement with the sign bit turned over, so that negative values sort first.
-
-    Not RocketMQ's i64: its keys hold plain two's complement, which is in order only from zero upwards.
-    Raises struct.error outside the range.
-    """
-    return _U64.pack(value + _SIGN)
-
-
-def read_i64(key: bytes, at: int) -> tuple[int, int]:
-    """The value and the position after it."""
-    return _U64.unpack_from(key, at)[0] - _SIGN, at + 8
 
 
 def counted(value: bytes) -> bytes:
@@ -57,14 +41,14 @@ def read_counted(key: bytes, at: int) -> tuple[bytes, int]:
     return key[start:end], end
 
 
-def prefix_end(prefix: bytes) -> bytes | None:
-    """The smallest key greater than every key with this prefix; None when there is none (only 0xFF bytes)."""
+def prefix_end(prefix: bytes) -> bytes:
+    """The smallest key greater than every key with this prefix. Raises ValueError when all of its bytes are 0xFF."""
     kept = prefix.rstrip(b"\xff")
     if not kept:
-        return None
+        raise ValueError(f"no key is greater than all that begin with {len(prefix)} bytes 0xFF")
     return kept[:-1] + bytes((kept[-1] + 1,))
 
 
 def prefix_range(prefix: bytes) -> KeyRange:
     """All keys that begin with the prefix."""
-    return KeyRange(prefix, prefix_end(prefix))
+    return KeyRange(prefix, prefix_end(prefix) if prefix.rstrip(b"\xff") else None)

@@ -24,7 +24,6 @@ from server.delivery import InFlightTable, MessageSource, StateWriter, retry_top
 from server.delivery.inflight import InFlight
 from server.errors import TooMuchForOneCall
 from server.group_commit import Stored, settle
-from store.dispatch import TRANSACTION_MASK
 from store.errors import Invalid, TopicNotFound
 from store.in_flight_key import subscription_prefix
 from store.message import Host, Message
@@ -33,6 +32,7 @@ from store.metadata.names import DEAD_LETTER_PREFIX, SYSTEM_GROUP_PREFIX
 from store.offsets import QueueId, QueueOffset
 from store.record import StoredMessage, offset_message_id
 from store.record.properties import KEYS, ORIGIN_GROUP, RETRY_TOPIC, TAGS, UNIQUE_KEY
+from store.record.system_flag import TRANSACTION_MASK
 
 log = structlog.get_logger(__name__)
 

@@ -14,14 +14,15 @@ import structlog
 from server.copying import Copies, copy_of, is_final
 from server.delivery import Forwarded
 from server.wire.reserved import TRANSACTION
-from store.dispatch import LIGHT_QUEUE_NAMES, LIGHT_QUEUE_OFFSETS, TRANSACTION_MASK
+from store.dispatch import LIGHT_QUEUE_OFFSETS
 from store.errors import BrokerError
 from store.held.topics import DELIVER_AT_MS, DEQUEUED_MS, ROLL_TIMES, TIMER_OUT_MS
 from store.message import Appended, Host, Message
 from store.metadata import TopicTable
 from store.metadata.names import DEAD_LETTER_PREFIX
 from store.record import StoredMessage, offset_message_id
-from store.record.properties import DELAY_LEVEL, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
+from store.record.properties import DELAY_LEVEL, LIGHT_QUEUES, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
+from store.record.system_flag import TRANSACTION_MASK
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +30,7 @@ ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 LEFT_OUT: Final = frozenset(
     {
-        LIGHT_QUEUE_NAMES,
+        LIGHT_QUEUES,
         LIGHT_QUEUE_OFFSETS,
         DELAY_LEVEL,
         DELIVER_AT_MS,

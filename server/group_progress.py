@@ -26,7 +26,7 @@ from store.in_flight_key import parse_position, subscription_prefix
 from store.metadata import Topic
 from store.metadata.lite import light_queue_name
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
-from store.metadata.names import LIGHT_QUEUE_PREFIX, is_light_queue
+from store.metadata.names import is_light_queue
 from store.offsets import QueueBounds, QueueId, QueueOffset
 from store.opening import OpenStore
 from store.state import INFLIGHT
@@ -96,16 +96,6 @@ class Budget:
         self.left -= 1
         if self.left < 0:
             raise Invalid(f"topics: those that are asked for have more than {QUEUES_MAX} queues, name fewer")
-
-
-def parent_of(light: str) -> str | None:
-    """The topic whose lite topic a light queue is; None for one that is none.
-
-    The last separator counts: names of lite topics have none, those of topics taken over from RocketMQ may.
-    """
-    empty, _, rest = light.removeprefix(LIGHT_QUEUE_PREFIX).partition("$")
-    parent, _, lite_topic = rest.rpartition("$")
-    return parent if not empty and parent and lite_topic else None
 
 
 class GroupProgress:

@@ -12,20 +12,20 @@ from typing import Final, Protocol
 from store.consumequeue import ConsumeQueueEntry
 from store.generations import GenerationCache
 from store.message import DispatchRequest
+from store.metadata.names import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.record import StoredMessage, tags_code
+from store.record.properties import LIGHT_QUEUES
+from store.record.system_flag import TRANSACTION_MASK, TransactionState
+from store.record.tags import SCHEDULE_TOPIC
 
-LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
 LIGHT_QUEUE_NUMBER: Final = 0
-LIGHT_QUEUE_NAMES: Final = "INNER_MULTI_DISPATCH"
 LIGHT_QUEUE_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
-_NEVER_LIGHT: Final = ("%RETRY%", "rmq_sys_", "SCHEDULE_TOPIC_XXXX")
+_NEVER_LIGHT: Final = (RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SCHEDULE_TOPIC)
 
 OFFSET_DIGITS_MAX: Final = 18
 
-TRANSACTION_MASK: Final = 0xC
-TRANSACTION_PREPARED: Final = 0x4
-TRANSACTION_ROLLBACK: Final = 0xC
+_NOT_QUEUED: Final = (int(TransactionState.PREPARED), int(TransactionState.ROLLBACK))
 
 
 class LightQueueNumbering(Protocol):
@@ -104,8 +104,10 @@ def may_name_light_queues(topic: str) -> bool:
 
 
 def is_queued(system_flag: int) -> bool:
-    """Whether a record appears in its consume queue: prepared and rolled-back ones do not (formats §2.13)."""
-    return system_flag & TRANSACTION_MASK not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+    """Whether a record appears in its consume queue: prepared and rolled-back ones do not
+    (docs/formats/commit-log.md).
+    """
+    return system_flag & TRANSACTION_MASK not in _NOT_QUEUED
 
 
 def dispatch_request(record: StoredMessage, numbering: LightQueueNumbering) -> DispatchRequest:
@@ -129,11 +131,11 @@ def light_queues(
     topic: str, properties: Mapping[str, str], at: PhysicalOffset, numbering: LightQueueNumbering
 ) -> Iterable[tuple[str, QueueOffset]]:
     """Name and queue offset of each light queue that a record with these properties goes to."""
-    if LIGHT_QUEUE_NAMES not in properties or LIGHT_QUEUE_OFFSETS not in properties:
+    if LIGHT_QUEUES not in properties or LIGHT_QUEUE_OFFSETS not in properties:
         return
     if not may_name_light_queues(topic):
         return
-    names = properties[LIGHT_QUEUE_NAMES].split(",")
+    names = properties[LIGHT_QUEUES].split(",")
     offsets = properties[LIGHT_QUEUE_OFFSETS].split(",")
     if len(names) != len(offsets):
         return

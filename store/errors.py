@@ -11,7 +11,6 @@ BrokerError
 │   ├── OffsetOutOfRange
 │   └── MessageTooLarge
 ├── Unavailable           the same request may succeed later
-│   ├── NotReady          still recovering
 │   ├── Busy              a limit of waiting or in-flight work is reached
 │   └── DiskRefused       the disk gives no more space; nothing was written
 ├── StoreUnusable         an operator must act before this store opens
@@ -73,10 +72,6 @@ class MessageTooLarge(Invalid):
 
 class Unavailable(BrokerError):
     """The same request may succeed later."""
-
-
-class NotReady(Unavailable):
-    """The store is still recovering."""
 
 
 class Busy(Unavailable):

@@ -31,23 +31,18 @@ from store.consumequeue import (
     QueueEnd,
 )
 from store.deleted_topics import DeletedTopics
-from store.dispatch import (
-    LIGHT_QUEUE_NAMES,
-    LIGHT_QUEUE_NUMBER,
-    LIGHT_QUEUE_OFFSETS,
-    LIGHT_QUEUE_PREFIX,
-    TRANSACTION_MASK,
-    is_queued,
-    may_name_light_queues,
-)
+from store.dispatch import LIGHT_QUEUE_NUMBER, LIGHT_QUEUE_OFFSETS, is_queued, may_name_light_queues
 from store.errors import DiskRefused, MessageGivenUp, MessageTooLarge, OffsetOutOfRange, StoreDamaged
 from store.held import HeldMessages
 from store.index import NO_INDEXES, KeyIndexes
 from store.message import Appended, DispatchRequest, EncodedMessage, Message, MessageCopy
+from store.metadata.names import LIGHT_QUEUE_PREFIX
 from store.native import MakeRound, Native
 from store.numbering import LightFloor, NextOffsets, queues_named_by, queues_of_requests
 from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 from store.record import REPLACED_TOPIC, Corrupt, StoredMessage, Torn, encode_properties, encode_record, tags_code
+from store.record.properties import LIGHT_QUEUES
+from store.record.system_flag import TRANSACTION_MASK
 from store.rounds import Round, make_round, native_rounds
 from store.settings import COPY_GROWTH_MAX, StoreSettings
 from store.store_times import StoreTimes
@@ -162,7 +157,7 @@ class MessageStore:
                 topic, number = message.topic, message.queue_number
                 properties, system_flag = message.properties, message.system_flag
                 light_queues: tuple[tuple[str, QueueOffset], ...] = ()
-                if LIGHT_QUEUE_NAMES in properties:
+                if LIGHT_QUEUES in properties:
                     properties, light_queues = self._number_light_queues(message, assigned)
                 queue = topic, number
                 offset = assigned.get(queue)
@@ -271,7 +266,7 @@ class MessageStore:
             return properties, ()
         properties.pop("WAIT", None)
         numbered: dict[str, QueueOffset] = {}
-        names = properties[LIGHT_QUEUE_NAMES].split(",")
+        names = properties[LIGHT_QUEUES].split(",")
         for name in names:
             if name in numbered or not name.startswith(LIGHT_QUEUE_PREFIX):
                 continue

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from store.dispatch import LIGHT_QUEUE_NAMES, LIGHT_QUEUE_NUMBER, LIGHT_QUEUE_PREFIX
+from store.dispatch import LIGHT_QUEUE_NUMBER
 from store.message import DispatchRequest, Message
+from store.metadata.names import LIGHT_QUEUE_PREFIX
 from store.offsets import QueueId, QueueOffset
+from store.record.properties import LIGHT_QUEUES
 
 
 class LightFloor:
@@ -85,8 +87,8 @@ def queues_named_by(messages: Iterable[Message]) -> list[tuple[str, int]]:
     """The queues that messages are to be in, some perhaps doubled."""
     queues = [(message.topic, message.queue_number) for message in messages]
     for message in messages:
-        if LIGHT_QUEUE_NAMES in message.properties:
-            names = message.properties[LIGHT_QUEUE_NAMES].split(",")
+        if LIGHT_QUEUES in message.properties:
+            names = message.properties[LIGHT_QUEUES].split(",")
             queues += [(name, LIGHT_QUEUE_NUMBER) for name in names if name.startswith(LIGHT_QUEUE_PREFIX)]
     return queues
 

@@ -14,7 +14,6 @@ from store.offsets import PhysicalOffset
 
 SEGMENT_NAME: Final = re.compile(r"[0-9]{20}", re.ASCII)
 SHARD_NAME: Final = re.compile(r"shard-(0|[1-9][0-9]{0,3})", re.ASCII)
-CUT_NAME: Final = re.compile(r"([0-9]{20})\.broken(?:\.[1-9][0-9]*)?", re.ASCII)
 PHYSICAL_OFFSET_MAXIMUM: Final = 2**63 - 1
 """Physical offsets are signed 64-bit integers on disk."""
 
@@ -48,12 +47,6 @@ def cut_name(start: PhysicalOffset, number: int) -> str:
     `number` counts from 0 and tells repeated cuts at one offset apart.
     """
     return f"{start:020d}.broken" + (f".{number}" if number else "")
-
-
-def parse_cut_name(name: str) -> PhysicalOffset | None:
-    """Where the cut bytes lay; None when the file keeps no cut bytes."""
-    found = CUT_NAME.fullmatch(name)
-    return PhysicalOffset(int(found[1])) if found else None
 
 
 def cut_directory(commit_log: Path) -> Path:

@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from kv import KeyRange, KeyValueEngine, WriteBatch
+from kv.keys import prefix_end, prefix_range
 from store.clock import JUMP_MAX_MS
 from store.in_flight_key import (
     INDEX_BEGIN,
@@ -153,7 +154,7 @@ class InFlightTable:
     def delete_all(self, batch: WriteBatch, prefix: bytes) -> None:
         """All rows whose key begins with the prefix of a group, or of a group and topic."""
         for begin in (prefix, INDEX_BEGIN + prefix):
-            batch.delete_range(self._family, KeyRange(begin, _after(begin)))
+            batch.delete_range(self._family, prefix_range(begin))
 
     def delete_counted(self, batch: WriteBatch, prefix: bytes) -> int:
         """As `delete_all`; returns how many rows there are. Few go one by one.
@@ -206,20 +207,20 @@ class InFlightTable:
     def first_due_ms(self, prefix: bytes, from_ms: int) -> int | None:
         """The time of the first entry from a time on; None when there is none."""
         begin = INDEX_BEGIN + prefix
-        rows = self._family.scan(KeyRange(begin + _TIME.pack(from_ms), _after(begin)), limit=1)
+        rows = self._family.scan(KeyRange(begin + _TIME.pack(from_ms), prefix_end(begin)), limit=1)
         found: int | None = _TIME.unpack_from(rows[0][0], len(begin))[0] if rows else None
         return found
 
     def count(self, prefix: bytes, number: int | None = None) -> int:
         """How many rows a group has, or a group on a topic, or in one queue of it; at the cost of reading them."""
-        keys = KeyRange(prefix, _after(prefix))
+        keys = prefix_range(prefix)
         if number is not None:
             keys = KeyRange(prefix + pack_position(number, 0), prefix + pack_position(number + 1, 0))
         return sum(1 for _ in self._family.iterate(keys))
 
     def rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The rows of a group on a topic as they are written now, undecoded."""
-        return self._family.iterate(KeyRange(prefix, _after(prefix)))
+        return self._family.iterate(prefix_range(prefix))
 
     def rows_below(self, prefix: bytes, number: int, end: int) -> Iterator[tuple[bytes, bytes]]:
         """The rows of one queue below an offset as they are written now, undecoded."""
@@ -297,8 +298,3 @@ class InFlightTable:
         """Every row."""
         for key, value in self._family.iterate(ROWS):
             yield *parse_key(key), InFlight.decode(value)
-
-
-def _after(prefix: bytes) -> bytes:
-    """The smallest key above all keys with this prefix, whose last byte is that of a name: below 0xFF."""
-    return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")

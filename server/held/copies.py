@@ -7,7 +7,6 @@ from typing import Final
 from server.copying import copy_of
 from server.errors import NotHeld
 from server.wire.reserved import TRANSACTION_ID
-from store.dispatch import TRANSACTION_MASK
 from store.held.changes import number_of
 from store.held.topics import (
     DELIVER_AT_MS,
@@ -23,7 +22,7 @@ from store.held.topics import (
 from store.message import Host, Message
 from store.record import StoredMessage
 from store.record.properties import LIGHT_QUEUE_OFFSETS, REAL_QUEUE, REAL_TOPIC, TAGS, UNIQUE_KEY
-from store.record.system_flag import TransactionState
+from store.record.system_flag import TRANSACTION_MASK, TransactionState
 
 HELD_QUEUE: Final = 0
 QUEUE_DIGITS_MAX: Final = 9

@@ -32,7 +32,6 @@ from server.wire.text_sizes import parse_bounded
 from store.native import Native
 
 CLIENT_ID: Final = "x-mq-client-id"
-CLIENT_VERSION: Final = "x-mq-client-version"
 GATHERED_SIZE_MAX: Final = 16 * 1024
 """Bytes of a request that may wait for the end of the pass, to be served together with others. A larger one is served
 in the turn of the address that sent it, which pays for it."""

@@ -30,12 +30,12 @@ from server.wire.property_room import MARKS
 from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.validate import check_topic
 from store.clock import Clock
-from store.dispatch import LIGHT_QUEUE_NAMES
 from store.message import Appended, EncodedMessage, Host
 from store.metadata import Permission, Topic
 from store.native import Native, SendReader
+from store.record.properties import LIGHT_QUEUES
 
-_UNUSUAL_NAMES: Final = RESERVED_PROPERTIES | {LIGHT_QUEUE_NAMES, *MARKS}
+_UNUSUAL_NAMES: Final = RESERVED_PROPERTIES | {LIGHT_QUEUES, *MARKS}
 _NORMAL_WORD: Final = TYPE_WORDS[definition.NORMAL]
 
 

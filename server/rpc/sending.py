@@ -32,11 +32,12 @@ from server.wire.status import Refused, fill_ok
 from server.wire.times import to_ms
 from server.wire.validate import CheckedMessage, CheckedSend, check_send
 from store.clock import Clock
-from store.dispatch import LIGHT_QUEUE_NAMES, LIGHT_QUEUE_PREFIX
 from store.errors import Forbidden, Invalid, TopicNotFound
 from store.message import Appended, Host, Message
 from store.metadata import Permission, Topic, TopicType
+from store.metadata.names import LIGHT_QUEUE_PREFIX
 from store.native import Native
+from store.record.properties import LIGHT_QUEUES
 
 
 class _Accepted(NamedTuple):
@@ -316,11 +317,11 @@ def _check_lite_topics(checked: CheckedSend) -> None:
 def _check_light_queues(messages: Sequence[Message], may_have: Callable[[str], bool]) -> None:
     """Raises Invalid for one that the store cannot have: the message would never be seen there."""
     for message in messages:
-        if LIGHT_QUEUE_NAMES in message.properties:
-            for name in message.properties[LIGHT_QUEUE_NAMES].split(","):
+        if LIGHT_QUEUES in message.properties:
+            for name in message.properties[LIGHT_QUEUES].split(","):
                 if name.startswith(LIGHT_QUEUE_PREFIX) and not may_have(name):
                     raise Invalid(
-                        f"{LIGHT_QUEUE_NAMES}: this store keeps its queues in files, and no file can have the name of "
+                        f"{LIGHT_QUEUES}: this store keeps its queues in files, and no file can have the name of "
                         f"the light queue {name}"
                     )
 

@@ -16,12 +16,11 @@ from server.wire import reserved
 from server.wire.message_types import stored_message_type
 from server.wire.times import TIME_MS_MAX, fill_ms, to_ms
 from server.wire.validate import CheckedMessage, has_control_character
-from store.dispatch import LIGHT_QUEUE_NAMES
 from store.message import Host, Message, host_text
 from store.metadata.lite import light_queue_name
 from store.record import StoredMessage, offset_message_id
 from store.record.compressed_bodies import compression_name, plain_body
-from store.record.properties import KEYS, TAGS, UNIQUE_KEY
+from store.record.properties import KEYS, LIGHT_QUEUES, TAGS, UNIQUE_KEY
 from store.record.system_flag import COMPRESSED, COMPRESSION_MASK, TransactionState
 
 NO_HOST: Final = Host(bytes(4), 0)
@@ -84,7 +83,7 @@ def to_message(
     if kind != definition.NORMAL:
         system_flag |= _add_special(properties, system)
         if kind == definition.LITE:
-            properties[LIGHT_QUEUE_NAMES] = light_queue_name(topic, system.lite_topic)
+            properties[LIGHT_QUEUES] = light_queue_name(topic, system.lite_topic)
     trace_context = system.trace_context
     if trace_context:
         properties[reserved.TRACE_CONTEXT] = trace_context

@@ -22,8 +22,8 @@ from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.status import Refused
 from server.wire.text_sizes import check_texts
 from server.wire.times import to_ms
-from store.dispatch import LIGHT_QUEUE_NAMES
 from store.metadata import IllegalGroupName, IllegalTopicName, check_group_name, check_topic_name
+from store.record.properties import LIGHT_QUEUES
 
 NAME_SHOWN_MAX: Final = 60
 POLLING_CODE_SINCE: Final = "5.0.3"
@@ -65,8 +65,7 @@ class CheckedSend(NamedTuple):
 class ReceiveTerms(NamedTuple):
     """What a receive asks for, limits applied.
 
-    `invisible_ms` None: the broker chooses and renews. `queue_hint` is the number in the request, which may
-    name no queue at all.
+    `invisible_ms` None: the broker chooses and renews.
     """
 
     topic: str
@@ -76,7 +75,6 @@ class ReceiveTerms(NamedTuple):
     invisible_ms: int | None
     polling_ms: int
     attempt_id: str | None
-    queue_hint: int
 
 
 class AckTerms(NamedTuple):
@@ -210,8 +208,8 @@ def _check_labels(user_properties: dict[str, str], tag: str, keys: list[str], li
     size = len(text) if text.isascii() else len(text.encode())
     if not MARKS.keys().isdisjoint(user_properties):
         size -= uncounted(user_properties)[1]
-    if LIGHT_QUEUE_NAMES in user_properties:
-        size += _offsets_size(user_properties[LIGHT_QUEUE_NAMES])
+    if LIGHT_QUEUES in user_properties:
+        size += _offsets_size(user_properties[LIGHT_QUEUES])
     if size > limits.user_properties_size_max:
         raise Refused(
             definition.MESSAGE_PROPERTIES_TOO_LARGE,
@@ -226,7 +224,7 @@ def _offsets_size(light_queues: str) -> int:
     if any(len(name.encode()) > NAME_SIZE_MAX for name in names):
         raise Refused(
             definition.ILLEGAL_MESSAGE_PROPERTY_KEY,
-            f"user property {LIGHT_QUEUE_NAMES}: the name of a light queue has more than {NAME_SIZE_MAX} bytes",
+            f"user property {LIGHT_QUEUES}: the name of a light queue has more than {NAME_SIZE_MAX} bytes",
         )
     return LIGHT_QUEUE_OFFSET_SIZE * len(names)
 
@@ -325,7 +323,6 @@ def check_receive(
         invisible_ms=invisible_ms,
         polling_ms=polling_ms,
         attempt_id=request.attempt_id if request.HasField("attempt_id") else None,
-        queue_hint=request.message_queue.id,
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kv import Family, KeyRange, WriteBatch
+from kv.keys import prefix_end
 from store.consumequeue.names import LastEntry, end_of_topic, light_stretches, queue_of
 from store.consumequeue.rocks_layout import (
     UNIT,
@@ -63,7 +64,7 @@ def lite_parents(bounds: Family, key: bytes) -> LiteParentsStep:
             start = end_of_topic(queue.topic)
             if named is not None:
                 parents.append(named[0])
-                start = _behind_lite_topics(rows[0][0], named[0])
+                start = prefix_end(rows[0][0][:5] + light_queue_prefix(named[0]).encode())  # all with names as long
     return LiteParentsStep(parents, None)
 
 
@@ -129,9 +130,3 @@ def _stage_units(batch: WriteBatch, units: Family, prefix: bytes) -> None:
         return
     for key, _ in rows:
         batch.delete(units, key)
-
-
-def _behind_lite_topics(row: bytes, parent: str) -> bytes:
-    """Behind all of the parent's lite topics whose names are as long as that of this row."""
-    prefix = row[:5] + light_queue_prefix(parent).encode()
-    return prefix[:-1] + bytes([prefix[-1] + 1])

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from kv import Family, KeyRange
+from kv.keys import prefix_end, prefix_range
 from store.consumequeue.rocks_layout import (
     BOUND_SIZE,
     CHECKPOINT_TOPIC,
@@ -162,7 +163,7 @@ def queue_of(key: bytes) -> QueueId | None:
 
 def end_of_topic(topic: str) -> bytes:
     """The end, exclusive, of the topic's keys."""
-    return _behind(topic_prefix(topic))
+    return prefix_end(topic_prefix(topic))
 
 
 def _end_of(topic: str) -> bytes:
@@ -170,14 +171,9 @@ def _end_of(topic: str) -> bytes:
     prefix = topic_prefix(topic)
     if is_light_queue(topic):
         prefix = prefix[: I32.size + len(_SEPARATOR) + len(LIGHT_QUEUE_PREFIX)]
-    return _behind(prefix)
-
-
-def _behind(prefix: bytes) -> bytes:
-    return prefix[:-1] + bytes([prefix[-1] + 1])
+    return prefix_end(prefix)
 
 
 def _light_names(length: int, prefix: str) -> KeyRange:
     """The keys of all light queues with names of so many bytes that begin so."""
-    begin = I32.pack(length) + _SEPARATOR + prefix.encode()
-    return KeyRange(begin, _behind(begin))
+    return prefix_range(I32.pack(length) + _SEPARATOR + prefix.encode())

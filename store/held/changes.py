@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from store.dispatch import TRANSACTION_MASK
 from store.held.rows import DueMessage, HalfMessage, Resolution
 from store.held.topics import (
     CHECKED_TIMES,
@@ -39,7 +38,7 @@ from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueOffset
 from store.record import StoredMessage
 from store.record.properties import TAGS, UNIQUE_KEY, EncodedProperties, has_property
-from store.record.system_flag import TransactionState
+from store.record.system_flag import TRANSACTION_MASK, TransactionState
 from store.record.tags import SCHEDULE_TOPIC, tags_code
 
 ReadRecord = Callable[[PhysicalOffset], StoredMessage | None]
@@ -154,11 +153,6 @@ def due_of_request(request: DispatchRequest) -> DueMessage | None:
         due_ms = _time_of(properties.get(DELIVER_AT_MS), properties.get(TIMER_OUT_MS))
         return DueMessage(due_ms, request.physical_offset, request.size)
     return None
-
-
-def due_of(record: StoredMessage) -> DueMessage | None:
-    """When a record of the timer or the schedule topic is due; None for records of other topics."""
-    return _due(record) if record.topic in (TIMER_TOPIC, SCHEDULE_TOPIC) else None
 
 
 def _is_copy(record: StoredMessage, original: StoredMessage) -> bool:

@@ -49,22 +49,12 @@ class ExponentialBackoff:
     max_ms: int = 2 * _HOUR
     multiplier: float = 2.0
 
-    def after_attempt_ms(self, attempt: int) -> int:
-        """Milliseconds to wait after the delivery with this number (the first is 1) failed."""
-        # With a factor above 1 the maximum is reached long before; the bound keeps the power a finite float.
-        growth = self.multiplier ** min(max(attempt, 1) - 1, 100)
-        return int(min(self.initial_ms * growth, self.max_ms))
-
 
 @dataclass(frozen=True, slots=True)
 class CustomizedBackoff:
     """A list of delays; the last one repeats."""
 
     next_ms: tuple[int, ...] = BACKOFF_STEPS_DEFAULT
-
-    def after_attempt_ms(self, attempt: int) -> int:
-        """Milliseconds to wait after the delivery with this number (the first is 1) failed."""
-        return self.next_ms[min(max(attempt, 1), len(self.next_ms)) - 1]
 
 
 Backoff = ExponentialBackoff | CustomizedBackoff

@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from store.errors import Invalid
+from store.record.tags import SCHEDULE_TOPIC
 
 TOPIC_NAME_MAX: Final = 127
 """Characters. The length field of a V1 record's topic is one signed byte."""
@@ -29,7 +30,7 @@ SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 SYSTEM_TOPICS: Final = frozenset(
     {
         "TBW102",
-        "SCHEDULE_TOPIC_XXXX",
+        SCHEDULE_TOPIC,
         "BenchmarkTest",
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",

@@ -67,8 +67,6 @@ class AgreementReport:
 class ComparisonProgress(NamedTuple):
     queues: int
     """How many were compared so far."""
-    queues_total: int | None
-    """None while nobody has counted them."""
     units: int
 
 

@@ -36,7 +36,7 @@ from store.consumequeue.double_write import DoubleWriteConsumeQueues, merge_queu
 from store.consumequeue.file_layout import is_file_name
 from store.consumequeue.search import first_at_least
 from store.consumequeue.windows import QueueUnits, UnitReader, UnitWindow
-from store.dispatch import LIGHT_QUEUE_PREFIX
+from store.metadata.names import LIGHT_QUEUE_PREFIX
 from store.migration.agreement import FIRST_DIFFERENCES_MAX, AgreementReport, ComparisonProgress, QueueDifference
 from store.offsets import PhysicalOffset, QueueId
 
@@ -148,7 +148,7 @@ class UnitComparison:
         return False
 
     def progress(self) -> ComparisonProgress:
-        return ComparisonProgress(self._queues, None, self._found.units)
+        return ComparisonProgress(self._queues, self._found.units)
 
     @property
     def differing(self) -> list[QueueId]:

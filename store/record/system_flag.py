@@ -49,11 +49,6 @@ def transaction_state(system_flag: int) -> TransactionState:
     return TransactionState(system_flag & TRANSACTION_MASK)
 
 
-def enters_consume_queue(system_flag: int) -> bool:
-    """Whether dispatch makes a consume queue entry for the record."""
-    return system_flag & TRANSACTION_MASK in {TransactionState.NONE, TransactionState.COMMIT}
-
-
 def compression(system_flag: int) -> Compression | None:
     """The body's compression, None when it is stored plainly. ValueError for a method nobody defined."""
     if not system_flag & COMPRESSED:

@@ -9,10 +9,11 @@ from typing import Final, overload
 import numpy as np
 
 from store.consumequeue import ColumnRequests, UnitColumns
-from store.dispatch import LIGHT_QUEUE_NUMBER, TRANSACTION_MASK, LightQueueNumbering, is_queued, light_queues
+from store.dispatch import LIGHT_QUEUE_NUMBER, LightQueueNumbering, is_queued, light_queues
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.record import decode_properties, tags_code
+from store.record.system_flag import TRANSACTION_MASK
 from store.record.tags import SCHEDULE_TOPIC
 from store.scan.columns import Flags, Integers, RecordBatch
 from store.scan.tags import stored_properties

@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from store.dispatch import TRANSACTION_MASK, StoredNumbering
+from store.dispatch import StoredNumbering
 from store.held.topics import DEQUEUED_MS, HELD_TOPICS
 from store.message import DispatchRequest
-from store.record.system_flag import TransactionState
+from store.record.system_flag import TRANSACTION_MASK, TransactionState
 from store.scan.columns import RecordBatch
 from store.scan.dispatch import ScannedRequests
 from store.scan.tags import stored_properties

@@ -178,7 +178,7 @@ def test_facts_and_figures_of_the_broker() -> None:
     ("error", "code"),
     [
         (IllegalTopicName("x"), grpc.StatusCode.INVALID_ARGUMENT),
-        (errors.NotReady("43 %"), grpc.StatusCode.UNAVAILABLE),
+        (errors.Unavailable("43 %"), grpc.StatusCode.UNAVAILABLE),
         (errors.Busy("full"), grpc.StatusCode.UNAVAILABLE),
         (errors.DiskRefused("no segment"), grpc.StatusCode.RESOURCE_EXHAUSTED),
         (errors.StorePoisoned("flush"), grpc.StatusCode.DATA_LOSS),

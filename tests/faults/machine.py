@@ -13,7 +13,6 @@ from typing import NamedTuple
 from server.delivery.inflight import InFlight, InFlightTable
 from store.clock import ManualClock
 from store.consumequeue import ConsumeQueueEntry
-from store.dispatch import LIGHT_QUEUE_NAMES
 from store.engines import StoreEngines
 from store.errors import StoreDamaged
 from store.in_flight_key import subscription_prefix
@@ -25,6 +24,7 @@ from store.metadata import Topic, TopicType, is_light_queue
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.opening import OpenStore, open_store
 from store.queue_phase import QueueMode
+from store.record.properties import LIGHT_QUEUES
 from store.settings import Durability, IndexSettings, StoreSettings
 from tests.faults.engines import MachineEngines, MachineRocksEngines
 from tests.faults.kernel import Kernel
@@ -142,7 +142,7 @@ class Broker:
             body = self.ledger.attempt(sending.queue, sending.light_queues, sending.size)
             properties = {"TAGS": "blue", "KEYS": key_of(body)}
             if sending.light_queues:
-                properties[LIGHT_QUEUE_NAMES] = ",".join(sending.light_queues)
+                properties[LIGHT_QUEUES] = ",".join(sending.light_queues)
             message = Message(
                 sending.queue.topic, sending.queue.number, body, properties, 1_700_000_000_000, HOST, HOST
             )

@@ -9,12 +9,12 @@ from typing import Any
 from server.delivery.inflight import InFlight, InFlightTable
 from store.clock import ManualClock
 from store.disk import PosixDisk
-from store.dispatch import LIGHT_QUEUE_NAMES
 from store.in_flight_key import subscription_prefix
 from store.message import Host, Message
 from store.metadata import Group, Topic, TopicType
 from store.offsets import QueueId, QueueOffset
 from store.opening import OpenStore, open_store
+from store.record.properties import LIGHT_QUEUES
 from store.settings import StoreSettings
 
 SEGMENT_SIZE = 64 * 1024
@@ -34,7 +34,7 @@ def write(store: OpenStore, first: int, count: int) -> None:
     messages = store.messages
     for number in range(first, first + count):
         topic = TOPICS[number % 2]
-        properties = {"TAGS": "blue"} | ({LIGHT_QUEUE_NAMES: "%LMQ%lite"} if number % 3 == 0 else {})
+        properties = {"TAGS": "blue"} | ({LIGHT_QUEUES: "%LMQ%lite"} if number % 3 == 0 else {})
         body = b"body %d " % number * 4
         messages.append([Message(topic, number % 2, body, properties, 1_700_000_000_000, HOST, HOST)])
     messages.flush()

@@ -378,18 +378,6 @@ def test_illegal_group_names_are_refused(engine: KeyValueEngine) -> None:
         GroupTable(engine).create(Group("CID_RMQ_SYS_TRANS"))
 
 
-@pytest.mark.parametrize(
-    ("backoff", "delays"),
-    [
-        (CustomizedBackoff((1, 5, 10)), [1, 1, 5, 10, 10]),
-        (ExponentialBackoff(10, 1000, 2), [10, 10, 20, 40, 1000]),
-        (ExponentialBackoff(10, 1000, 1), [10, 10, 10, 10, 10]),
-    ],
-)
-def test_delays_after_each_attempt(backoff: CustomizedBackoff | ExponentialBackoff, delays: list[int]) -> None:
-    assert [backoff.after_attempt_ms(attempt) for attempt in (0, 1, 2, 3, 2**31 - 1)] == delays
-
-
 # -- rows on disk
 
 

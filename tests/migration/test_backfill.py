@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from store.consumequeue import ConsumeQueueEntry
-from store.dispatch import LIGHT_QUEUE_NAMES
 from store.migration import AgreementReport, Backfill
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.opening import OpenStore
 from store.queue_phase import QueueMode, QueuePhase
+from store.record.properties import LIGHT_QUEUES
 from tests.migration.test_machine import opened
 from tests.migration.walking import advance, backfill
 from tests.store.assembly import message
@@ -24,7 +24,7 @@ BILLS = QueueId("bills", 0)
 
 
 def append(store: OpenStore, queue: QueueId, count: int, *, size: int = 10, light: str = "") -> None:
-    properties = {LIGHT_QUEUE_NAMES: light} if light else {}
+    properties = {LIGHT_QUEUES: light} if light else {}
     for _ in range(count):
         store.messages.append([message(queue.topic, queue.number, b"x" * size, **properties)])
     store.messages.dispatch(store.messages.flush())

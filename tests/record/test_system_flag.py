@@ -8,7 +8,6 @@ from store.record.system_flag import (
     Compression,
     TransactionState,
     compression,
-    enters_consume_queue,
     transaction_state,
 )
 
@@ -35,14 +34,13 @@ def test_compression_that_nobody_defined() -> None:
 
 
 @pytest.mark.parametrize(
-    ("system_flag", "state", "enters"),
+    ("system_flag", "state"),
     [
-        (0x33, TransactionState.NONE, True),
-        (0x04, TransactionState.PREPARED, False),
-        (0x18, TransactionState.COMMIT, True),
-        (0x0D, TransactionState.ROLLBACK, False),
+        (0x33, TransactionState.NONE),
+        (0x04, TransactionState.PREPARED),
+        (0x18, TransactionState.COMMIT),
+        (0x0D, TransactionState.ROLLBACK),
     ],
 )
-def test_transaction_state(system_flag: int, state: TransactionState, enters: bool) -> None:
+def test_transaction_state(system_flag: int, state: TransactionState) -> None:
     assert transaction_state(system_flag) is state
-    assert enters_consume_queue(system_flag) is enters

@@ -6,14 +6,13 @@ import asyncio
 
 import pytest
 
-from server.group_progress import NOTHING, Accumulation, Budget, parent_of
+from server.group_progress import NOTHING, Accumulation, Budget
 from server.pacing import PAUSES_PER_STEP, STEP_S, TURNS, Pacing
 from server.throughput import Rates, Throughput
 from server.traffic import Traffic
 from store.clock import ManualClock
 from store.errors import Invalid
 from store.message import Appended
-from store.metadata.lite import light_queue_name
 from store.offsets import PhysicalOffset, QueueOffset
 
 
@@ -85,18 +84,3 @@ def test_a_request_looks_at_so_many_queues_and_no_more() -> None:
     budget.take()
     with pytest.raises(Invalid, match="topics"):
         budget.take()
-
-
-@pytest.mark.parametrize(
-    ("name", "parent"),
-    [
-        (light_queue_name("chats", "a"), "chats"),
-        ("%LMQ%$chats$a$b", "chats$a"),
-        ("%LMQ%$chats$", None),
-        ("%LMQ%$$a", None),
-        ("%LMQ%chats$a", None),
-        ("%LMQ%device", None),
-    ],
-)
-def test_the_parent_of_a_lite_topic_is_told_by_its_light_queue(name: str, parent: str | None) -> None:
-    assert parent_of(name) == parent

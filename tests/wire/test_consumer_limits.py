@@ -66,7 +66,6 @@ def test_a_push_consumers_receive() -> None:
         invisible_ms=None,
         polling_ms=20_000,
         attempt_id="attempt",
-        queue_hint=-1,
     )
 
 

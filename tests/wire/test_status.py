@@ -21,7 +21,6 @@ TABLE = [
     (errors.MessageTooLarge("x"), definition.PAYLOAD_TOO_LARGE),
     (errors.Invalid("x"), definition.BAD_REQUEST),
     (errors.Busy("x"), definition.TOO_MANY_REQUESTS),
-    (errors.NotReady("x"), definition.TOO_MANY_REQUESTS),
     (errors.StorePoisoned("x"), definition.INTERNAL_SERVER_ERROR),
     (errors.BrokerError("x"), definition.INTERNAL_SERVER_ERROR),
     (IllegalTopicName("x"), definition.ILLEGAL_TOPIC),

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.group_progress import NOTHING, Accumulation, Budget, GroupProgress, parent_of
+from server.group_progress import NOTHING, Accumulation, Budget, GroupProgress
 from server.pacing import Pace, Pacing
 from server.rpc.admin_port.official.edge import ROWS_MAX, Names, cut
 from server.wire.status import Refused
 from server.wire.validate import check_count
 from store.clock import Clock
 from store.metadata import Topic, TopicType
-from store.metadata.lite import light_queue_name
+from store.metadata.lite import light_queue_name, parse_light_queue_name
 from store.offsets import QueueId
 
 _Accumulation = pb.DescribeGroupAccumulationResponse.GroupAccumulation
@@ -59,7 +59,8 @@ class LagCalls:
                 whole = whole.with_more(found[topic.name])
         for name in light:
             await pace.pause()
-            parent = parent_of(name)
+            named = parse_light_queue_name(name)
+            parent = None if named is None else named[0]
             if topics and parent not in parents:
                 continue
             counted = await self._progress.of_light_queue(group, name, pace)
