@@ -17,9 +17,11 @@ import pytest
 import uvloop
 
 from server.front import Call, Front, LiveTls, Method, TlsFiles, make_front
-from server.front.h2 import door
+from server.front.h2 import H2Front, callers, door
+from server.front.h2.turns import FRAMES_PER_HANDSHAKE, Source
 from tests.certificates import Tls, make_tls
 from tests.contracts.front_client import UNARY, open_channel, soon, status_of
+from tests.front.test_hello import real_hello
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -62,9 +64,9 @@ async def ask(address: str, tls: Tls | None = None) -> bytes:
         return answer
 
 
-async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def connect(address: str, from_host: str | None = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, _, port = address.rpartition(":")
-    return await asyncio.open_connection(host, int(port))
+    return await asyncio.open_connection(host, int(port), local_addr=None if from_host is None else (from_host, 0))
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -221,6 +223,85 @@ def test_handshakes_that_never_end_keep_nobody_out(run: Run, tmp_path: Path, mon
     run(test())
 
 
+def test_at_the_limit_one_of_the_address_with_most_has_to_go(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "WAITING_MAX", 20)
+
+    async def test() -> None:
+        tls = make_tls(tmp_path)
+        async with serving(tls) as (front, address):
+            slow = [await connect(address, f"127.0.0.{host}") for host in (2, 3, 3)]
+            slow[0][1].write(real_hello()[:100])
+            flood = [await connect(address) for _ in range(60)]
+            for _, writer in flood[::2]:
+                writer.write(real_hello())
+            assert await ask(address, tls) == b"TLS"
+            await until(lambda: ended(front, "NO_TLS") + ended(front, "SILENT") >= 40)
+            for reader, _ in slow:
+                assert not reader.at_eof(), "who came first and has few stays"
+            assert await is_ended(flood[0][0])
+            for _, writer in (*slow, *flood):
+                writer.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("plain_too", [True, False])
+def test_each_handshake_is_charged_to_its_address(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_too: bool
+) -> None:
+    """The same ClientHello again and again, which costs its sender nothing and the broker its private key."""
+    spent: dict[str, int] = {}
+    spend = Source.spend
+
+    def counted(source: Source, frames: int, seconds: float) -> None:
+        if frames == FRAMES_PER_HANDSHAKE:
+            spent[source.address] = spent.get(source.address, 0) + 1
+        spend(source, frames, seconds)
+
+    monkeypatch.setattr(Source, "spend", counted)
+    monkeypatch.setattr(callers, "HANDSHAKE_YIELDS_S", 0.01)
+
+    async def test() -> None:
+        tls, hello = make_tls(tmp_path), real_hello()
+        async with serving(tls, plain_too=plain_too) as (front, address):
+            replayed = [await connect(address, "127.0.0.2") for _ in range(100)]
+            for _, writer in replayed:
+                writer.write(hello)
+            for reader, _ in replayed:
+                # the server's first flight, or the end of one that had its time
+                await soon(reader.read(1))
+            assert await ask(address, tls) == b"TLS"
+            assert spent == {"127.0.0.2": 100, "127.0.0.1": 1}
+            for _, writer in replayed:
+                writer.close()
+            await until(lambda: ended(front, "NO_TLS") == 100)
+
+    run(test())
+
+
+def test_a_hello_that_comes_in_pieces_begins_no_handshake_before_it_is_whole(run: Run, tmp_path: Path) -> None:
+    async def test() -> None:
+        tls, hello = make_tls(tmp_path), real_hello()
+        async with serving(tls) as (front, address):
+            assert isinstance(front, H2Front)
+            reader, writer = await connect(address)
+            writer.write(hello[:-1])
+            assert await ask(address, tls) == b"TLS"
+            (source,) = front.turns._sources.values()
+            ((waiting, _),) = source.callers.items()
+            assert isinstance(waiting, callers.Callers)
+            assert not waiting._in_handshake
+            writer.write(hello[-1:])
+            assert await soon(reader.read(1)) == b"\x16"
+            assert len(waiting._in_handshake) == 1
+            writer.close()
+            await until(lambda: len(waiting) == 0)
+
+    run(test())
+
+
 def test_a_stop_does_not_wait_for_those_at_the_door(run: Run, tmp_path: Path) -> None:
     async def test() -> None:
         tls = make_tls(tmp_path)
@@ -231,6 +312,27 @@ def test_a_stop_does_not_wait_for_those_at_the_door(run: Run, tmp_path: Path) ->
         for reader, writer in waiting:
             assert await is_ended(reader)
             writer.close()
+
+    run(test())
+
+
+def test_few_connections_are_accepted_in_a_pass(run: Run, tmp_path: Path) -> None:
+    async def test() -> None:
+        tls = make_tls(tmp_path)
+        async with serving(tls) as (front, address):
+            assert isinstance(front, H2Front)
+            (opened,) = front._servers
+            assert isinstance(opened, door.Door)
+            (listening,) = opened._listening
+            asyncio.get_running_loop().remove_reader(listening)
+            host, _, port = address.rpartition(":")
+            came = [socket.create_connection((host, int(port))) for _ in range(3 * door.ACCEPTED_AT_ONCE_MAX)]
+            for number in range(1, 4):
+                opened._accept(listening)
+                assert sum(map(len, opened._callers.values())) == number * door.ACCEPTED_AT_ONCE_MAX
+            for each in came:
+                each.close()
+            await until(lambda: not opened._callers)
 
     run(test())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import select
 import socket
 import sys
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -13,6 +12,7 @@ import structlog
 from server.front.h2.call import Client
 from server.front.h2.connection import Connection
 from server.front.h2.frames import ErrorCode
+from server.front.h2.hello import has_hung_up
 from server.front.h2.patience import Patience
 from server.front.h2.states import State
 from server.front.h2.turns import Source
@@ -150,11 +150,7 @@ class H2Protocol(asyncio.Protocol):
     def _peer_is_gone(self) -> bool:
         """Whether the peer has closed the connection: nobody will hear the answers to what it had sent before."""
         connected: socket.socket | None = self._transport.get_extra_info("socket") if self._transport else None
-        if connected is None or connected.fileno() < 0:
-            return True
-        look = select.poll()
-        look.register(connected.fileno(), select.POLLRDHUP)
-        return bool(look.poll(0))  # errors and hang-ups are told without being asked for
+        return connected is None or has_hung_up(connected)
 
     def _wait_for_turn(self, source: Source) -> None:
         self._is_behind = True

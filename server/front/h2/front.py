@@ -99,6 +99,7 @@ class H2Front:
                     tls,
                     lambda secure: H2Protocol(self, secure=secure),
                     self._figures,
+                    self.turns,
                     plain_too=plain_too,
                     waiting_max=self._limits.max_greeting,
                 )

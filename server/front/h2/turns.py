@@ -1,7 +1,8 @@
 """Whose bytes are read next: every address has its turn, however much comes from another one.
 
 In one pass of the loop an address gets `FRAMES_PER_TURN` frames handled, or `SECONDS_PER_TURN` of time. What it sent
-beyond that is put off to the next pass, and the connection it came from is not read from meanwhile. So a client that
+beyond that is put off to the next pass, and the connection it came from is not read from meanwhile. A TLS handshake
+takes a whole turn, and those that wait for one take turns with the connections of their address. So a client that
 floods the broker makes others wait for one turn of its own, some milliseconds, and not for all that it sends. When
 nobody else is there the turns follow each other at once: nothing is slowed down that does not have to be.
 """
@@ -19,6 +20,9 @@ FRAMES_PER_TURN: Final = 256
 SECONDS_PER_TURN: Final = 0.005
 """The same for calls that cost more than others. It is looked at between frames, so one call may take longer."""
 
+FRAMES_PER_HANDSHAKE: Final = FRAMES_PER_TURN
+"""A handshake costs an operation with the private key: 0.1 to 6 ms."""
+
 PUT_OFF_MAX: Final = 16 * 1024 * 1024
 """Bytes of one address that may be put off; beyond it none of its connections is read from until they are handled."""
 
@@ -27,11 +31,15 @@ REFUSED_BEYOND: Final = 4 * PUT_OFF_MAX
 but not without end."""
 
 
-class Reader(Protocol):
-    """A connection, as far as turns are concerned."""
+class Waiting(Protocol):
+    """Something of an address that may wait for its turn."""
 
     def catch_up(self) -> None:
         """Handle what was put off, within what is left of the turn; put off again what is more."""
+
+
+class Reader(Waiting, Protocol):
+    """A connection, as far as turns are concerned."""
 
     def listen(self) -> None:
         """Read from the peer, or stop to, as `Source.is_held` and its own state say."""
@@ -40,15 +48,26 @@ class Reader(Protocol):
 class Source:
     """The connections of one address."""
 
-    __slots__ = ("address", "connections", "frames_left", "is_held", "put_off", "put_off_size", "seconds_left", "turn")
+    __slots__ = (
+        "address",
+        "callers",
+        "connections",
+        "frames_left",
+        "is_held",
+        "put_off",
+        "put_off_size",
+        "seconds_left",
+        "turn",
+    )
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.connections: dict[Reader, None] = {}  # the oldest first
+        self.callers: dict[Waiting, None] = {}  # of each door: those that are not connections yet
         self.turn = 0
         self.frames_left = FRAMES_PER_TURN
         self.seconds_left = SECONDS_PER_TURN
-        self.put_off: dict[Reader, None] = {}
+        self.put_off: dict[Waiting, None] = {}
         self.put_off_size = 0
         self.is_held = False
 
@@ -91,11 +110,11 @@ class Turns:
         self.number = 0
 
     def __len__(self) -> int:
-        """How many addresses are connected."""
+        """How many addresses are connected, or about to be."""
         return len(self._sources)
 
     def source(self, host: str) -> Source:
-        """That of a host's address; to be joined by `join`."""
+        """That of a host's address; to be joined by `join` or `await_callers`."""
         address = address_of(host)
         return self._sources.get(address) or Source(address)
 
@@ -110,16 +129,29 @@ class Turns:
     def leave(self, source: Source, connection: Reader) -> None:
         source.connections.pop(connection, None)
         source.put_off.pop(connection, None)
-        if not source.connections and self._sources.get(source.address) is source:
+        self._forget(source)
+
+    def await_callers(self, source: Source, callers: Waiting) -> None:
+        """Until `no_callers` the source is kept for them, and becomes that of the connections they make."""
+        self._sources[source.address] = source
+        source.callers[callers] = None
+
+    def no_callers(self, source: Source, callers: Waiting) -> None:
+        source.callers.pop(callers, None)
+        source.put_off.pop(callers, None)
+        self._forget(source)
+
+    def _forget(self, source: Source) -> None:
+        if not source.connections and not source.callers and self._sources.get(source.address) is source:
             del self._sources[source.address]
 
     def next(self) -> None:
         """A pass has ended: everybody may have some more frames handled."""
         self.number += 1
 
-    def put_off(self, source: Source, connection: Reader) -> None:
-        """The connection has something that has to wait for its source's next turn."""
-        source.put_off[connection] = None
+    def put_off(self, source: Source, waiting: Waiting) -> None:
+        """There is something that has to wait for the source's next turn."""
+        source.put_off[waiting] = None
         self._waiting[source] = None
         self._schedule()
 
@@ -135,9 +167,9 @@ class Turns:
         waiting, self._waiting = self._waiting, {}
         for source in waiting:
             while source.put_off and source.has_turn(self.number):
-                connection = next(iter(source.put_off))
-                del source.put_off[connection]
-                connection.catch_up()
+                first = next(iter(source.put_off))
+                del source.put_off[first]
+                first.catch_up()
             if source.put_off:
                 self._waiting[source] = None
         if self._waiting:

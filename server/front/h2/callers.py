@@ -1,0 +1,112 @@
+"""Connections of one address at the door, and when each may begin its TLS handshake.
+
+Once its ClientHello is there a connection waits for a turn of its address (`turns.py`), and its handshake takes that
+turn whole: one handshake of an address begins in a pass of the loop. `HANDSHAKES_MAX` of an address may be under way,
+so that not many come to a costly part at one moment; when others wait, one that has had `HANDSHAKE_YIELDS_S` gives way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from typing import Final
+
+from server.front.h2.hello import has_hung_up
+from server.front.h2.turns import FRAMES_PER_HANDSHAKE, Source, Turns
+
+HANDSHAKES_MAX: Final = 64
+HANDSHAKE_YIELDS_S: Final = 1.0
+
+
+class Callers:
+    """Those of one address; `turns` knows of them while there are any."""
+
+    def __init__(self, turns: Turns, source: Source) -> None:
+        self._turns = turns
+        self.source = source
+        self._at_door: dict[socket.socket, None] = {}  # the longest first
+        self._with_hello: dict[socket.socket, asyncio.Future[None]] = {}
+        self._in_handshake: dict[socket.socket, float] = {}  # since when, the longest first
+        self._yields: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._at_door)
+
+    def add(self, connection: socket.socket) -> None:
+        if not self._at_door:
+            self._turns.await_callers(self.source, self)
+        self._at_door[connection] = None
+
+    def remove(self, connection: socket.socket) -> None:
+        """It is at the door no more: let in, sent away or gone."""
+        self._at_door.pop(connection, None)
+        self._in_handshake.pop(connection, None)
+        if self._at_door:
+            self._go_on()
+            return
+        self._turns.no_callers(self.source, self)
+        if self._yields is not None:
+            self._yields.cancel()
+            self._yields = None
+
+    async def turn(self, connection: socket.socket) -> None:
+        """Wait until the connection may begin its handshake. Raises EOFError when it will not."""
+        turn = asyncio.get_running_loop().create_future()
+        self._with_hello[connection] = turn
+        self._go_on()
+        try:
+            await turn
+        finally:
+            self._with_hello.pop(connection, None)
+
+    def catch_up(self) -> None:
+        """Let the first begin. See `turns.Waiting`."""
+        while self._with_hello and len(self._in_handshake) < HANDSHAKES_MAX:
+            connection = next(iter(self._with_hello))
+            if has_hung_up(connection):
+                self._send_away(connection)
+                continue
+            self.source.spend(FRAMES_PER_HANDSHAKE, 0.0)
+            self._in_handshake[connection] = asyncio.get_running_loop().time()
+            turn = self._with_hello.pop(connection)
+            if not turn.done():
+                turn.set_result(None)
+            break
+        self._go_on()
+
+    def send_longest_away(self) -> None:
+        self._send_away(next(iter(self._at_door)))
+
+    def send_away(self) -> None:
+        """All of them."""
+        for connection in list(self._at_door):
+            self._send_away(connection)
+
+    def _send_away(self, connection: socket.socket) -> None:
+        """Whoever waits for it wakes and closes it."""
+        turn = self._with_hello.pop(connection, None)
+        if turn is not None and not turn.done():
+            turn.set_exception(EOFError("sent away"))
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        self.remove(connection)
+
+    def _go_on(self) -> None:
+        if not self._with_hello:
+            return
+        if len(self._in_handshake) < HANDSHAKES_MAX:
+            self._turns.put_off(self.source, self)
+        elif self._yields is None:
+            loop = asyncio.get_running_loop()
+            longest_s = next(iter(self._in_handshake.values()))
+            self._yields = loop.call_at(longest_s + HANDSHAKE_YIELDS_S, self._yield)
+
+    def _yield(self) -> None:
+        """The handshake that takes longest ends for one that waits."""
+        self._yields = None
+        if self._with_hello and len(self._in_handshake) >= HANDSHAKES_MAX:
+            connection, since_s = next(iter(self._in_handshake.items()))
+            if asyncio.get_running_loop().time() >= since_s + HANDSHAKE_YIELDS_S:
+                self._send_away(connection)
+        self._go_on()
