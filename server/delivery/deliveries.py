@@ -315,7 +315,7 @@ class Deliveries:
         return self._handle(message, hidden)
 
     def renew(self, message: GroupMessage, row: InFlight) -> None:
-        """Keep the message for its client, which lives."""
+        """Keep the message for its client, which lives, or for its copy, which is still being appended."""
         renewed = row._replace(visible_at_ms=self._clock.wall_ms() + self._settings.lease_ms)
         self._change(message, row, Event.RENEWED, renewed)
 
@@ -336,7 +336,10 @@ class Deliveries:
                 self.renew(GroupMessage(subscription, progress, offset), row)
 
     def forward(self, message: GroupMessage, row: InFlight) -> InFlight:
-        """Hide the message while it is on its way to the dead letters; if it does not get there it comes back."""
+        """Hide the message while it is on its way to the dead letters; if it does not get there it comes back.
+
+        An append may last longer than this time: whoever waits for the append renews the row until then.
+        """
         hidden = row._replace(
             visible_at_ms=self._clock.wall_ms() + FORWARDING_MS,
             lease_until_ms=0,

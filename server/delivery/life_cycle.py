@@ -6,7 +6,7 @@
 | waiting   | passed over  | done      | the group's filter does not want it |
 | hidden    | acknowledged | done      | |
 | hidden    | changed      | hidden    | for another time, under a new handle; a time of zero is over at once |
-| hidden    | renewed      | hidden    | the broker keeps it for a client that lives |
+| hidden    | renewed      | hidden    | the broker keeps it for a client that lives, or until its copy is appended |
 | hidden    | given back   | hidden    | its client is gone, or its answer broke off: a second more, or at once |
 | hidden    | forwarded    | hidden    | on its way to the dead letters, by the client's wish |
 | hidden    | buried       | done      | it got there |

@@ -75,6 +75,8 @@ class Taking:
         self._clock = clock
         self._stages = stages
         self.redeliveries = 0
+        self._forwarding: set[int] = set()
+        """Ids of deliveries whose copies are being appended to the dead letters: whether they are there, is not known."""
         self.held_from: HeldFrom = _nothing_is_held
         """Where in the log begins what a group that consumes a topic in order may not get yet."""
 
@@ -152,9 +154,14 @@ class Taking:
             return
         subscription, hidden = message.subscription, self._deliveries.forward(message, row)
         subscription.forwarding += 1
+        self._forwarding.add(hidden.delivery_id)
+
+        def over() -> None:
+            subscription.forwarding -= 1
+            self._forwarding.discard(hidden.delivery_id)
 
         def forwarded(error: Exception | None) -> None:
-            subscription.forwarding -= 1
+            over()
             if error is None or is_final(error):
                 now = self._deliveries.row(message)
                 if now is not None and now.delivery_id == hidden.delivery_id:
@@ -166,7 +173,7 @@ class Taking:
         try:
             self._dead_letters.forward(subscription.group, subscription.owner.topic, record, row.attempt, forwarded)
         except Exception:
-            subscription.forwarding -= 1
+            over()
             raise
 
     # -- what comes back
@@ -214,6 +221,9 @@ class Taking:
         if offset >= progress.next_offset or not units or units[0].queue_offset != offset:
             self._deliveries.end(message, row, Event.GONE)
             return _Outcome.OVER
+        if row.delivery_id in self._forwarding:  # a second copy would be a second dead letter
+            self._deliveries.renew(message, row)
+            return _Outcome.FORWARDED
         if request.attempts_max is not None and row.attempt >= request.attempts_max:
             self.forward(message, row, lambda _: None)
             return _Outcome.FORWARDED

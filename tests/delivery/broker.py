@@ -134,16 +134,30 @@ class ListedMessages:
 
 
 class ListedDeadLetters:
-    """Keeps what is forwarded in a list, at once, unless it is told to refuse."""
+    """Keeps what is forwarded in a list, at once, unless it is told to refuse, or to leave appends pending."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
         self.error: Exception | None = None
+        self.is_slow = False
+        self._pending: list[Callable[[], None]] = []
 
     def forward(self, group: str, topic: str, record: StoredMessage, attempts: int, forwarded: Forwarded) -> None:
-        if self.error is None:
-            self.bodies.append(bytes(record.body))
-        forwarded(self.error)
+        def append() -> None:
+            if self.error is None:
+                self.bodies.append(bytes(record.body))
+            forwarded(self.error)
+
+        if self.is_slow:
+            self._pending.append(append)
+        else:
+            append()
+
+    def append_pending(self) -> None:
+        """Let the outcome of all pending appends be known."""
+        pending, self._pending = self._pending, []
+        for append in pending:
+            append()
 
 
 class Receive:

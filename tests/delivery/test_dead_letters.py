@@ -52,6 +52,49 @@ def test_what_could_not_be_stored_is_tried_again() -> None:
     assert bench.delivery.inflight_count == 0
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("by_client", [False, True])
+def test_a_dead_letter_is_stored_once_however_long_its_append_lasts(*, ordered: bool, by_client: bool) -> None:
+    bench = DeliveryBench(queues=1)
+    for body in (b"bad", b"good"):
+        bench.send(body)
+    bench.dead_letters.is_slow = True
+    [delivered] = bench.receive(batch=1, invisible_s=10, ordered=ordered).messages
+    if by_client:
+        bench.delivery.bury(GROUP, TOPIC, delivered.receipt_handle, lambda _: None)
+        bench.end_pass()
+    got = list[bytes]()
+    for _ in range(5):
+        bench.advance(FORWARDING_MS / 1000 + 1)
+        got += bench.receive(attempts_max=1, invisible_s=3600, ordered=ordered).bodies
+    assert got == ([] if ordered else [b"good"]), "an ordered queue waits for the message before"
+    bench.dead_letters.append_pending()
+    bench.end_pass()
+    assert bench.dead_letters.bodies == [b"bad"]
+    bench.advance(3600)
+    assert bench.receive(attempts_max=2, ordered=ordered).bodies == [b"good"]
+    assert bench.dead_letters.bodies == [b"bad"]
+    assert bench.delivery.inflight_count == 1
+
+
+def test_a_slow_append_that_is_refused_in_the_end_is_tried_again() -> None:
+    bench = DeliveryBench(queues=1)
+    bench.send(b"bad")
+    bench.receive(invisible_s=10)
+    bench.dead_letters.is_slow = True
+    for _ in range(3):
+        bench.advance(FORWARDING_MS / 1000 + 1)
+        assert bench.receive(attempts_max=1).bodies == []
+    bench.dead_letters.error = DiskRefused("no room")
+    bench.dead_letters.append_pending()
+    assert bench.delivery.inflight_count == 1
+    bench.dead_letters.error, bench.dead_letters.is_slow = None, False
+    bench.advance(FORWARDING_MS / 1000 + 1)
+    assert bench.receive(attempts_max=1).bodies == []
+    assert bench.dead_letters.bodies == [b"bad"]
+    assert bench.delivery.inflight_count == 0
+
+
 def test_a_client_may_bury_a_message_that_it_holds() -> None:
     bench = DeliveryBench(queues=1)
     bench.send(b"bad")
