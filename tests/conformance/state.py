@@ -1,94 +1,151 @@
-"""All that a broker keeps, in rows, files and memory: what a call that was denied must leave as it was."""
+"""All that a running broker keeps: rows, files, the log, and the size of everything in its memory that can grow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
-from collections.abc import Set as AbstractSet
+import os
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Final
+from types import FunctionType, MethodType
+from typing import Any, Final
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
-from kv import KeyRange
-from store.state import FAMILIES, META
-from tests.conformance.broker import RunningBroker, until
+from kv import KeyRange, RocksEngine
+from tests.conformance.broker import RunningBroker
 
-DEPTH_MAX: Final = 8
-KEPT_OF_CALLERS: Final = frozenset({"_security", "gate", "_gate", "_metrics", "_observing", "_faults", "_limits_met"})
-"""What remembers callers, counts calls and tells of them: a denied call is one."""
-MOVING: Final = frozenset(
+PACKAGES: Final = ("server.", "store.", "kv.")
+GROWING: Final = (dict, list, set, deque, WeakSet, WeakKeyDictionary, WeakValueDictionary)
+ALL_KEYS: Final = KeyRange(b"", None)
+
+TIMED_ROWS: Final = frozenset({b"flushed_up_to", b"seen_up_to", b"log_begins"})
+"""Rows of `meta` that are written as time goes by, whoever calls."""
+
+NEVER_CALLERS: Final = frozenset(
     {
-        "_front",
-        "_background",
-        "_upkeep",
-        "_supervisor",
-        "_sources",
-        "_live",
-        "_clock",
-        "_tracing",
-        "rates",
-        "throughput",
+        # told and counted for people, and bounded
+        "Audit._denials",
+        "LimitsMet",
+        "FaultLog._logged_s",
+        # numbers of calls that were over before their deadline: cleared when there are more than twice the open ones
+        "Switchboard._deadlines",
+        # proofs and decisions that are remembered, and bounded
+        "Authenticator._remembered",
+        "Authorizer._known",
+        "_Buckets._buckets",
     }
 )
-"""What goes on whether anybody calls or not."""
+"""What denied calls do leave behind: by class and attribute."""
+
+DATABASE_FILE: Final = "CURRENT"
+"""Lies in each folder whose files are RocksDB's own affair: their rows are compared."""
+
+LEAVES: Final = frozenset({int, str, bytes, float, bool, type(None)})
+"""Most of what is met; nothing hangs on these."""
 
 
-def state_of(broker: RunningBroker) -> Mapping[str, object]:
-    """By the name of each part."""
-    store = broker.store
-    state: dict[str, object] = {
-        "log": store.messages.appended_up_to,
-        "queues": sorted(store.messages.iterate_queues()),
-        "topics": sorted(each.name for each in store.topics.list()),
-        "groups": sorted(each.name for each in store.groups.list()),
-        "files": _files(store.messages._settings.root),
+TIMED: Final = frozenset({"Throughput._samples", "RecentRates._samples", "ConsumerLag", "History"})
+"""What changes as time goes by, whoever calls: classes, and attributes of others."""
+
+
+def state_of(broker: RunningBroker, *, ignored: Collection[str] = ()) -> dict[str, object]:
+    """By a path that tells where it is. `ignored`: attributes that change as time goes by, as `Class.attribute`."""
+    walk = _Walk({*NEVER_CALLERS, *TIMED, *ignored})
+    walk.visit(broker.broker, "broker")
+    walk.visit(broker.store, "store")
+    found: dict[str, object] = dict(walk.sizes)
+    for directory, engine in sorted(walk.engines.items()):
+        for name in engine._families:
+            for key, value in engine.family(name).scan(ALL_KEYS):
+                if key not in TIMED_ROWS:
+                    found[f"{directory}/{name}/{key!r}"] = value
+    found["log"] = broker.store.messages.appended_up_to, broker.store.messages.dispatched_up_to
+    found["queues"] = sorted(broker.store.messages.iterate_queues())
+    found |= {f"file {path}": size for path, size in _files(broker.broker._settings.store.directory)}
+    return found
+
+
+def difference(before: Mapping[str, object], after: Mapping[str, object]) -> dict[str, tuple[object, object]]:
+    """What is not as it was."""
+    return {
+        each: (before.get(each), after.get(each)) for each in {**before, **after} if before.get(each) != after.get(each)
     }
-    for name in FAMILIES:
-        if name != META:  # how far the log is durable is written down there once a second
-            state[f"rows of {name}"] = store.state_engine.family(name).scan(KeyRange(b"", None))
-    state |= dict(_sizes(broker.broker, "broker", {id(broker.broker)}, 0))
-    return state
 
 
-def _files(root: Path) -> list[str]:
-    """Those of the log, of queues and of indexes; files of databases come and go by themselves."""
-    kept = (each for name in ("commitlog", "consumequeue", "index", "key_index") for each in root.glob(f"{name}/**/*"))
-    return sorted(str(each) for each in kept)
-
-
-async def settled(broker: RunningBroker) -> Mapping[str, object]:
-    """The state once nothing that was allowed goes on any more."""
-    state: Mapping[str, object] = {}
-
-    def is_settled() -> bool:
-        nonlocal state
-        before, state = state, state_of(broker)
-        return before == state
-
-    await until(is_settled, "the broker is at rest")
-    return state
-
-
-def differences(before: Mapping[str, object], after: Mapping[str, object]) -> dict[str, tuple[object, object]]:
-    names = before.keys() | after.keys()
-    return {name: (before.get(name), after.get(name)) for name in sorted(names) if before.get(name) != after.get(name)}
-
-
-def _sizes(part: object, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, object]]:
-    """How many things each collection holds that is reached from a part of the broker."""
-    for name, value in _attributes(part):
-        if name in KEPT_OF_CALLERS or name in MOVING or id(value) in seen:
+def _files(root: Path) -> Iterator[tuple[str, int]]:
+    for folder, folders, names in os.walk(root):
+        if DATABASE_FILE in names:
+            folders.clear()
             continue
-        seen.add(id(value))
-        here = f"{path}.{name}"
-        if isinstance(value, Mapping | AbstractSet | list) or type(value).__name__ in {"deque", "GenerationCache"}:
-            if isinstance(value, Sized):
-                yield here, len(value)
-        elif type(value).__module__.startswith(("server.", "store.")) and depth < DEPTH_MAX:
-            yield from _sizes(value, here, seen, depth + 1)
+        for name in names:
+            path = Path(folder, name)
+            yield str(path.relative_to(root)), path.stat().st_size
 
 
-def _attributes(part: object) -> Iterator[tuple[str, object]]:
-    yield from getattr(part, "__dict__", {}).items()
-    for kind in type(part).__mro__:
-        for name in getattr(kind, "__slots__", ()):
-            if hasattr(part, name):
-                yield name, getattr(part, name)
+class _Walk:
+    """Goes through all objects of the broker's own classes, and what hangs on methods and closures of theirs."""
+
+    def __init__(self, ignored: Collection[str]) -> None:
+        self.sizes: dict[str, int] = {}
+        self.engines: dict[str, RocksEngine] = {}
+        self._ignored = ignored
+        self._seen: set[int] = set()
+        self._kept: list[object] = []
+        """An id is an object's own as long as the object lives."""
+
+    def visit(self, value: Any, path: str) -> None:
+        left: deque[tuple[Any, str]] = deque([(value, path)])
+        while left:
+            value, path = left.popleft()
+            if type(value) in LEAVES or id(value) in self._seen:
+                continue
+            if isinstance(value, RocksEngine):
+                self.engines[value._directory.name] = value
+            parts = list(self._parts(value, path))
+            if parts or isinstance(value, GROWING):
+                self._seen.add(id(value))
+                self._kept.append(value)
+            left += parts
+
+    def _parts(self, value: Any, path: str) -> Iterator[tuple[Any, str]]:
+        if isinstance(value, GROWING) and not type(value).__module__.startswith(PACKAGES):
+            yield from self._elements(value, path)
+        elif isinstance(value, MethodType):
+            yield value.__self__, f"{path}.self"
+        elif isinstance(value, partial):
+            yield value.func, f"{path}.func"
+            yield list(value.args) + list(value.keywords.values()), f"{path}.args"
+        elif isinstance(value, FunctionType):
+            if value.__module__.startswith(PACKAGES):
+                for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+                    try:
+                        yield cell.cell_contents, f"{path}<{name}>"
+                    except ValueError:  # not set yet
+                        continue
+        elif type(value).__module__.startswith(PACKAGES) and not isinstance(value, type):
+            if type(value).__name__ in self._ignored:
+                return
+            if isinstance(value, GROWING):
+                yield from self._elements(value, path)
+            for name, part in _attributes(value):
+                if f"{type(value).__name__}.{name}" not in self._ignored:
+                    yield part, f"{path}.{name}"
+
+    def _elements(self, value: Any, path: str) -> Iterator[tuple[Any, str]]:
+        self.sizes[path] = len(value)
+        if isinstance(value, Counter):
+            self.sizes[path] += sum(value.values())
+        if isinstance(value, Mapping):
+            yield from ((each, f"{path}[{key!r}]") for key, each in list(value.items()))
+        else:
+            yield from ((each, f"{path}[{at}]") for at, each in enumerate(list(value)))
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    yield from list(getattr(value, "__dict__", {}).items())
+    for kind in type(value).__mro__:
+        slots = getattr(kind, "__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            mangled = f"_{kind.__name__.lstrip('_')}{name}" if name.startswith("__") else name
+            if hasattr(value, mangled) and name not in {"__dict__", "__weakref__"}:
+                yield name, getattr(value, mangled)
