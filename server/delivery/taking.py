@@ -76,7 +76,7 @@ class Taking:
         self._stages = stages
         self.redeliveries = 0
         self._forwarding: set[int] = set()
-        """Ids of deliveries whose copies are being appended to the dead letters: whether they are there, is not known."""
+        """Ids of deliveries whose copies are being appended to the dead letters: their outcome is not known yet."""
         self.held_from: HeldFrom = _nothing_is_held
         """Where in the log begins what a group that consumes a topic in order may not get yet."""
 

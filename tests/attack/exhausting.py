@@ -28,6 +28,13 @@ CALLS_PER_CONNECTION: Final = 9_000
 STOPPED: Final = 200
 """Connections that stop reading."""
 
+SLOW_LOGINS: Final = 256
+"""Twice as many as the console has connections."""
+WRONG_LOGIN_EACH: Final = 10
+LOGIN_HEAD: Final = (
+    b"POST /api/session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+)
+
 ADMIN_CONNECTIONS: Final = 100
 EMPTY_ENTRIES: Final = 8_400_000
 LARGE_TOPIC: Final = "acme-large"
@@ -149,6 +156,32 @@ def readers_that_stop(endpoint: str, source: str, user: str, secret: str) -> Ste
             yield
 
 
+def slow_logins(endpoint: str, source: str, user: str, _secret: str) -> Steps:
+    """Logins at the console whose bodies hardly come, and between them whole ones of a user with a wrong secret."""
+    wrong = b'{"user": "%s", "secret": "%s"}' % (user.encode(), b"not-the-secret-of-anybody")
+    kept: list[socket.socket] = []
+    for number in count():
+        if number % WRONG_LOGIN_EACH:
+            said = LOGIN_HEAD % (len(wrong) + SLOW_LOGINS) + b"{"
+        else:
+            said = LOGIN_HEAD % len(wrong) + wrong
+        with suppress(OSError):
+            kept.append(connected(endpoint, source, said))
+        if len(kept) > SLOW_LOGINS:
+            kept.pop(0).close()
+        if number % SLOW_LOGINS == 0:
+            kept = [each for each in kept if drain(each) and went_on(each)]
+        yield
+
+
+def went_on(each: socket.socket) -> bool:
+    """Send one more byte; whether that was possible."""
+    with suppress(OSError):
+        each.sendall(b" ")
+        return True
+    return False
+
+
 def idle_connections(endpoint: str, source: str, _user: str, _secret: str) -> Steps:
     """Connections that say what a client says first, and nothing more."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
@@ -203,6 +236,7 @@ KINDS: Final[dict[str, tuple[float, Callable[[str, str, str, str], Steps]]]] = {
     "packed entries": (3.5, packed_entries),
     "small packed entries": (120.0, small_packed_entries),
     "readers that stop": (20.0, readers_that_stop),
+    "slow console logins": (100.0, slow_logins),
     "idle connections": (400.0, idle_connections),
     "calls of the admin port": (5.0, calls_of_the_admin_port),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import time
 from collections import deque
+from collections.abc import Iterable
 from random import Random
 from typing import Final, NamedTuple
 
@@ -73,11 +74,16 @@ class GoodClient:
                 connection.read()
             while self._sent - len(waiting) < connection.ended:
                 latencies.append(time.monotonic() - waiting.popleft())
-        in_time = sorted(each for each in latencies if each < LATE_S)
-        if not in_time:
-            return Pace(0.0, float("nan"), float("nan"))
-        return Pace(
-            len(in_time) / seconds,
-            in_time[len(in_time) // 2] * 1e3,
-            in_time[len(in_time) * 99 // 100] * 1e3,
-        )
+        return pace_of(latencies, seconds)
+
+
+def pace_of(latencies: Iterable[float], seconds: float) -> Pace:
+    """Of what took so many seconds each."""
+    in_time = sorted(each for each in latencies if each < LATE_S)
+    if not in_time:
+        return Pace(0.0, float("nan"), float("nan"))
+    return Pace(
+        len(in_time) / seconds,
+        in_time[len(in_time) // 2] * 1e3,
+        in_time[len(in_time) * 99 // 100] * 1e3,
+    )

@@ -3,6 +3,7 @@
 The broker runs in a memory cgroup of 1 GiB where one can be made, else under a limit of its data segment. The attack
 and the honest client are processes of their own with addresses of their own; the attack is nice'd and keeps the pace at
 which it once did harm. In turns the honest client sends alone and beside the attack; the medians of the rounds count.
+Beside slow logins at the console an honest user logs in there, too.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from threading import Event, Thread
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import grpc
 import pytest
 
 from bench.raw_client import RawClient
+from cli.demo import free_ports
 from server.security.signature import signed_admin_headers
 from tests.attack.conftest import SETTINGS
+from tests.attack.console_user import ConsoleUser
 from tests.attack.exhausting import KINDS, LARGE_TOPIC
 from tests.attack.good_client import GoodClient, Pace
 from tests.attack.test_floods import HOSTILE_ADDRESS
@@ -52,9 +56,10 @@ CGROUP: Final = Path("/sys/fs/cgroup/memory/quarry-attack")
 IDLE: Final = "idle connections"
 FEW_DESCRIPTORS: Final = ("prlimit", "--nofile=1024:1024", "--")
 ADMIN: Final = "calls of the admin port"
+CONSOLE: Final = "slow console logins"
 GET_BROKER: Final = "/quarry.admin.v1.AdminService/GetBroker"
 
-WARM_UP_S: Final = {"readers that stop": 12.0}
+WARM_UP_S: Final = {"readers that stop": 12.0, CONSOLE: 3.0}
 """How long an attack goes on before it is looked at, where what it takes is not there at once."""
 
 MAY_READ: Final = frozenset({"readers that stop"})
@@ -81,9 +86,18 @@ def limited() -> Iterator[Sequence[str]]:
 
 
 @pytest.fixture
-def guarded(tmp_path: Path, kind: str) -> Iterator[tuple[Broker, Accounts]]:
+def console() -> str:
+    """Where the console listens, beside whose login there is an attack."""
+    (port,) = free_ports(1)
+    return f"127.0.0.1:{port}"
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, kind: str, console: str) -> Iterator[tuple[Broker, Accounts]]:
     accounts = make_accounts(tmp_path / "store")
-    settings = {**SETTINGS, **accounts.settings, "delivery.new_group_start": "earliest"}
+    settings: dict[str, object] = {**SETTINGS, **accounts.settings, "delivery.new_group_start": "earliest"}
+    if kind == CONSOLE:
+        settings["network.console"] = console
     broker = Broker(tmp_path / "store", logs=tmp_path / "logs", environment=environment_of(settings))
     with limited() as under:
         try:
@@ -121,8 +135,8 @@ class Memory:
 
 
 @contextmanager
-def attacked(broker: Broker, kind: str, seconds: float, user: str, secret: str) -> Iterator[None]:
-    arguments = [kind, broker.admin if kind == ADMIN else broker.endpoint, HOSTILE_ADDRESS, str(seconds), user, secret]
+def attacked(endpoint: str, kind: str, seconds: float, user: str, secret: str) -> Iterator[None]:
+    arguments = [kind, endpoint, HOSTILE_ADDRESS, str(seconds), user, secret]
     with subprocess.Popen(
         [sys.executable, "-m", "tests.attack.exhausting", *arguments], cwd=PROJECT, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -167,6 +181,22 @@ def assert_known_on_the_admin_port(broker: Broker, accounts: Accounts) -> None:
             assert error.code() is grpc.StatusCode.PERMISSION_DENIED, error  # noqa: PT017 - either is an answer
 
 
+class Honest(Protocol):
+    """Somebody who keeps a pace."""
+
+    refused: list[str]
+
+    def send(self, seconds: float) -> Pace: ...
+
+    def close(self) -> None: ...
+
+
+def all_send(honest: Sequence[Honest], seconds: float) -> list[Pace]:
+    """At once."""
+    with ThreadPoolExecutor(len(honest)) as pool:
+        return list(pool.map(lambda each: each.send(seconds), honest))
+
+
 def medians(paces: Sequence[Pace]) -> Pace:
     return Pace(
         median(each.per_second for each in paces),
@@ -178,34 +208,44 @@ def medians(paces: Sequence[Pace]) -> Pace:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_honest_client_goes_on_and_memory_stays_bounded(guarded: tuple[Broker, Accounts], kind: str) -> None:
+def test_an_honest_client_goes_on_and_memory_stays_bounded(
+    guarded: tuple[Broker, Accounts], kind: str, console: str
+) -> None:
     broker, accounts = guarded
     attacker = accounts.shop if kind in MAY_READ else accounts.stranger
     if kind in MAY_READ:
         send_large_messages(broker, attacker.user, attacker.secret)
-    client = GoodClient(broker.endpoint, "acme-steady", signed(accounts.shop.user, accounts.shop.secret))
-    alone, beside = list[Pace](), list[Pace]()
+    honest: list[Honest] = [
+        GoodClient(broker.endpoint, "acme-steady", signed(accounts.shop.user, accounts.shop.secret)),
+        *([ConsoleUser(console, accounts.shop.user, accounts.shop.secret)] if kind == CONSOLE else []),
+    ]
+    endpoint = {ADMIN: broker.admin, CONSOLE: console}.get(kind, broker.endpoint)
+    # in the name of the one who logs in beside it
+    user = accounts.shop.user if kind == CONSOLE else attacker.user
+    alone, beside = list[list[Pace]](), list[list[Pace]]()
     memory = Memory(broker)
     before = memory.own()
     try:
-        client.send(1.0)
+        all_send(honest, 1.0)
         for _ in range(ROUNDS):
-            alone.append(client.send(ROUND_S))
-            with attacked(broker, kind, 20 * ROUND_S, attacker.user, attacker.secret):
-                client.send(WARM_UP_S.get(kind, 0.5))
-                beside.append(client.send(ROUND_S))
+            alone.append(all_send(honest, ROUND_S))
+            with attacked(endpoint, kind, 20 * ROUND_S, user, attacker.secret):
+                all_send(honest, WARM_UP_S.get(kind, 0.5))
+                beside.append(all_send(honest, ROUND_S))
                 RawClient(broker.endpoint, 1).close()
                 assert_known_on_the_admin_port(broker, accounts)
             until(lambda: broker.figure("quarry_front_connections_open") <= 1, "the attack is over", timeout_s=120.0)
-        refused = client.refused
     finally:
-        client.close()
+        for each in honest:
+            each.close()
     most = memory.end()
-    first, then = medians(alone), medians(beside)
-    measured = f"{kind}: alone {first}; beside it {then}; {before >> 20} MiB became at most {most >> 20} MiB"
-    print(measured)
-    assert not refused, measured
-    assert then.per_second >= KEPT * first.per_second, measured
-    assert then.p99_ms <= LATENCY_TIMES * max(first.p99_ms, LATENCY_LEAST_MS), measured
-    assert most < MOST, measured
+    for each, *paces in zip(honest, zip(*alone, strict=True), zip(*beside, strict=True), strict=True):
+        first, then = map(medians, paces)
+        who = f"{kind}, {type(each).__name__}"
+        measured = f"{who}: alone {first}; beside it {then}; {before >> 20} MiB became at most {most >> 20} MiB"
+        print(measured)
+        assert not each.refused, (measured, each.refused)
+        assert then.per_second >= KEPT * first.per_second, measured
+        assert then.p99_ms <= LATENCY_TIMES * max(first.p99_ms, LATENCY_LEAST_MS), measured
+        assert most < MOST, measured
     until(lambda: broker.figure("quarry_front_connections_open") == 0, "no connection is open", timeout_s=120.0)
