@@ -29,7 +29,7 @@ STOPPED: Final = 200
 """Connections that stop reading."""
 
 SLOW_LOGINS: Final = 256
-"""Twice as many as the console has connections."""
+"""Four times as many as the console has connections."""
 WRONG_LOGIN_EACH: Final = 10
 LOGIN_HEAD: Final = (
     b"POST /api/session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
