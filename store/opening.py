@@ -25,7 +25,7 @@ from kv import EngineFull, KeyValueEngine, KvError
 from store.checkpoint import StoreCheckpoint, durable_offset, known_of, read_checkpoint, taken_over
 from store.clock import Clock
 from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
-from store.consumequeue import ConsumeQueueStore, RocksConsumeQueues
+from store.consumequeue import RocksConsumeQueues
 from store.deleted_topics import DeletedTopics
 from store.disk import Disk, DiskLock
 from store.durable_state import DurableState
@@ -39,7 +39,7 @@ from store.in_flight_key import delete_beyond
 from store.index.opening import IndexedLog, open_indexes
 from store.kind import FoundStore, StoreKind, inspect_store
 from store.message_store import MessageStore
-from store.metadata import READ_WRITE, ConsumerOffsetTable, GroupTable, Topic, TopicTable, TopicType, is_light_queue
+from store.metadata import ConsumerOffsetTable, GroupTable, TopicTable
 from store.metadata.owners import Owners
 from store.migration import MigrationRows, QueueMigration, forget_deleted
 from store.numbering import LightFloor
@@ -49,7 +49,7 @@ from store.parts import StoreParts, open_parts, stop_of
 from store.paths import StorePaths, segment_name
 from store.pins import SegmentPins
 from store.progress import ReportProgress
-from store.queue_opening import advising
+from store.queue_opening import adopt_topics, advising
 from store.queue_phase import QueuePhase
 from store.recovery import RecoveryReport, backfill, recover
 from store.repair import NO_ORDERS, Damage, Orders, give_up_damaged, set_queues_aside
@@ -434,7 +434,7 @@ class _Opening:
         if not identity.metadata_imported:
             if identity.origin != StoreKind.NEW.value:
                 self._import_metadata(engine, tables, identity)
-                _adopt_topics(queues, tables.topics)
+                adopt_topics(queues, tables.topics)
             identity.set_metadata_imported()
         if (identity.seen_up_to or 0) > end:
             # groups stand behind messages the power cut took: they must not miss those that take their places
@@ -483,14 +483,3 @@ def _warn_of_little_room(segments: SegmentList, end: PhysicalOffset) -> None:
             free_bytes=free_bytes,
             left_in_the_last_bytes=segments.end_of_files - end,
         )
-
-
-def _adopt_topics(queues: ConsumeQueueStore, topics: TopicTable) -> None:
-    """Topics that have queues but no metadata: it was lost, the messages were not."""
-    queue_counts: dict[str, int] = {}
-    for queue in queues.queues():
-        if not is_light_queue(queue.topic) and topics.get(queue.topic) is None:
-            queue_counts[queue.topic] = max(queue.number + 1, queue_counts.get(queue.topic, 1))
-    for name, count in queue_counts.items():
-        topics.create(Topic(name, TopicType.MIXED, count, count, READ_WRITE, {}), internal=True)
-        log.warning("topic without metadata adopted", topic=name, queues=count)

@@ -10,13 +10,20 @@ import structlog
 
 from kv import EngineCorrupt, KeyValueEngine
 from store.clock import Clock
-from store.consumequeue import FileConsumeQueueReader, FileConsumeQueues, RocksConsumeQueues, units_in_files
+from store.consumequeue import (
+    ConsumeQueueStore,
+    FileConsumeQueueReader,
+    FileConsumeQueues,
+    RocksConsumeQueues,
+    units_in_files,
+)
 from store.disk import Disk
 from store.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
 from store.engines import StoreEngines
-from store.errors import StoreDamaged, StoreUnusable
+from store.errors import Invalid, StoreDamaged, StoreUnusable
 from store.identity import StoreIdentity
 from store.kind import FoundStore, StoreKind, inspect_store
+from store.metadata import QUEUES_MAX, READ_WRITE, Topic, TopicTable, TopicType, is_light_queue
 from store.migration import MigrationRows, MigrationStep, Removing, forget_deleted, remove_database
 from store.offsets import PhysicalOffset
 from store.open_queues import OpenQueues
@@ -233,3 +240,19 @@ def advising(directory: Path, advice: str) -> Iterator[None]:
         yield
     except EngineCorrupt as error:
         raise StoreDamaged(directory, f"the database is damaged ({error}); {advice}") from error
+
+
+def adopt_topics(queues: ConsumeQueueStore, topics: TopicTable) -> None:
+    """Make topics that have queues but no metadata: it was lost, the messages were not."""
+    queue_counts: dict[str, int] = {}
+    for queue in queues.queues():
+        if not is_light_queue(queue.topic) and topics.get(queue.topic) is None:
+            queue_counts[queue.topic] = max(queue.number + 1, queue_counts.get(queue.topic, 1))
+    for name, found in queue_counts.items():
+        count = min(found, QUEUES_MAX)
+        try:
+            topics.create(Topic(name, TopicType.MIXED, count, count, READ_WRITE, {}), internal=True)
+        except Invalid as error:  # a name that no broker gave: a byte of the log may be wrong
+            log.warning("topic without metadata cannot be adopted: its messages stay in the log", problem=str(error))
+            continue
+        log.warning("topic without metadata adopted", topic=name, queues=count, queues_found=found)

@@ -197,7 +197,7 @@ fn decode(bytes: &[u8], physical_offset: i64) -> Option<Record<'_>> {
         && is_port(i32_at(bytes, born_end - 4))
         && is_port(i32_at(bytes, store_end - 4))
         && record.queue_number >= 0
-        && record.queue_offset >= 0
+        && (0..i64::MAX).contains(&record.queue_offset)
         && record.stored_ms >= 0
         && !properties.contains(&0)
         && checksum(&bytes[body_start..body_end]) == record.body_crc

@@ -28,6 +28,7 @@ from store.record.layout import (
     PORT_MAXIMUM,
     PROPERTIES_LENGTH,
     PROPERTIES_LENGTH_MAXIMUM,
+    QUEUE_OFFSET_MAXIMUM,
     RECORD_SIZE_MINIMUM,
     SIZE_AND_MAGIC,
     TOPIC_LENGTH_MAXIMUM,
@@ -218,6 +219,8 @@ def decode_record(
         return Corrupt(physical_offset, f"port {born_port} or {store_port} out of range")
     if queue_number < 0 or queue_offset < 0 or store_timestamp_ms < 0:
         return Corrupt(physical_offset, "queue number, queue offset or store timestamp is negative")
+    if queue_offset > QUEUE_OFFSET_MAXIMUM:
+        return Corrupt(physical_offset, f"queue offset {queue_offset} has none behind it")
     end = position + size
     body = segment[body_start : body_start + body_length]
     raw_properties = bytes(segment[properties_start:end])

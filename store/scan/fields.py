@@ -20,6 +20,7 @@ from store.record.layout import (
     MAGIC_V2,
     PORT_MAXIMUM,
     PROPERTIES_LENGTH,
+    QUEUE_OFFSET_MAXIMUM,
     SECTOR_SIZE,
     TOPIC_LENGTH_V1,
     TOPIC_LENGTH_V2,
@@ -104,6 +105,7 @@ def gather(segment: Bytes, base: int, positions: Integers) -> Gathered:
     for port in (head["born_port"], head["store_port"]):
         whole &= (port >= 0) & (port <= PORT_MAXIMUM)
     whole &= (head["queue_number"] >= 0) & (head["queue_offset"] >= 0) & (head["store_timestamp_ms"] >= 0)
+    whole &= head["queue_offset"] <= QUEUE_OFFSET_MAXIMUM
 
     at = body_position + body_length
     width = np.where(version_two, TOPIC_LENGTH_V2.size, TOPIC_LENGTH_V1.size)

@@ -23,7 +23,7 @@ from store.record import (
     encode_record,
     record_size,
 )
-from store.record.layout import CRC_PROPERTY, MAGIC_V1, MAGIC_V2
+from store.record.layout import CRC_PROPERTY, MAGIC_V1, MAGIC_V2, QUEUE_OFFSET_MAXIMUM
 from tests.record.records import (
     HOST_V6,
     START,
@@ -57,7 +57,13 @@ def test_bytes_of_a_small_record() -> None:
     assert record(each, 0x1000) == expected
 
 
-@given(each=messages, at=positive64, queue_offset=positive64, stored_at=positive64, crc=st.booleans())
+@given(
+    each=messages,
+    at=positive64,
+    queue_offset=st.integers(0, QUEUE_OFFSET_MAXIMUM),
+    stored_at=positive64,
+    crc=st.booleans(),
+)
 def test_round_trip(each: Message, at: int, queue_offset: int, stored_at: int, crc: bool) -> None:
     raw_properties = encode_properties(each.properties)
     data = encode_record(
@@ -259,6 +265,16 @@ def test_negative_numbers_where_none_can_be(offset: int, field: str) -> None:
     decoded = decode_record(memoryview(data), 0, START)
     assert isinstance(decoded, Corrupt)
     assert field in decoded.reason
+
+
+def test_a_queue_offset_that_none_can_follow() -> None:
+    data = bytearray(record(message()))
+    data[20:28] = (QUEUE_OFFSET_MAXIMUM + 1).to_bytes(8, "big")
+    assert decode_record(memoryview(data), 0, START) == Corrupt(
+        START, "queue offset 9223372036854775807 has none behind it"
+    )
+    data[20:28] = QUEUE_OFFSET_MAXIMUM.to_bytes(8, "big")
+    assert isinstance(decode_record(memoryview(data), 0, START), StoredMessage)
 
 
 def test_reading_without_crc_check_looks_at_structure_only() -> None:

@@ -13,7 +13,7 @@ from store.consumequeue import ConsumeQueueEntry
 from store.disk import Disk, PosixDisk
 from store.errors import StoreUnusable
 from store.identity import StoreIdentity
-from store.metadata import READ_WRITE, Topic, TopicType
+from store.metadata import QUEUES_MAX, READ_WRITE, Topic, TopicType
 from store.offline import OfflineStore
 from store.offsets import QueueId, QueueOffset
 from store.opening import OpenStore, open_store
@@ -23,6 +23,7 @@ from store.repair import NO_ORDERS, Orders
 from store.settings import StoreSettings
 from store.state_engine import open_state_engine
 from store.verify import verify
+from tests.pipeline.logs import write_store
 from tests.store.assembly import message
 
 GoldenStore = Callable[[str], Path]
@@ -161,6 +162,32 @@ def test_topics_that_were_all_deleted_stay_so(tmp_path: Path, mode: QueueMode) -
     again = opened(tmp_path)
     assert bodies(again, ORDERS) == SENT[:3]
     again.close()
+
+
+@pytest.mark.parametrize("mode", [QueueMode.ROCKSDB, QueueMode.FILE])
+def test_a_record_of_a_topic_or_queue_that_cannot_be_keeps_no_store_closed(tmp_path: Path, mode: QueueMode) -> None:
+    """RocketMQ's records have no checksum over topic and queue number: one flipped bit is not noticed."""
+    write_store(
+        tmp_path,
+        [
+            (message("or\x07ders"), 1_700_000_000_000),
+            (message("orders", 2**30), 1_700_000_000_000),
+            (message("orders", 1), 1_700_000_000_000),
+        ],
+    )
+    for _ in range(2):
+        store = open_store(
+            StoreSettings(root=tmp_path, segment_size=1 << 22, units_per_file=16, queue_mode=mode),
+            disk=PosixDisk(),
+            clock=ManualClock(),
+            report=lambda _: None,
+        )
+        adopted = store.topics.get("orders")
+        assert adopted is not None
+        assert adopted.read_queues == QUEUES_MAX
+        assert store.topics.get("or\x07ders") is None
+        assert len(bodies(store, QueueId("orders", 1))) == 1
+        store.close()
 
 
 @pytest.mark.parametrize(
