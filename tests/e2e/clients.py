@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from tests.e2e.broker import DELIVERED_TIMEOUT_S
+
 Line = dict[str, Any]
 START_TIMEOUT_S: Final = 60.0
 ANSWER_TIMEOUT_S: Final = 60.0
@@ -282,7 +284,9 @@ class SimpleConsumer(ClientProcess):
         answer = self.request("receive", count=count, invisible_s=invisible_s)
         return [Delivery.of(line) for line in answer["messages"]]
 
-    def receive_until(self, wanted: int, *, invisible_s: int = 60, timeout_s: float = 60.0) -> list[Delivery]:
+    def receive_until(
+        self, wanted: int, *, invisible_s: int = 60, timeout_s: float = DELIVERED_TIMEOUT_S
+    ) -> list[Delivery]:
         """Receive until there are `wanted` deliveries. Fails with those that came when the time is over."""
         deliveries: list[Delivery] = []
         deadline = time.monotonic() + timeout_s

@@ -26,6 +26,16 @@ USERS_POLLING: Mapping[str, object] = {"delivery.polling_min_ms": 5000, "deliver
 """The defaults, in place of the quick times."""
 
 
+TIMEOUT_S = 400
+"""More than a test may wait that comes to its end, also where other tests run beside it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ClusterOfBrokers]:
     """To be given members; all are ended with the test."""

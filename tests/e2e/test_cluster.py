@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from store.security.sealing import new_key
-from tests.e2e.broker import Broker, quarry, until
+from tests.e2e.broker import DELIVERED_TIMEOUT_S, Broker, quarry, until
 from tests.e2e.clients import Outgoing
 from tests.e2e.conftest import StartClients
 from tests.e2e.members import ClusterOfBrokers, names, reachable, rows
@@ -50,7 +50,7 @@ def test_members_find_each_other_agree_and_serve_as_one(cluster: ClusterOfBroker
         received.update(each.body for each in deliveries)
         return received == sent
 
-    until(all_is_there, "all messages of all members")
+    until(all_is_there, "all messages of all members", timeout_s=DELIVERED_TIMEOUT_S)
 
 
 @pytest.mark.slow

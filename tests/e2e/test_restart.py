@@ -14,7 +14,8 @@ from tests.e2e.clients import ClientError, Clients, Delivery, Outgoing, SimpleCo
 from tests.e2e.conftest import StartClients
 
 TOPIC = "acme-orders"
-RECONNECT_S = 30.0
+RECONNECT_S = 120.0
+"""A client that found its broker away waits longer from try to try."""
 
 
 def messages(count: int, text: str = "order") -> list[Outgoing]:
@@ -56,12 +57,14 @@ def test_handles_given_before_a_kill_acknowledge_after_it(broker: Broker, client
     sent = messages(10)
     clients.producer(TOPIC).send(sent)
     consumer = clients.simple_consumer(TOPIC, group="billing", await_s=1)
-    held = consumer.receive_until(len(sent), invisible_s=8)
+    held = consumer.receive_until(len(sent), invisible_s=600)
     consumer.ack(held[:4])
 
     broker.kill()
     broker.start()
     ack_once_connected(consumer, held[4:8])
+    for each in held[8:]:
+        consumer.change_invisible(each, invisible_s=1)
 
     again = receive_once_connected(consumer, 2)
     assert sorted(each.message_id for each in again) == sorted(each.message_id for each in held[8:])
