@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 
 import server
+from cli.saying import harmless
 from server.rpc.admin_port.methods import methods
 
 STATIC: Final = Path(server.__file__).parent / "console" / "static"
@@ -24,6 +25,7 @@ NOT_IN_MODULES: Final = {
     r"\b(inner|outer)HTML\b|insertAdjacentHTML|document\.write|createContextualFragment": "text of strangers as markup",
     r"\beval\(|new Function\b|setTimeout\(\s*[\"'`]": "text as code, which the policy refuses",
     r"\.style\b|[\"']style[\"']|\bcssText\b": "style attributes, which the policy refuses",
+    r"\b(textContent|document\.title)\s*=(?!\s*(harmless\(|\"|(this\.)?isPaused \? \"))": "text as it came",
     r"\b(localStorage|sessionStorage|document\.cookie)\b": "nothing is kept in the browser",
 }
 
@@ -65,6 +67,63 @@ def test_each_module_parses_and_finds_what_it_imports(as_modules: Path) -> None:
     for command in (["node", str(as_modules / "all.js")], ["node", "--check", str(as_modules / "app.js")]):
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def run_in_node(folder: Path, text: str) -> str:
+    (folder / "run.js").write_text(text)
+    done = subprocess.run(
+        ["node", str(folder / "run.js")], capture_output=True, encoding="utf-8", timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@node
+def test_pages_show_as_escapes_what_commands_show_so(as_modules: Path) -> None:
+    """Each character that there is, and lines that end as on Windows, which are no more than ends of lines here."""
+    told = run_in_node(
+        as_modules,
+        """import { harmless } from "./dom.js";
+        const units = (text) => [...Array(text.length).keys()].map((at) => text.charCodeAt(at));
+        const steering = [];
+        for (let one = 0; one < 0x110000; one++) {
+          const text = String.fromCodePoint(one);
+          const shown = harmless(`a${text}b`);
+          if (shown !== `a${text}b`) steering.push([one, shown]);
+        }
+        console.log(JSON.stringify([steering, harmless("a\\r\\nb\\rc")]));""",
+    )
+
+    steering, lines = json.loads(told)
+    characters = (chr(each) for each in range(0x110000))
+    assert steering == [[ord(each), f"a{shown}b"] for each in characters if (shown := harmless(each)) != each]
+    assert lines == "a\r\nb\\u000dc"
+
+
+@node
+def test_what_people_read_is_shown_so_and_what_they_type_stays(as_modules: Path) -> None:
+    told = run_in_node(
+        as_modules,
+        """globalThis.Node = class {};
+        globalThis.document = { createElement: (tag) => Object.assign(new Node(), {
+          localName: tag, children: [], attributes: {}, value: null,
+          append(child) { this.children.push(child); },
+          setAttribute(name, value) { this.attributes[name] = value; },
+        }) };
+        const { h } = await import("./dom.js");
+        const name = "a\\u202eb\\u2028c";
+        const properties = { title: name, "aria-label": name, href: name, value: name };
+        const shown = h("a", properties, name, [name, h("b", null, name)]);
+        console.log(JSON.stringify([shown, h("textarea", null, name)]));""",
+    )
+
+    shown, typed = json.loads(told)
+    raw, safe = "a\u202eb\u2028c", r"a\u202eb\u2028c"
+    assert shown["attributes"] == {"title": safe, "aria-label": safe, "href": raw}
+    assert shown["value"] == raw
+    assert shown["children"][:2] == [safe, safe]
+    assert shown["children"][2]["children"] == [safe]
+    assert typed["children"] == [raw]
 
 
 def test_modules_have_nothing_that_turns_text_into_markup_or_code() -> None:

@@ -1,6 +1,6 @@
 // The shell: who is logged in, the list of pages, the box that goes to a topic or group, and which page is shown.
 import { call, getSession, logout } from "./api.js";
-import { append, announce, h } from "./dom.js";
+import { announce, append, h, harmless } from "./dom.js";
 import { address } from "./links.js";
 import { failure, isAbort, View } from "./view.js";
 
@@ -128,7 +128,7 @@ async function begin() {
   const isIn = !session.needsLogin || session.user !== null;
   document.getElementById("top").hidden = !isIn;
   nav.hidden = !isIn;
-  document.getElementById("where").textContent = [session.cluster, session.broker].filter(Boolean).join(" / ");
+  document.getElementById("where").textContent = harmless([session.cluster, session.broker].filter(Boolean).join(" / "));
   const who = document.getElementById("who");
   who.replaceChildren();
   if (session.needsLogin && session.user) {

@@ -1,6 +1,6 @@
 // A chart of lines over time. Series differ by dash and label besides their colour. Values are read by pointer, by arrow
 // keys, and in a table.
-import { h, newId, replace, svg } from "./dom.js";
+import { h, harmless, newId, replace, svg } from "./dom.js";
 import { bytesText, countText, durationText, unknown } from "./format.js";
 import { table } from "./table.js";
 
@@ -231,9 +231,8 @@ export class Chart {
     this.cursor.setAttribute("x1", x);
     this.cursor.setAttribute("x2", x);
     this.cursor.setAttribute("visibility", "visible");
-    this.readout.textContent =
-      `${CLOCK_SECONDS.format(this.times[this.at])}: ` +
-      this.series.map((one) => `${one.label} ${valueText(one.values[this.at], this.unit)}`).join(", ");
+    const values = this.series.map((one) => `${one.label} ${valueText(one.values[this.at], this.unit)}`);
+    this.readout.textContent = harmless(`${CLOCK_SECONDS.format(this.times[this.at])}: ${values.join(", ")}`);
   }
 
   fillTable() {

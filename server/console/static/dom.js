@@ -2,6 +2,23 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
+// What would turn round, hide or break up the text that it stands in: control and format characters, ends of lines and
+// paragraphs, halves of characters. They are shown as JSON writes them, as commands show them (cli/saying.py).
+const STEERING =
+  /[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{110bd}\u{110cd}\u{13430}-\u{1343f}\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}\u{e0001}\u{e0020}-\u{e007f}\ud800-\udfff]|\r(?!\n)/gu;
+
+// Attributes that people read, or hear.
+const READ = new Set(["title", "aria-label", "data-label"]);
+
+export function harmless(text) {
+  return String(text).replace(STEERING, (found) =>
+    found
+      .split("")
+      .map((unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`)
+      .join(""),
+  );
+}
+
 // h("a", {class: "x", href: "#/", onclick: f, disabled: false}, "text", node, [nodes]); null and false are left out.
 export function h(tag, properties, ...children) {
   return fill(document.createElement(tag), properties, children);
@@ -16,6 +33,7 @@ function fill(element, properties, children) {
     if (value === null || value === undefined || value === false) continue;
     if (typeof value === "function") element.addEventListener(name.slice(2), value);
     else if (name === "value") element.value = value;
+    else if (READ.has(name)) element.setAttribute(name, harmless(value));
     else element.setAttribute(name, value === true ? "" : String(value));
   }
   append(element, children);
@@ -23,9 +41,11 @@ function fill(element, properties, children) {
 }
 
 export function append(element, children) {
+  // What is typed over and sent again stays as it is.
+  const shown = element.localName === "textarea" ? String : harmless;
   for (const child of [children].flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
-    element.append(child instanceof Node ? child : String(child));
+    element.append(child instanceof Node ? child : shown(child));
   }
   return element;
 }
@@ -79,6 +99,6 @@ export function announce(text) {
   said.textContent = "";
   // A text that is the same as before would not be told again.
   requestAnimationFrame(() => {
-    said.textContent = text;
+    said.textContent = harmless(text);
   });
 }

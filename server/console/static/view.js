@@ -1,6 +1,6 @@
 // What a page has to work with: its place, its route, calls that end with it, and rounds that go on while it is looked at.
 import { call, callAll, CallError, stream } from "./api.js";
-import { announce, h, newId, replace } from "./dom.js";
+import { announce, h, harmless, newId, replace } from "./dom.js";
 
 export class View {
   // `route` is {path: [..], query: URLSearchParams}; `session` is what GET /api/session told.
@@ -40,7 +40,7 @@ export class View {
 
   // The heading, with what stands beside it: links and buttons of the page.
   begin(title, { lead = null, actions = [] } = {}) {
-    document.title = `${title} - Quarry`;
+    document.title = harmless(`${title} - Quarry`);
     this.actions = h("div", { class: "actions" }, actions);
     const heading = h("h1", { tabindex: "-1" }, title);
     this.root.replaceChildren(h("div", { class: "title" }, heading, this.actions));
