@@ -184,6 +184,25 @@ def test_who_has_hung_up_meanwhile_costs_nothing(street: Street) -> None:
     run(test)
 
 
+def test_who_was_sent_away_before_its_hello_was_seen_waits_for_nothing(street: Street) -> None:
+    """Nobody would wake it: a stop waited for it without end."""
+
+    async def test() -> None:
+        door = street.door("10.0.0.1")
+        await door.come(1)
+        late, peer = socket.socketpair()
+        with late, peer:
+            door.callers.add(late)
+            door.callers.send_away()
+            with pytest.raises(EOFError):
+                await soon(door.callers.turn(late))
+        with pytest.raises(EOFError):
+            await door.tasks[0]
+        assert len(street.turns) == 0
+
+    run(test)
+
+
 def test_an_address_is_forgotten_with_the_last_of_it(street: Street) -> None:
     async def test() -> None:
         door, second_door = street.door("10.0.0.1"), street.door("10.0.0.1")

@@ -52,6 +52,8 @@ class Callers:
 
     async def turn(self, connection: socket.socket) -> None:
         """Wait until the connection may begin its handshake. Raises EOFError when it will not."""
+        if connection not in self._at_door:
+            raise EOFError("sent away")  # while it was looked at what it says
         turn = asyncio.get_running_loop().create_future()
         self._with_hello[connection] = turn
         self._go_on()
