@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
 
-use pyo3::buffer::PyBuffer;
+use pyo3::buffer::{PyBuffer, ReadOnlyCell};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
@@ -82,9 +82,8 @@ impl ReceiveWriter {
         let raw = raw.cast::<PyBytes>()?.as_bytes();
         let Some(properties) = self.properties(raw) else { return Ok(None) };
         let body: PyBuffer<u8> = PyBuffer::get(&record.get_item(14)?)?;
-        let mut content = vec![0; body.item_count()];
-        body.copy_to_slice(delivered.py(), &mut content)?;
-        let Some(system) = self.system_properties(record, delivered, &properties, &content)? else { return Ok(None) };
+        let Some(content) = body.as_slice(delivered.py()) else { return Ok(None) };
+        let Some(system) = self.system_properties(record, delivered, &properties, content)? else { return Ok(None) };
 
         let mut head = Vec::with_capacity(system.len() + raw.len() + topic.len() + 64);
         let mut part = Vec::with_capacity(topic.len() + 8);
@@ -107,7 +106,9 @@ impl ReceiveWriter {
             let (outer_part, message) = answer.split_at_mut(outer.len());
             outer_part.copy_from_slice(&outer);
             message[..head.len()].copy_from_slice(&head);
-            message[head.len()..].copy_from_slice(&content);
+            for (to, from) in message[head.len()..].iter_mut().zip(content) {
+                *to = from.get();
+            }
             Ok(())
         })?;
         Ok(Some(answer))
@@ -146,7 +147,7 @@ impl ReceiveWriter {
         record: &Bound<'_, PyTuple>,
         delivered: &Bound<'_, PyTuple>,
         properties: &Properties<'_>,
-        body: &[u8],
+        body: &[ReadOnlyCell<u8>],
     ) -> PyResult<Option<Vec<u8>>> {
         let number = |index: usize| record.get_borrowed_item(index)?.extract::<i64>();
         let (queue_id, queue_offset, stored_ms) = (number(3)?, number(5)?, number(10)?);
@@ -177,7 +178,7 @@ impl ReceiveWriter {
         put_bytes(&mut out, 3, properties.message_id.unwrap_or_default().as_bytes());
         let mut digest = Vec::with_capacity(40);
         put_number(&mut digest, 1, MD5);
-        put_bytes(&mut digest, 2, &upper_hex(md5::compute(body).0));
+        put_bytes(&mut digest, 2, &upper_hex(md5_of(body)));
         put_bytes(&mut out, 4, &digest);
         put_number(&mut out, 5, if is_compressed { GZIP } else { IDENTITY });
         put_number(&mut out, 6, NORMAL);
@@ -194,6 +195,20 @@ impl ReceiveWriter {
         put_varint(&mut out, attempt as u64);
         Ok(Some(out))
     }
+}
+
+/// Copied and digested piece by piece, so that a large body is not copied as a whole for it.
+fn md5_of(body: &[ReadOnlyCell<u8>]) -> [u8; 16] {
+    let mut digest = md5::Context::new();
+    let mut piece = [0u8; 4096];
+    for part in body.chunks(piece.len()) {
+        let copied = &mut piece[..part.len()];
+        for (to, from) in copied.iter_mut().zip(part) {
+            *to = from.get();
+        }
+        digest.consume(copied);
+    }
+    digest.finalize().0
 }
 
 /// A point or a span of time: seconds and nanoseconds.
