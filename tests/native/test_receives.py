@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from random import Random
 
 import lz4.frame
 import pytest
@@ -115,6 +116,13 @@ def test_plain_messages_are_written_to_the_byte(user: dict[str, str], tag: str, 
     [native] = message_items(NATIVE)("orders", [handed_out(raw, body)])
     [python] = message_items(None)("orders", [handed_out(raw, body)])
     assert native == python
+
+
+@pytest.mark.parametrize("size", [4_095, 4_096, 4_097, 8_192, 1_000_001])
+def test_large_bodies_are_digested_and_copied_as_a_whole(native: Native, size: int) -> None:
+    large = handed_out(body=Random(size).randbytes(size))
+    assert written(native, "orders", large) == written(None, "orders", large)
+    assert native.ReceiveWriter(RESERVED_PROPERTIES, UNUSUAL_PROPERTIES).write("orders", [large])[0] is not None
 
 
 @pytest.mark.parametrize(
