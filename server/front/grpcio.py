@@ -54,6 +54,12 @@ PENDING_CALLS_MAX: Final = 100_000
 """Calls that may wait to be taken over. By default the C core ends calls at random once 1,000 wait, which some
 milliseconds of a busy loop bring about; their clients see CANCELLED and take the network for broken."""
 
+HANDSHAKE_MS: Final = 10_000
+"""By itself the C core lets who says nothing hold a connection for two minutes."""
+
+IDLE_MS: Final = 30 * 60_000
+"""A connection without a call, as in the front `h2`."""
+
 UNIX: Final = "unix:"
 
 _STATUS_CODES: Final[Mapping[int, grpc.StatusCode]] = {code.value[0]: code for code in grpc.StatusCode}
@@ -446,6 +452,8 @@ def channel_options(limits: FrontLimits) -> list[tuple[str, Any]]:
         ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+        ("grpc.max_connection_idle_ms", IDLE_MS),
     ]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
@@ -19,6 +20,7 @@ from kv import EngineCorrupt, EngineFull
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from server.retention import Expiring, ExpiryReport
+from server.rpc.admin_port import server as admin_port
 from server.rpc.admin_port.edge import STATUS_CODES, status_code
 from server.rpc.admin_port.messages import PERMISSIONS, TOPIC_TYPES
 from server.rpc.admin_port.server import AdminServer
@@ -32,16 +34,21 @@ from tests.admin.broker import FACTS, AdminBench
 from tests.delivery.broker import GROUP, TOPIC
 
 
-@asynccontextmanager
-async def serving(bench: AdminBench) -> AsyncIterator[tuple[Any, grpc.aio.Channel]]:
-    server = AdminServer(
+def admin_server(bench: AdminBench, *, connections_max: int = 100) -> AdminServer:
+    return AdminServer(
         bench.administration,
         bench.faults,
         order=bench.order,
         backups=bench.backups,
         expire=bench.expire,
         summarize=bench.summarize,
+        connections_max=connections_max,
     )
+
+
+@asynccontextmanager
+async def serving(bench: AdminBench) -> AsyncIterator[tuple[Any, grpc.aio.Channel]]:
+    server = admin_server(bench)
     address = await server.start("127.0.0.1:0")
     try:
         async with grpc.aio.insecure_channel(address) as channel:
@@ -294,6 +301,49 @@ def test_health_and_reflection_answer() -> None:
             await call.done_writing()
             assert SERVICE_NAME in services
             assert "grpc.health.v1.Health" in services
+
+    run(test())
+
+
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
+
+
+@pytest.mark.parametrize("said", [b"", GREETING], ids=["nothing", "a greeting"])
+def test_silent_connections_fill_the_port_for_a_short_time_and_never_the_socket(
+    said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are ended soon, and the console is served meanwhile: its listener is another one."""
+    assert (admin_port.HANDSHAKE_MS, admin_port.IDLE_MS) == (5_000, 15_000)
+    options = dict(admin_port._OPTIONS)
+    assert (options["grpc.server_handshake_timeout_ms"], options["grpc.max_connection_idle_ms"]) == (5_000, 15_000)
+    shorter = {"grpc.server_handshake_timeout_ms": 1_000, "grpc.max_connection_idle_ms": 1_000}
+    monkeypatch.setattr(admin_port, "_OPTIONS", tuple({**options, **shorter}.items()))
+
+    async def is_served(address: str) -> bool:
+        async with grpc.aio.insecure_channel(address) as channel:
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+            try:
+                return bool((await stub.Check(health_pb2.HealthCheckRequest())).status)
+            except grpc.aio.AioRpcError:
+                return False
+
+    async def test() -> None:
+        server = admin_server(AdminBench(), connections_max=3)
+        also = f"unix:{tmp_path / 'admin'}"
+        address = await server.start("127.0.0.1:0", also=also)
+        host, _, port = address.rpartition(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+        try:
+            for _, writer in silent:
+                writer.write(said)
+            assert await is_served(also)
+            for reader, _ in silent:
+                await reader.read()  # to its end
+            assert await is_served(address)
+        finally:
+            for _, writer in silent:
+                writer.close()
+            await server.stop(0)
 
     run(test())
 

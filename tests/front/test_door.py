@@ -16,7 +16,7 @@ import grpc
 import pytest
 import uvloop
 
-from server.front import Call, Front, LiveTls, Method, TlsFiles, make_front
+from server.front import Call, Front, LiveTls, Method, TlsFiles, grpcio, make_front
 from server.front.h2 import H2Front, callers, door
 from server.front.h2.turns import FRAMES_PER_HANDSHAKE, Source
 from tests.certificates import Tls, make_tls
@@ -386,6 +386,25 @@ def test_the_grpcio_front_says_what_it_cannot_do(tmp_path: Path) -> None:
         optional: TlsFiles = replace(made.files, client_certificate="optional")
         with pytest.raises(ValueError, match="always or never"):
             await front.start("127.0.0.1:0", LiveTls(optional))
+        await front.stop(0)
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_the_grpcio_front_sends_away_who_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secure: bool
+) -> None:
+    """By itself gRPC waits for two minutes."""
+    assert (grpcio.HANDSHAKE_MS, grpcio.IDLE_MS) == (10_000, 30 * 60_000)
+    monkeypatch.setattr(grpcio, "HANDSHAKE_MS", 300)
+
+    async def test() -> None:
+        front = make_front("grpcio", {})
+        address = await front.start("127.0.0.1:0", make_tls(tmp_path).live() if secure else None)
+        reader, writer = await connect(address)
+        assert await is_ended(reader)
+        writer.close()
         await front.stop(0)
 
     asyncio.run(test())
