@@ -40,9 +40,6 @@ NEVER_CALLERS: Final = frozenset(
 DATABASE_FILE: Final = "CURRENT"
 """Lies in each folder whose files are RocksDB's own affair: their rows are compared."""
 
-LEAVES: Final = frozenset({int, str, bytes, float, bool, type(None)})
-"""Most of what is met; nothing hangs on these."""
-
 
 TIMED: Final = frozenset({"Throughput._samples", "RecentRates._samples", "ConsumerLag", "History"})
 """What changes as time goes by, whoever calls: classes, and attributes of others."""
@@ -97,7 +94,7 @@ class _Walk:
         left: deque[tuple[Any, str]] = deque([(value, path)])
         while left:
             value, path = left.popleft()
-            if type(value) in LEAVES or id(value) in self._seen:
+            if not _MAY_HOLD[type(value)] or id(value) in self._seen:
                 continue
             if isinstance(value, RocksEngine):
                 self.engines[value._directory.name] = value
@@ -141,11 +138,34 @@ class _Walk:
             yield from ((each, f"{path}[{at}]") for at, each in enumerate(list(value)))
 
 
+class _MayHold(dict[type, bool]):
+    """By type, whether anything hangs on values of it."""
+
+    def __missing__(self, kind: type) -> bool:
+        is_holder = issubclass(kind, (*GROWING, MethodType, partial, FunctionType))
+        self[kind] = is_holder or kind.__module__.startswith(PACKAGES)
+        return self[kind]
+
+
+class _Slots(dict[type, list[tuple[str, str]]]):
+    """By type, the names of its slots, and by which name each is reached."""
+
+    def __missing__(self, kind: type) -> list[tuple[str, str]]:
+        found = self[kind] = list[tuple[str, str]]()
+        for each in kind.__mro__:
+            slots = getattr(each, "__slots__", ())
+            names = {slots} if isinstance(slots, str) else set(slots)
+            for name in names - {"__dict__", "__weakref__"}:
+                found += [(name, f"_{each.__name__.lstrip('_')}{name}" if name.startswith("__") else name)]
+        return found
+
+
+_MAY_HOLD: Final = _MayHold()
+_SLOTS: Final = _Slots()
+
+
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     yield from list(getattr(value, "__dict__", {}).items())
-    for kind in type(value).__mro__:
-        slots = getattr(kind, "__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            mangled = f"_{kind.__name__.lstrip('_')}{name}" if name.startswith("__") else name
-            if hasattr(value, mangled) and name not in {"__dict__", "__weakref__"}:
-                yield name, getattr(value, mangled)
+    for name, reached_by in _SLOTS[type(value)]:
+        if hasattr(value, reached_by):
+            yield name, getattr(value, reached_by)
