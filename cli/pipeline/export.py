@@ -10,7 +10,7 @@ from cli.exit import Exit
 from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
 from cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
-from cli.pipeline.session import Conf, Master, spark_session
+from cli.pipeline.session import Conf, Master, spark_session, tell_damage
 from cli.saying import say
 from pipeline.body_form import BodyForm
 from store.disk import PosixDisk
@@ -52,8 +52,8 @@ def export(
     The store may be running: what is durable is exported. A run that is killed leaves nothing that readers see, or all
     of it when it is run again.
 
-    Exit code 0: it is done, 1: the log is damaged, messages expired since the last export, or bodies could not be
-    uncompressed, 2: it could not run.
+    Exit code 0: it is done, 1: the log is damaged (all else is exported), messages expired since the last export,
+    or bodies could not be uncompressed, 2: it could not run.
     """
     from_ms, to_ms = time_ms(since, "--from"), time_ms(until, "--to")
     with spark_session("export", store, master, conf, PHASES) as spark:
@@ -79,6 +79,8 @@ def export(
             "expiredBytes": done.expired,
             "withoutBody": done.without_body,
             "firstWithoutBody": done.first_without_body,
+            "damagedPlaces": done.damage.count,
+            "firstDamaged": list(done.damage.first),
         }
         say(json_line(fields))
     else:
@@ -91,4 +93,5 @@ def export(
             f"offset {done.first_without_body}: their body is null, bodyProblem says why",
             err=True,
         )
-    raise typer.Exit(Exit.FINDING if done.expired or done.without_body else Exit.FINE)
+    tell_damage(done.damage)
+    raise typer.Exit(Exit.FINDING if done.expired or done.without_body or done.damage.count else Exit.FINE)

@@ -12,7 +12,7 @@ from cli.exit import Exit
 from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
 from cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
-from cli.pipeline.session import Conf, Master, spark_session
+from cli.pipeline.session import Conf, Master, spark_session, tell_damage
 from cli.saying import say, word
 from store.disk import PosixDisk
 
@@ -68,8 +68,8 @@ def replay(
     A message that cannot be sent for what it is (its body cannot be uncompressed, its tag is illegal) is named, and the
     others go on.
 
-    Exit code 0: it is done, 1: the log is damaged, or some messages could not be sent, 2: it could not run, or not to
-    its end.
+    Exit code 0: it is done, 1: the log is damaged (all else is sent), or some messages could not be sent, 2: it could
+    not run, or not to its end.
     """
     from_ms, to_ms = time_ms(since, "--from"), time_ms(until, "--to")
     context = chosen() or Context()
@@ -98,9 +98,20 @@ def replay(
         )
     if as_json:
         first = [{"place": place, "reason": reason} for place, reason in done.first_refused]
-        say(json_line({"messages": done.messages, "refused": done.refused, "first": first}))
+        say(
+            json_line(
+                {
+                    "messages": done.messages,
+                    "refused": done.refused,
+                    "first": first,
+                    "damagedPlaces": done.damage.count,
+                    "firstDamaged": list(done.damage.first),
+                }
+            )
+        )
     else:
         say(f"{done.messages:,} messages sent" + (f", {done.refused:,} not" if done.refused else ""))
         for place, reason in done.first_refused:
             say(f"{word(place, err=True)}: {word(reason, err=True)}", err=True)
-    raise typer.Exit(Exit.FINDING if done.refused else Exit.FINE)
+    tell_damage(done.damage)
+    raise typer.Exit(Exit.FINDING if done.refused or done.damage.count else Exit.FINE)

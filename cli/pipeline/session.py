@@ -18,9 +18,12 @@ import typer
 from cli.exit import Exit, end
 from cli.offline.opened_store import logs_aside, reporting_errors
 from cli.progress import shown_progress
+from cli.saying import say, word
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from pipeline.damage import DamagedPlaces
 
 Master = Annotated[
     str | None,
@@ -87,6 +90,14 @@ def spark_session(
     # after the stop, in which workers of Spark that were still writing complain about a broken pipe
     if failed is not None:
         end(*_verdict(str(failed)))
+
+
+def tell_damage(damage: DamagedPlaces) -> None:
+    """Say on standard error where the log is damaged."""
+    if damage.count:
+        say(f"{damage.count:,} places of the log are damaged, and what lies there is left out:", err=True)
+    for each in damage.first:
+        say(word(each, err=True), err=True)
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
+from cli.exit import Exit
 from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
 from cli.pipeline.arguments import Since, Topics, Until, time_ms
-from cli.pipeline.session import Conf, Master, spark_session
+from cli.pipeline.session import Conf, Master, spark_session, tell_damage
 from cli.saying import say
 from store.disk import PosixDisk
 
@@ -46,7 +47,7 @@ def stats(
     The store may be running: what is durable is counted. How far groups are behind is told of a store that no broker
     runs on.
 
-    Exit code 0: it is done, 1: the log is damaged, 2: it could not run.
+    Exit code 0: it is done, 1: the log is damaged, and what is whole was counted, 2: it could not run.
     """
     from_ms, to_ms = time_ms(since, "--from"), time_ms(until, "--to")
     if report is not None and not report.absolute().parent.is_dir():
@@ -60,6 +61,8 @@ def stats(
             report.write_text(report_html(found, datetime.now(UTC)), encoding="utf-8")
     if as_json:
         say(json_line(as_document(found)))
-        return
-    for line in summary_lines(found):
-        say(line)
+    else:
+        for line in summary_lines(found):
+            say(line)
+    tell_damage(found.damage)
+    raise typer.Exit(Exit.FINDING if found.damage.count else Exit.FINE)

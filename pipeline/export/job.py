@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 
 from pipeline.body_form import BodyForm
+from pipeline.damage import NO_DAMAGE, DamagedPlaces, LogTable, beside_damage
 from pipeline.export.body import PROBLEM, plain_bodies, with_problem
 from pipeline.export.commits import Commit, Destination
 from pipeline.source.log_splits import readable_range
@@ -70,6 +71,8 @@ class Exported:
     """Messages whose body could not be uncompressed: theirs is null, and `bodyProblem` says why."""
     first_without_body: int | None = None
     """The physical offset of the first one."""
+    damage: DamagedPlaces = NO_DAMAGE
+    """Of the log in [begin, end): what lay there is not exported."""
 
 
 def export(
@@ -94,9 +97,23 @@ def export(
     expired = max(0, log_begin - begin)
     if end <= begin:
         return Exported(begin, begin, 0, 0, expired)
+
+    def write(log: LogTable) -> Mapping[str, Any]:
+        place.clear()
+        selected = _selected(log.rows(_columns(selection)), selection, begin, end)
+        return _staged(selected, place.staging, selection.file_format, layout)
+
+    found, damage = beside_damage(LogTable(spark, root, split_bytes=split_bytes), write, begin, end)
+    messages = int(found["messages"])
+    commit = Commit(begin, end, messages, place.staged_files() if messages else [])
+    place.commit(commit)
+    problems, first = int(found["problems"]), found["first"]
+    return Exported(begin, end, messages, len(commit.files), expired, problems, first, damage)
+
+
+def _staged(selected: DataFrame, staging: str, file_format: str, layout: int) -> Mapping[str, Any]:
+    """Write the rows to the staging folder. Returns what was counted meanwhile."""
     counted = Observation()
-    table = spark.read.format("quarry").options(columns=_columns(selection), splitBytes=split_bytes).load(str(root))
-    selected = _selected(table, selection, begin, end)
     has_problem = sql.col(PROBLEM).isNotNull() if PROBLEM in selected.columns else sql.lit(False)  # noqa: FBT003
     rows = selected.observe(
         counted,
@@ -107,12 +124,8 @@ def export(
     ordered = (
         _laid_out(rows, layout).hint("rebalance", "topic", "day").sortWithinPartitions("topic", "day", "phyOffset")
     )
-    ordered.write.partitionBy("topic", "day").format(selection.file_format).save(place.staging)
-    found = counted.get
-    messages = int(found["messages"])
-    commit = Commit(begin, end, messages, place.staged_files() if messages else [])
-    place.commit(commit)
-    return Exported(begin, end, messages, len(commit.files), expired, int(found["problems"]), found["first"])
+    ordered.write.partitionBy("topic", "day").format(file_format).save(staging)
+    return counted.get
 
 
 def _begin(place: Destination, selection: Selection, *, goes_on: bool) -> tuple[list[Commit], int]:

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
+from pipeline.damage import NO_DAMAGE, DamagedPlaces, LogTable, beside_damage
 from pipeline.export.body import PROBLEM, plain_bodies, plain_where, with_problem
 from pipeline.replay.sending import FIRST_REFUSED, SENDING_TELLS, sending
 from pipeline.source.log_splits import readable_range
 from pipeline.source.message_columns import COLUMNS
 from pipeline.source.options import SPLIT_BYTES
-from pipeline.stream.options import sink_options
+from pipeline.stream.options import SinkOptions, sink_options
 from pipeline.wanted import Wanted
 from server.wire.property_room import REPLAYED_FROM, REPLAYED_ID
 from server.wire.reserved import MESSAGE_GROUP, RESERVED_PREFIX, RESERVED_PROPERTIES
@@ -53,6 +54,8 @@ class Replayed:
     refused: int = 0
     first_refused: tuple[tuple[str, str], ...] = ()
     """Place (`orders/3/1207`) and reason of the first ones of each task, `FIRST_REFUSED` at most."""
+    damage: DamagedPlaces = NO_DAMAGE
+    """Of the log: what lay there was not sent."""
 
 
 def replay(
@@ -74,17 +77,25 @@ def replay(
     # the broker may be the one that runs on this store: what it takes in from now on is not sent once more
     begin, end = readable_range(disk, root, split_bytes)
     options = sink_options(target.options, is_stream=False)
-    table = spark.read.format("quarry").options(columns=",".join(COLUMNS), splitBytes=split_bytes).load(str(root))
-    rows = wanted.rows(table, begin, end).filter(_is_of_users(wanted)).select(*_SENT)
+
+    def send(log: LogTable) -> list[Row]:
+        rows = wanted.rows(log.rows(",".join(COLUMNS)), begin, end).filter(_is_of_users(wanted)).select(*_SENT)
+        # nothing is sent before the whole log is read: each queue's messages go to one task first
+        return _sent(rows, target, options, keeps_compressed=keeps_compressed)
+
+    told, damage = beside_damage(LogTable(spark, root, split_bytes=split_bytes), send, begin, end)
+    first = [(each["place"], each["reason"]) for row in told for each in row["first"]]
+    messages, refused = sum(row["messages"] for row in told), sum(row["refused"] for row in told)
+    return Replayed(messages, refused, tuple(first[:FIRST_REFUSED]), damage)
+
+
+def _sent(rows: DataFrame, target: Target, options: SinkOptions, *, keeps_compressed: bool) -> list[Row]:
+    """What the tasks tell that send them."""
     # the order of a queue is that of its message groups
     ordered = rows.repartition("topic", "queueId").sortWithinPartitions("phyOffset")
     plain = ordered.mapInArrow(stored_bodies if keeps_compressed else plain_bodies, with_problem(rows.schema))
     sent = outgoing(plain, target.topic, keeps_compressed=keeps_compressed)
-    told = sent.mapInArrow(sending(options), SENDING_TELLS).collect()
-    first = [(each["place"], each["reason"]) for row in told for each in row["first"]]
-    return Replayed(
-        sum(row["messages"] for row in told), sum(row["refused"] for row in told), tuple(first[:FIRST_REFUSED])
-    )
+    return sent.mapInArrow(sending(options), SENDING_TELLS).collect()
 
 
 def outgoing(rows: DataFrame, topic: str | None, *, keeps_compressed: bool) -> DataFrame:

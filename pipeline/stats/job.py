@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
+from pipeline.damage import LogTable, beside_damage
 from pipeline.stats.groups import lag_of_groups, queue_counts
-from pipeline.stats.messages import MINUTE_MS, keys, largest, minutes, repeated_ids, summed
+from pipeline.stats.messages import MINUTE_MS, keys, largest, minutes_of, repeated_ids, summed
 from pipeline.stats.model import (
     Duplicates,
     KeyFigures,
@@ -44,9 +45,16 @@ _Figures = TypeVar("_Figures")
 def statistics(spark: SparkSession, disk: Disk, root: Path, wanted: Wanted) -> Statistics:
     """Count what the log holds, and how far groups are behind.
 
-    The log is read three times: for counts, for repeated ids and for keys. Raises StoreUnusable and what Spark raises.
+    The log is read three times: for counts, for repeated ids and for keys. What is damaged is told, all else is
+    counted. Raises StoreUnusable and what Spark raises.
     """
-    with _kept(minutes(spark, root, wanted)) as table, _kept(repeated_ids(spark, root, wanted)) as repeated:
+    found, damage = beside_damage(LogTable(spark, root), lambda log: _counted(log, disk, wanted))
+    return replace(found, damage=damage)
+
+
+def _counted(log: LogTable, disk: Disk, wanted: Wanted) -> Statistics:
+    spark, root = log.spark, log.root
+    with _kept(minutes_of(log, wanted)) as table, _kept(repeated_ids(log, wanted)) as repeated:
         total = _only(summed(table))
         scale = _Scale(total["firstStored"], total["lastStored"])
         series = table.withColumn("topic", sql.lit(""))
@@ -56,7 +64,7 @@ def statistics(spark: SparkSession, disk: Disk, root: Path, wanted: Wanted) -> S
         repetition = _only(repeated.agg(sql.count("*").alias("ids"), extra.alias("extra")))
         ids = repeated.orderBy(sql.desc("records"), "topic", "uniqKey").limit(wanted.top).collect()
         names = [row["topic"] for row in shown]
-        details = _Details(spark, root, wanted, names, scale)
+        details = _Details(log, wanted, names, scale)
         return Statistics(
             wanted=wanted,
             store=str(root),
@@ -103,9 +111,8 @@ class _Scale:
 class _Details:
     """What is told of each of the shown topics."""
 
-    def __init__(self, spark: SparkSession, root: Path, wanted: Wanted, names: list[str], scale: _Scale) -> None:
-        self._spark = spark
-        self._root = root
+    def __init__(self, log: LogTable, wanted: Wanted, names: list[str], scale: _Scale) -> None:
+        self._log = log
         self._wanted = wanted
         self._names = names
         self._scale = scale
@@ -126,7 +133,7 @@ class _Details:
         tags = _by_topic(
             largest(by_tag, top, sql.desc("messages"), "tag"), lambda row: TagFigures(row["tag"], volume(row))
         )
-        some_keys = keys(self._spark, self._root, self._wanted, self._names)
+        some_keys = keys(self._log, self._wanted, self._names)
         named = _by_topic(
             largest(some_keys, top, sql.desc("messages"), "key"), lambda row: KeyFigures(row["key"], row["messages"])
         )

@@ -9,6 +9,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 
+from pipeline.damage import LogTable
 from pipeline.stats.model import Wanted
 from store.index.keys import KEY_END
 
@@ -17,12 +18,17 @@ _SUMS: Final = ("messages", "storeBytes", "bodyBytes")
 
 
 def minutes(spark: SparkSession, root: Path, wanted: Wanted) -> DataFrame:
+    """As `minutes_of` the log of the store at `root`. Damage ends it."""
+    return minutes_of(LogTable(spark, root), wanted)
+
+
+def minutes_of(log: LogTable, wanted: Wanted) -> DataFrame:
     """What was stored by `topic`, `queueId`, `tag` and `minute` (ms since 1970).
 
     The columns are `messages`, `storeBytes`, `bodyBytes`, `firstStored` and `lastStored`. The checksums of all records
     are checked.
     """
-    rows = _messages(spark, root, wanted, "topic", "queueId", "tags", "storeTimestamp", "storeSize", "bodyLength")
+    rows = _messages(log, wanted, "topic", "queueId", "tags", "storeTimestamp", "storeSize", "bodyLength")
     time = sql.col("storeTimestamp")
     return rows.groupBy(
         "topic", "queueId", sql.col("tags").alias("tag"), (time - time % MINUTE_MS).alias("minute")
@@ -44,15 +50,15 @@ def summed(table: DataFrame, *by: str) -> DataFrame:
     )
 
 
-def repeated_ids(spark: SparkSession, root: Path, wanted: Wanted) -> DataFrame:
+def repeated_ids(log: LogTable, wanted: Wanted) -> DataFrame:
     """The message ids that more than one record of a topic has: `topic`, `uniqKey`, `records`."""
-    rows = _messages(spark, root, wanted, "topic", "uniqKey", checked=False).filter("uniqKey is not null")
+    rows = _messages(log, wanted, "topic", "uniqKey", checked=False).filter("uniqKey is not null")
     return rows.groupBy("topic", "uniqKey").agg(sql.count("*").alias("records")).filter("records > 1")
 
 
-def keys(spark: SparkSession, root: Path, wanted: Wanted, topics: Sequence[str]) -> DataFrame:
+def keys(log: LogTable, wanted: Wanted, topics: Sequence[str]) -> DataFrame:
     """How many messages of some topics name a key: `topic`, `key`, `messages`. Message ids do not count as keys."""
-    rows = _messages(spark, root, wanted, "topic", "keys", checked=False)
+    rows = _messages(log, wanted, "topic", "keys", checked=False)
     rows = rows.filter(sql.col("topic").isin(*topics)).filter("keys is not null")
     each = sql.explode(sql.array_distinct(sql.split("keys", KEY_END))).alias("key")
     return rows.select("topic", each).filter("key != ''").groupBy("topic", "key").agg(sql.count("*").alias("messages"))
@@ -64,9 +70,9 @@ def largest(table: DataFrame, top: int, *order: Column | str) -> DataFrame:
     return table.withColumn("place", place).filter(sql.col("place") <= top).orderBy("topic", "place").drop("place")
 
 
-def _messages(spark: SparkSession, root: Path, wanted: Wanted, *columns: str, checked: bool = True) -> DataFrame:
+def _messages(log: LogTable, wanted: Wanted, *columns: str, checked: bool = True) -> DataFrame:
     names = dict.fromkeys([*columns, "storeTimestamp"])
-    rows = spark.read.format("quarry").options(columns=",".join(names), checkCrc=checked).load(str(root))
+    rows = log.rows(",".join(names), checked=checked)
     if wanted.topics:
         rows = rows.filter(sql.col("topic").isin(*wanted.topics))
     if wanted.from_ms is not None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
+from pipeline.damage import NO_DAMAGE, DamagedPlaces
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -148,6 +150,7 @@ class Statistics:
     duplicates: Duplicates
     repeated_ids: tuple[RepeatedId, ...]
     lag: Lag
+    damage: DamagedPlaces = NO_DAMAGE
 
 
 def as_document(found: Statistics) -> dict[str, object]:

@@ -307,7 +307,7 @@ def test_delivery_works_under_rules_from_end_to_end(with_broker: WithBroker) -> 
             first = await billing.receive("billing", "orders", count=1)
             later = await billing.change("billing", "orders", first.handles[0], 0.0)
             assert later.status.code == definition.OK
-            again = await billing.receive("billing", "orders", polling_s=5)
+            again = await billing.receive("billing", "orders", polling_s=60, deadline_s=90)
             answer = await billing.ack("billing", "orders", *again.handles)
             assert answer.status.code == definition.OK, answer
             assert (await status_of(billing, "Heartbeat")).code == definition.OK

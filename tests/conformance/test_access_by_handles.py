@@ -65,7 +65,7 @@ def test_a_transaction_of_another_topic_cannot_be_ended(with_broker: WithBroker)
                 topic=resource("orders"), transaction_id=entry.transaction_id, resolution=definition.COMMIT
             )
             assert (await billing.call("EndTransaction", request)).status.code == definition.OK
-            assert len((await billing.receive("billing", "orders", polling_s=5)).messages) == 1
+            assert len((await billing.receive("billing", "orders", polling_s=30)).messages) == 1
 
     with_broker(test, security=SECURED, delivery=EARLIEST)
 

@@ -62,7 +62,7 @@ def test_sent_again_they_come_to_their_group_alone_with_attempts_counted_anew(wi
             stub = await stub_of(broker)
             answer = await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing"))
             assert (answer.resent, list(answer.refused)) == (2, [])
-            received = await client.receive("billing", "orders", polling_s=5)
+            received = await client.receive("billing", "orders", polling_s=30)
             assert sorted(each.body for each in received.messages) == [b"a", b"b"]
             for each in received.messages:
                 system = each.system_properties
@@ -87,7 +87,7 @@ def test_only_those_are_sent_that_never_were_unless_they_are_named(with_broker: 
             dry = await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing", dry_run=True))
             assert (dry.resent, (await stub.ResendDeadLetters(everything)).resent) == (2, 2)
             assert (await stub.ResendDeadLetters(everything)).resent == 0
-            await client.ack("billing", "orders", *(await client.receive("billing", "orders", polling_s=5)).handles)
+            await client.ack("billing", "orders", *(await client.receive("billing", "orders", polling_s=30)).handles)
             await with_dead_letters(broker, client, b"c")
             listed = await stub.ListDeadLetters(pb.ListDeadLettersRequest(group="billing", from_offset=0))
             found = [(each.message_id, each.topic, each.was_resent) for each in listed.dead_letters]
@@ -97,7 +97,7 @@ def test_only_those_are_sent_that_never_were_unless_they_are_named(with_broker: 
             assert [each.offset for each in new.dead_letters] == [2]
             again = await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing", offsets=[1]))
             assert again.resent == 1
-            received = await client.receive("billing", "orders", polling_s=5)
+            received = await client.receive("billing", "orders", polling_s=30)
             assert [each.body for each in received.messages] == [b"b"]
             assert (await stub.ResendDeadLetters(everything)).resent == 1
 
@@ -152,14 +152,14 @@ def test_what_was_refused_stays_unsent_and_is_sent_when_it_can_be(with_broker: W
             listed = await stub.ListDeadLetters(pb.ListDeadLettersRequest(group="billing", from_offset=0))
             assert [each.was_resent for each in listed.dead_letters] == [True, False, True]
             assert await waiting(broker) == 1
-            received = await client.receive("billing", "orders", polling_s=5)
+            received = await client.receive("billing", "orders", polling_s=30)
             assert sorted(each.body for each in received.messages) == [b"a", b"c"]
             broker.topic("payments", queues=1)
             dry = await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing", dry_run=True))
             assert (dry.resent, await waiting(broker)) == (1, 1)
             assert (await stub.ResendDeadLetters(everything)).resent == 1
             assert (await stub.ResendDeadLetters(everything)).resent == 0
-            received = await client.receive("billing", "payments", polling_s=5)
+            received = await client.receive("billing", "payments", polling_s=30)
             assert [each.body for each in received.messages] == [b"b"]
             assert await waiting(broker) == 0
             unsent = await stub.ListDeadLetters(pb.ListDeadLettersRequest(group="billing"))
@@ -189,7 +189,7 @@ def test_a_job_sends_what_was_refused_before(with_broker: WithBroker) -> None:
             await with_dead_letters(broker, client, b"d")
             job = await done(jobs, request)
             assert (job.state, job.total, dict(job.counts)) == ("done", 2, {"sent": 2, "refused": 0})
-            received = await client.receive("billing", "payments", polling_s=5)
+            received = await client.receive("billing", "payments", polling_s=30)
             assert [each.body for each in received.messages] == [b"b"]
 
     with_broker(test, delivery=EARLIEST)
@@ -232,7 +232,7 @@ def test_one_that_cannot_be_stored_does_not_keep_the_others(
             assert (answer.resent, refused.offset) == (2, 1), refused
             assert await waiting(broker) == 1
             assert (await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing"))).resent == 1
-            received = await client.receive("billing", "orders", polling_s=5)
+            received = await client.receive("billing", "orders", polling_s=30)
             assert sorted(each.body for each in received.messages) == [b"a", b"b", b"c"]
 
     with_broker(test, delivery=EARLIEST)

@@ -58,7 +58,7 @@ def test_the_largest_message_goes_all_ways_that_a_message_can_go(with_broker: Wi
             await client.sent(sent)
             broker.clock.push(70)
             for turn in range(2):
-                received = await client.receive(GROUP, TOPIC, polling_s=5)
+                received = await client.receive(GROUP, TOPIC, polling_s=30)
                 [message] = received.messages
                 assert own_properties(message) == own_properties(sent)
                 answer = await bury(client, GROUP, TOPIC, received.handles[0])

@@ -6,6 +6,8 @@ import base64
 import gzip
 import json
 import zlib
+from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,20 +22,31 @@ from cli.exit import Exit
 from cli.pipeline.session import _verdict
 from pipeline.export import BodyForm, Selection, export
 from pipeline.export.job import topic_folder
+from pipeline.migrate import migrate
+from pipeline.rebuild import rebuild
 from pipeline.replay import REPLAYED_FROM, Target, replay
+from pipeline.stats import Wanted as Counted
+from pipeline.stats import as_document, report_html, statistics, summary_lines
+from pipeline.verify import verify
 from pipeline.wanted import Wanted
 from server.wire.reserved import BORN_TIMESTAMP
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.message import Message
+from store.offsets import PhysicalOffset, QueueOffset
 from store.opening import open_store
+from store.paths import StorePaths, segment_name
+from store.queue_phase import QueueMode, QueuePhase
+from store.record import encode_record
 from store.record.system_flag import COMPRESSED, Compression
 from store.settings import StoreSettings
+from store.verify import Check
 from tests.e2e.broker import Broker
 from tests.pipeline.streams import latest, rows_between, stream
 from tests.pipeline.tables import plain
 from tests.store.assembly import message
 
+SLOW: Final = pytest.mark.slow
 SENT_BY_GRPC: Final = {BORN_TIMESTAMP: "1700000000000"}
 BODY: Final = b"a body " * 40
 GOOD: Final[list[tuple[bytes, int, dict[str, str]]]] = [
@@ -74,7 +87,9 @@ def rows_of(place: Path) -> list[dict[str, Any]]:
     return sorted(table.to_pylist(), key=lambda row: row["phyOffset"])
 
 
-@pytest.mark.parametrize("form", [BodyForm.PLAIN, BodyForm.TEXT, BodyForm.BASE64])
+@pytest.mark.parametrize(
+    "form", [BodyForm.PLAIN, pytest.param(BodyForm.TEXT, marks=SLOW), pytest.param(BodyForm.BASE64, marks=SLOW)]
+)
 def test_an_export_gives_every_message_and_says_which_has_no_body(
     spark: SparkSession, tmp_path: Path, form: BodyForm
 ) -> None:
@@ -126,6 +141,7 @@ def test_a_replay_sends_what_it_can_and_names_the_rest(spark: SparkSession, brok
     assert "tag" in places["orders/0/12"]
 
 
+@pytest.mark.slow
 def test_a_replay_that_may_not_send_ends_with_the_reason(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """Only what is wrong with one message is a row: a broker that is away ends it."""
     fill(tmp_path / "log", [message("orders", 0, b"x", UNIQ_KEY="M")])
@@ -174,6 +190,7 @@ def test_folders_of_topics_are_the_topics_unless_no_folder_can_be(spark: SparkSe
     assert all(len(each) < 100 for each in folders[-2:])
 
 
+@pytest.mark.slow
 def test_an_export_of_the_first_layout_goes_on_in_it(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path / "store", mixed())
     place, selection = tmp_path / "out", Selection(body=BodyForm.PLAIN)
@@ -190,3 +207,133 @@ def test_an_export_of_the_first_layout_goes_on_in_it(spark: SparkSession, tmp_pa
     added = dataset.dataset([str(each) for each in set(place.rglob("*.parquet")) - before], format="parquet")
     assert added.count_rows() == 11
     assert not {"topicName", "bodyProblem"} & set(added.schema.names)
+
+
+# -- damage
+
+
+def damaged(root: Path) -> Path:
+    """A store whose fourth of eleven messages does not match its checksum."""
+    fill(root, mixed())
+    segment = root / "commitlog" / f"{0:020}"
+    octets = segment.read_bytes()
+    with segment.open("r+b") as file:
+        file.seek(octets.index(lz4.frame.compress(BODY)) + 9)
+        file.write(b"\xff")
+    return segment
+
+
+@pytest.mark.parametrize("goes_on", [False, pytest.param(True, marks=SLOW)])
+def test_an_export_gives_what_lies_beside_damage(spark: SparkSession, tmp_path: Path, *, goes_on: bool) -> None:
+    segment = damaged(tmp_path / "store")
+    selection = Selection(topics=("orders",), body=BodyForm.NONE)
+    done = export(spark, PosixDisk(), tmp_path / "store", str(tmp_path / "out"), selection)
+    assert (done.messages, done.damage.count) == (10, 1)
+    assert str(segment) in done.damage.first[0]
+    assert "CRC" in done.damage.first[0]
+    assert len(rows_of(tmp_path / "out")) == 10
+    if goes_on:
+        again = export(spark, PosixDisk(), tmp_path / "store", str(tmp_path / "out"), selection, goes_on=True)
+        assert (again.messages, again.damage.count) == (0, 0)
+        assert len(rows_of(tmp_path / "out")) == 10
+
+
+def test_a_replay_sends_each_message_beside_damage_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    damaged(tmp_path / "log")
+    options = {"endpoints": broker.endpoint}
+    done = replay(spark, PosixDisk(), tmp_path / "log", Target(options=options, topic="beside"), Wanted())
+    assert (done.messages, done.refused, done.damage.count) == (7, 3, 1)
+    assert len(arrived(broker, "beside")) == 7
+
+
+# -- records that are whole, and odd in each field
+
+
+def odd_records() -> list[tuple[Message, int, bytes]]:
+    """Messages, the ms when they were stored, and their properties, as foreign brokers and flipped bits leave them."""
+    now_ms, last = 1_700_000_000_000, 2**63 - 1
+    made = [(message(body=b"none")._replace(system_flag=COMPRESSED), now_ms, b"UNIQ_KEY\x01A\x02KEYS\x01k1 k2\x02")]
+    made += [
+        (message()._replace(born_timestamp_ms=born), now_ms, b"UNIQ_KEY\x01%d\x02" % number)
+        for number, born in enumerate((0, -1, last, -last - 1, now_ms * 1000, now_ms * 1_000_000))
+    ]
+    made += [(message(), stored, b"KEYS\x01late\x02") for stored in (0, last, now_ms * 1000, now_ms * 1_000_000)]
+    made += [
+        (message(), now_ms, raw)
+        for raw in (
+            b"UNIQ_KEY\x01\xff\xfe\x02KEYS\x01\xc3 \xe2\x82\x02TAGS\x01\xff\x02\xff\x01x\x02",
+            b"UNIQ_KEY\x01\xed\xa0\x80\x02KEYS\x01\xed\xa0\x80 \xed\xb0\x80\x02TAGS\x01\xed\xa0\x80\x02",
+            b"UNIQ_KEY\x01" + b"u" * 16_000 + b"\x02KEYS\x01" + b"k" * 16_600 + b"\x02",
+            b"KEYS\x01" + b" ".join(b"%d" % number for number in range(6000)) + b"\x02",
+            b"".join(b"n%d\x01v\x02" % number for number in range(3000)),
+            b"UNIQ_KEY\x01\x00x\x02KEYS\x01\x00 \x00\x02TAGS\x01\x00\x02",
+            b"\x01\x01\x02\x02\x01\x02abc\x01\x02",
+            b"UNIQ_KEY\x01without an end",
+            b"TAGS\x01a\x02TAGS\x01b\x02UNIQ_KEY\x011\x02UNIQ_KEY\x012\x02",
+            *(
+                b"INNER_MULTI_DISPATCH\x01%LMQ%" + name + b"\x02INNER_MULTI_QUEUE_OFFSET\x01" + offset + b"\x02"
+                for name, offset in (
+                    (b"a", b"9" * 19),
+                    (b"b", b"-1"),
+                    (b"\xff", b"5"),
+                    (b"/../c", b"5"),
+                    (b"x" * 300, b"0"),
+                )
+            ),
+        )
+    ]
+    made += [
+        (message("SCHEDULE_TOPIC_XXXX", 3), now_ms, b"DELAY\x01" + level + b"\x02REAL_TOPIC\x01orders\x02")
+        for level in (b"abc", b"-5", b"9" * 20)
+    ]
+    made += [(message(topic), now_ms, b"") for topic in ("gr\u00f6\u00dfe\u202e\x07", "x" * 255, "../../etc")]
+    made.append((message("orders", 2**31 - 1), now_ms, b""))
+    made.append((message(body=b"\xff\xfe\x00"), now_ms, b"UNIQ_KEY\x01last\x02"))
+    return made
+
+
+def write_odd(root: Path) -> int:
+    """A store of nothing but a log of these. Returns how many they are."""
+    log, counts, records = bytearray(), Counter[tuple[str, int]](), odd_records()
+    for each, stored_ms, raw in records:
+        queue = each.topic, each.queue_number
+        at = QueueOffset(counts[queue]), PhysicalOffset(len(log)), stored_ms
+        log += encode_record(each, *at, raw)
+        counts[queue] += 1
+    directory = StorePaths(root).commit_log
+    PosixDisk().make_directories(directory)
+    segment = PosixDisk().create_segment(directory / segment_name(PhysicalOffset(0)), 1 << 22)
+    segment.write(0, bytes(log))
+    segment.close()
+    return len(records)
+
+
+def test_odd_records_end_no_rebuild_and_no_verification(spark: SparkSession, tmp_path: Path) -> None:
+    count = write_odd(tmp_path)
+    made = rebuild(spark, PosixDisk(), tmp_path, with_index=True)
+    assert made.queues.units >= count
+    assert made.index is not None
+    assert made.index.items > 6000
+    counts = verify(spark, PosixDisk(), tmp_path).counts
+    wrong = {check for check, each in counts.items() if each.differences}
+    assert wrong == {Check.TOPICS}, "no broker has made topics yet"
+    assert counts[Check.LOG].checked == count
+
+
+@pytest.mark.slow
+def test_odd_records_end_no_statistics(spark: SparkSession, tmp_path: Path) -> None:
+    count = write_odd(tmp_path)
+    found = statistics(spark, PosixDisk(), tmp_path, Counted())
+    assert (found.volume.messages, found.damage.count) == (count, 0)
+    assert "\x07" not in "".join(summary_lines(found))
+    assert json.dumps(as_document(found)).isascii()
+    report_html(found, datetime(2026, 1, 1, tzinfo=UTC)).encode()
+
+
+@pytest.mark.slow
+def test_odd_records_end_no_migration(spark: SparkSession, tmp_path: Path) -> None:
+    write_odd(tmp_path)
+    settings = StoreSettings(root=tmp_path, segment_size=1 << 22, queue_mode=QueueMode.FILE)
+    open_store(settings, disk=PosixDisk(), clock=SystemClock(), report=lambda _: None).close()
+    done = migrate(spark, PosixDisk(), SystemClock(), tmp_path, asked_by="a test", report=lambda _: None)
+    assert done.phase is QueuePhase.ROCKSDB

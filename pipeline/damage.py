@@ -1,0 +1,84 @@
+"""Damage in the log, for jobs that only read: the messages beside it count, and where it lies is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from pipeline.source.messages import DAMAGE
+from pipeline.source.options import SPLIT_BYTES, DamageMode
+from store.errors import StoreDamaged
+
+FIRST_DAMAGED: Final = 20
+"""Places that are named; the others are counted."""
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedPlaces:
+    """Stretches of the log that are no records where some must be."""
+
+    count: int = 0
+    first: tuple[str, ...] = ()
+    """File, offset and reason of the first ones."""
+
+
+NO_DAMAGE: Final = DamagedPlaces()
+
+
+@dataclass(frozen=True, slots=True)
+class LogTable:
+    """How a job reads the table `messages` of a store."""
+
+    spark: SparkSession
+    root: Path
+    mode: DamageMode = DamageMode.FAIL
+    split_bytes: int = SPLIT_BYTES
+
+    def rows(self, columns: str, *, checked: bool = True) -> DataFrame:
+        """These columns of all messages. With `mode=quarantine` all checksums are checked, so that each reading leaves
+        out the same.
+        """
+        if self.mode is DamageMode.FAIL:
+            return self._read(self.mode, columns, checked=checked)
+        return self._read(self.mode, columns, checked=True).filter(sql.col(DAMAGE).isNull()).drop(DAMAGE)
+
+    def damage(self) -> DataFrame:
+        """Damaged places: `phyOffset`, and what is wrong as `damage`."""
+        return self._read(DamageMode.QUARANTINE, "phyOffset", checked=True).filter(sql.col(DAMAGE).isNotNull())
+
+    def _read(self, mode: DamageMode, columns: str, *, checked: bool) -> DataFrame:
+        reader = self.spark.read.format("quarry").option("columns", columns).option("mode", mode.value)
+        return reader.option("splitBytes", self.split_bytes).option("checkCrc", checked).load(str(self.root))
+
+
+def beside_damage(
+    table: LogTable, run: Callable[[LogTable], _Result], begin: int = 0, end: int | None = None
+) -> tuple[_Result, DamagedPlaces]:
+    """Run a job over the log, and once more beside the damage if the first run meets some. Damage behind `end`, or
+    before `begin`, is not told.
+
+    The first run passes over splits that its filters rule out, which a reading for damage cannot. So it must not have
+    had an effect when it fails. Raises what `run` raises for any other reason.
+    """
+    try:
+        return run(table), NO_DAMAGE
+    except PySparkException as error:
+        if StoreDamaged.__name__ not in str(error):
+            raise
+    return run(replace(table, mode=DamageMode.QUARANTINE)), _places(table, begin, end)
+
+
+def _places(table: LogTable, begin: int, end: int | None) -> DamagedPlaces:
+    damage = table.damage().filter(sql.col("phyOffset") >= begin)
+    if end is not None:
+        damage = damage.filter(sql.col("phyOffset") < end)
+    first = damage.orderBy("phyOffset").limit(FIRST_DAMAGED).collect()
+    return DamagedPlaces(damage.count(), tuple(f"offset {row['phyOffset']}: {row[DAMAGE]}" for row in first))
