@@ -17,6 +17,7 @@ from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from server.errors import OverLimit
 from server.limits import LimitsMet
 from server.rpc.admin_port import reading
+from server.rpc.admin_port.reading import RequestReader
 from server.rpc.admin_port.server import AdminServer, MoreService
 from server.rpc.admin_port.slots import CALLS_LIMIT, STRANGERS_LIMIT, CallSlots, Slot
 from server.rpc.cluster.client import PeerClient
@@ -257,3 +258,45 @@ def test_what_is_over_is_counted_no_longer() -> None:
     assert (calls.slots.strangers, calls.slots.known, calls.ended) == (0, 0, [])
     assert not calls.slots._callers
     assert not calls.slots._strangers
+
+
+class _WritingContext:
+    """A call whose answer is still being written: gRPC takes no status meanwhile."""
+
+    def __init__(self) -> None:
+        self.closers: list[Callable[[object], None]] = []
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:5000"
+
+    def done(self) -> bool:
+        return False
+
+    def add_done_callback(self, callback: Callable[[object], None]) -> None:
+        self.closers.append(callback)
+
+    async def abort(self, _code: grpc.StatusCode, _details: str) -> None:
+        raise grpc.aio.InternalError("ExecuteBatchError: TOO_MANY_OPERATIONS")
+
+
+def test_a_call_that_has_to_go_while_its_answer_is_written_ends_without_an_error() -> None:
+    async def test() -> None:
+        slots = CallSlots(CALLS_MAX, LimitsMet())
+        taken: list[Slot] = []
+
+        async def write_for_long(_context: Any, slot: Slot) -> None:
+            taken.append(slot)
+            await asyncio.Event().wait()
+
+        context: Any = _WritingContext()
+        reader = RequestReader(slots, asks_who_calls=True)
+        call = asyncio.create_task(reader._in_slot(context, write_for_long, is_for_strangers=False))
+        await until(lambda: bool(taken), "the call has its place")
+        taken[0].end("this one gave way")
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        for closer in context.closers:
+            closer(context)
+        assert slots.strangers == 0
+
+    run(test())

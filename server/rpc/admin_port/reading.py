@@ -110,7 +110,11 @@ class RequestReader(grpc.aio.ServerInterceptor):
             if not reasons or context.done():
                 raise
             task.uncancel()
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reasons[0])
+            try:
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reasons[0])
+            except grpc.aio.InternalError:
+                # an answer is still being written, so no status can follow: gRPC closes the call when its task ends
+                raise asyncio.CancelledError from None
 
 
 def _reader(handler: Any) -> _Read:
