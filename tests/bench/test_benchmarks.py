@@ -66,10 +66,16 @@ TAKE_LONG = {
     "cluster_exchange",
     "console_opening",
     "console_pages",
+    "key_index",
     "key_stores",
     "lite_expiry",
     "lite_topics",
+    "metrics_scrape",
     "million_queues",
+    "native_part",
+    "purge",
+    "queue_expiry",
+    "queue_migration",
     "recovery",
     "redelivery",
     "shard_scaling",
@@ -214,6 +220,7 @@ def test_the_front_is_asked_for_all_that_its_page_says(run_bench: RunBench) -> N
     assert unread["bytes_grown_per_reader"] < 16 * 1024 * 1024
 
 
+@pytest.mark.slow
 def test_keys_are_looked_for_in_every_stage(run_bench: RunBench) -> None:
     """No rate is judged; how much is read does not depend on the size of the run."""
     [line] = run_bench("key_index", "--tiny")

@@ -27,9 +27,9 @@ def run_all(seeds: Iterable[int], groups: Sequence[Consuming] = GROUPS) -> None:
         Schedule(seed, groups).run()
 
 
-@pytest.mark.parametrize("begin", range(0, 1_000, 250))
-def test_in_a_thousand_orders_of_events_nobody_waits_for_what_is_there(begin: int) -> None:
-    run_all(range(begin, begin + 250))
+@pytest.mark.parametrize("begin", [0, 200])
+def test_in_hundreds_of_orders_of_events_nobody_waits_for_what_is_there(begin: int) -> None:
+    run_all(range(begin, begin + 200))
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.group)
@@ -38,7 +38,7 @@ def test_nor_do_the_receives_of_one_group_alone(group: Consuming) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("begin", range(1_000, 31_000, 2_500))
+@pytest.mark.parametrize("begin", range(0, 30_000, 2_500))
 def test_nor_in_thirty_thousand(begin: int) -> None:
     run_all(range(begin, begin + 2_500))
 

@@ -33,7 +33,7 @@ class OnDisk(LagMachine):
 
 
 def test_lag_is_the_independent_count() -> None:
-    run(25, 50, derandomize=True)
+    run(12, 50, derandomize=True)
 
 
 @pytest.mark.slow

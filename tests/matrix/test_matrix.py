@@ -15,12 +15,12 @@ from tests.matrix.features import FEATURES, UNSUPPORTED
 from tests.matrix.stages import Stages, open_stages
 
 QUICK: Final = {
-    "python": frozenset(name for name, feature in FEATURES.items() if not feature.is_lite),
-    "java": frozenset({"push consumer", "transaction"}),
-    "node": frozenset({"push consumer", "simple consumer"}),
+    "python": frozenset({"push consumer", "FIFO, simple", "delay", "transaction", "dead letters"}),
+    "java": frozenset({"push consumer"}),
+    "node": frozenset({"simple consumer"}),
 }
-"""What is not slow. Java and Node take seconds to begin, Go and Rust are compiled at their first test; a consumer of
-lite topics that pushes takes seconds to begin and to end; `tests/e2e/test_lite.py` has a quick one.
+"""The features of each client that the fast suite plays; the slow one plays all. Each takes two to ten seconds, and
+Go and Rust are compiled at their first test.
 """
 PLAYED: Final = [
     pytest.param(name, feature, marks=[pytest.mark.slow] * (feature not in QUICK.get(name, ())))
