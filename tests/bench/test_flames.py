@@ -22,6 +22,7 @@ LOADED_S: Final = 3.0
 """py-spy reads symbols first, and sees nothing of a broker that waits."""
 
 
+@pytest.mark.slow
 def test_one_is_drawn_of_each_broker_and_shows_what_it_runs(tmp_path: Path) -> None:
     sends = SendSampler(Random(1), 1, send_body("orders", b"body"))
     flames.draw(Flames(tmp_path / "flames", "some"))

@@ -103,6 +103,7 @@ def test_a_live_backup_is_one_point_in_time(tmp_path: Path, start_broker: StartB
         again.stop()
 
 
+@pytest.mark.slow
 def test_a_broker_without_a_message_is_backed_up(tmp_path: Path, start_broker: StartBroker) -> None:
     broker = start_broker(settings=SMALL_SEGMENTS)
     broker.administer("topic", "create", "orders")
@@ -112,6 +113,7 @@ def test_a_broker_without_a_message_is_backed_up(tmp_path: Path, start_broker: S
     assert "orders" in again.administer("topic", "list")
 
 
+@pytest.mark.slow
 def test_a_command_that_is_killed_harms_nobody(tmp_path: Path, start_broker: StartBroker) -> None:
     """The broker serves on, the next backup works at once, and the next start removes what was left."""
     broker = start_broker(settings=SMALL_SEGMENTS)

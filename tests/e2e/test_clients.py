@@ -29,7 +29,14 @@ TRANSPORTS = [
 ]
 
 
-@pytest.fixture(params=["python", "node", pytest.param("java", marks=slow), pytest.param("go", marks=slow)])
+@pytest.fixture(
+    params=[
+        "python",
+        pytest.param("node", marks=slow),
+        pytest.param("java", marks=slow),
+        pytest.param("go", marks=slow),
+    ]
+)
 def language(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

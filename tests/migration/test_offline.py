@@ -324,7 +324,9 @@ class MortalDisk(PosixDisk):
 
 
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("remove_old", [False, True], ids=["set aside", "removed"])
+@pytest.mark.parametrize(
+    "remove_old", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["set aside", "removed"]
+)
 @pytest.mark.parametrize("target", list(Target))
 def test_killed_at_any_change_it_can_be_run_again(tmp_path: Path, target: Target, remove_old: bool, every: int) -> None:
     """At whichever change of the disk it dies: the store opens with the same queues, and the next run goes through."""

@@ -253,6 +253,7 @@ def seed_of_this_run() -> int:
     return seed
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_small_store(tmp_path: Path, start_broker: StartBroker, start_clients: StartClients) -> None:
     seed = seed_of_this_run()
