@@ -12,14 +12,21 @@ from tests.commitlog.records import SameThread
 
 
 class AtOnce(SameThread):
-    def __init__(self, **_: Any) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__()
 
 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next segment is made by the thread that asks for it."""
-    monkeypatch.setattr("store.commitlog.allocate.ThreadPoolExecutor", AtOnce)
+    """The next segment is made, and bytes are read ahead of a scan, by the thread that asks for it."""
+    for module in ("store.commitlog.allocate", "store.scan.log"):
+        monkeypatch.setattr(f"{module}.ThreadPoolExecutor", AtOnce)
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The native part's table is warmed up in steps, with sends and deletions between them."""
+    monkeypatch.setattr("store.consumequeue.known_queues.ROWS_PER_PAGE", 3)
 
 
 @pytest.fixture(autouse=True)

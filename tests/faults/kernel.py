@@ -191,7 +191,8 @@ class Kernel:
     def find(self, path: PurePosixPath | str) -> Inode | Directory | None:
         self._check_power()
         node: Inode | Directory | None = self.root
-        for part in PurePosixPath(path).parts[1:]:
+        parts = path.parts if isinstance(path, PurePosixPath) else PurePosixPath(path).parts
+        for part in parts[1:]:
             if not isinstance(node, Directory):
                 return None
             node = node.live.get(part)

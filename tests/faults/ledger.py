@@ -63,6 +63,12 @@ class Ledger:
         self._attempts[body] = Attempt(queue, light_queues)
         return body
 
+    @property
+    def queues(self) -> set[QueueId]:
+        """All that a message was ever for."""
+        light = {QueueId(name, 0) for each in self._attempts.values() for name in each.light_queues}
+        return {each.queue for each in self._attempts.values()} | light
+
     def stored(self, body: bytes, where: Appended) -> None:
         queue = self._attempts[body].queue
         at = int(where.physical_offset)

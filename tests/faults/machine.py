@@ -12,20 +12,23 @@ from typing import NamedTuple
 
 from server.delivery.inflight import InFlight, InFlightTable
 from store.clock import ManualClock
-from store.consumequeue import ConsumeQueueEntry
+from store.commitlog import BegunFlush
+from store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues
 from store.engines import StoreEngines
-from store.errors import StoreDamaged
+from store.errors import MessageTooLarge, StoreDamaged
 from store.in_flight_key import subscription_prefix
 from store.index import MessageIndex
 from store.index.tiered.folders import Stage
 from store.index.tiered.tiered_index import TieredIndex
-from store.message import Host, Message
+from store.message import Appended, Host, Message
 from store.metadata import Topic, TopicType, is_light_queue
+from store.native import NATIVE
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.opening import OpenStore, open_store
 from store.queue_phase import QueueMode
 from store.record.properties import LIGHT_QUEUES
 from store.settings import Durability, IndexSettings, StoreSettings
+from tests.faults.code_paths import BEGUN, CACHED_QUEUES_MAX, COMPARED, ENCODED, CodePath, encoded_message
 from tests.faults.engines import MachineEngines, MachineRocksEngines
 from tests.faults.kernel import Kernel
 from tests.faults.ledger import Ledger
@@ -37,11 +40,15 @@ HOST = Host(bytes([127, 0, 0, 1]), 8081)
 
 
 class Sending(NamedTuple):
-    """One message to be sent; `size` is that of its body, which is unique and made up by the broker."""
+    """One message to be sent; `size` is that of its body, which is unique and made up by the broker.
+
+    `encoded`: whether it is given to the store encoded; None: as the machine draws. One for light queues never is.
+    """
 
     queue: QueueId
     size: int
     light_queues: tuple[str, ...] = ()
+    encoded: bool | None = None
 
 
 def key_of(body: bytes) -> str:
@@ -60,8 +67,12 @@ class Machine:
         queue_mode: QueueMode | None = QueueMode.ROCKSDB,
         *,
         indexed: bool = False,
+        code_path: CodePath = CodePath.PYTHON,
     ) -> None:
+        """`code_path` may be another one for each life."""
         self.kernel = Kernel(Random(seed))
+        self.code_path = code_path
+        self._draws = Random(seed)
         self.disk = self.kernel.disk()
         self.engines: MachineEngines = (
             MachineEngines(self.kernel, self.disk)
@@ -94,9 +105,20 @@ class Machine:
             cached_queues_max=16,
             index=self.index,
         )
+        if self.code_path is not CodePath.APPEND:
+            # below what settings allow
+            object.__setattr__(settings, "cached_queues_max", CACHED_QUEUES_MAX)
         store = open_store(settings, disk=self.disk, clock=self.clock, report=lambda _: None, engines=engines)
         self._living = store
         return Broker(self, store)
+
+    def draw(self, probability: float) -> bool:
+        """Whether this time the other way is taken. Independent of what else is random, so a history stays the same."""
+        return self.code_path is not CodePath.APPEND and self._draws.random() < probability
+
+    def fdatasync(self, begun: BegunFlush) -> None:
+        """What the native part's thread does for a flush that is begun."""
+        self.kernel.sync(self.kernel.inode(begun.file))
 
     def crash(self, *, power_loss: bool) -> None:
         """To be called after PowerCut, or at any other moment."""
@@ -125,6 +147,14 @@ class Broker:
 
     def __init__(self, machine: Machine, store: OpenStore) -> None:
         self.store = store
+        self._machine = machine
+        self._next_offsets: dict[QueueId, int] = {}
+        self._warm_behind: bytes | None = None
+        if machine.code_path is CodePath.NATIVE:
+            assert NATIVE is not None
+            store.messages.use(NATIVE)
+            store.queues.use(NATIVE)
+            self._warm_behind = b""
         self.ledger = machine.ledger
         self._durability = machine.durability
         self._clock = machine.clock
@@ -136,24 +166,72 @@ class Broker:
     # -- as server.group_commit
 
     def send(self, sendings: Sequence[Sending]) -> None:
+        self._warm_some()
         self._clock.advance(0.01)
-        messages = []
+        messages: list[Message] = []
+        encoded: list[Message] = []
         for sending in sendings:
             body = self.ledger.attempt(sending.queue, sending.light_queues, sending.size)
+            is_encoded = self._machine.draw(ENCODED) if sending.encoded is None else sending.encoded
             properties = {"TAGS": "blue", "KEYS": key_of(body)}
             if sending.light_queues:
                 properties[LIGHT_QUEUES] = ",".join(sending.light_queues)
+                is_encoded = False
             message = Message(
                 sending.queue.topic, sending.queue.number, body, properties, 1_700_000_000_000, HOST, HOST
             )
-            messages.append(message)
-        for message, where in zip(messages, self.store.messages.append(messages), strict=True):
-            self.ledger.stored(message.body, where)
+            (encoded if is_encoded else messages).append(message)
+        if messages:
+            self._stored(messages, self.store.messages.append(messages))
+        if encoded:
+            self._stored(encoded, self.store.messages.append_encoded([encoded_message(each) for each in encoded]))
         if self._durability is Durability.ASYNC:
             self._make_visible()
 
-    def flush(self) -> None:
-        self.ledger.flushed(self.store.messages.flush())
+    def send_too_large(self, sending: Sending, *, encoded: bool) -> None:
+        """A round of two messages, of which one is refused: the other is not stored either."""
+        topic, number = sending.queue
+        pair = [Message(topic, number, bytes(size), {}, 0, HOST, HOST) for size in (sending.size, SEGMENT_SIZE)]
+        before = self.store.messages.appended_up_to
+        with suppress(MessageTooLarge):
+            if encoded:
+                self.store.messages.append_encoded([encoded_message(each) for each in pair])
+            else:
+                self.store.messages.append(pair)
+            raise AssertionError("a message that is larger than a segment was taken")
+        assert self.store.messages.appended_up_to == before
+
+    def _stored(self, messages: Sequence[Message], places: Sequence[Appended]) -> None:
+        """Each message has the offset behind that of the last one in its queue."""
+        for message, where in zip(messages, places, strict=True):
+            queue = QueueId(message.topic, message.queue_number)
+            expected = self._next_offsets.get(queue, where.queue_offset)
+            assert where.queue_offset == expected, f"{queue}: offset {where.queue_offset}, not {expected}"
+            self._next_offsets[queue] = expected + 1
+            self.ledger.stored(message.body, where)
+
+    def _warm_some(self) -> None:
+        """Read some more of what is stored into the native part's table, as `server.warm_up` does after a start."""
+        if self._warm_behind is not None:
+            self._warm_behind = self.store.queues.warm(self._warm_behind)
+
+    def flush(self, between: Sequence[Sending] = (), *, begun: bool | None = None) -> None:
+        """`between` are sent after the fdatasync of a begun flush and before its end; without one, after the flush.
+
+        `begun`: whether the flush is begun and ended apart; None: as the machine draws.
+        """
+        messages = self.store.messages
+        apart = self._machine.draw(BEGUN) if begun is None else begun
+        running = messages.begin_flush() if apart else None
+        if running is None:
+            self.ledger.flushed(messages.flush())
+        else:
+            self._machine.fdatasync(running)
+        if between:
+            self.send(between)
+        if running is not None:
+            messages.end_flush(running, None)
+            self.ledger.flushed(messages.flushed_up_to)
         self._make_visible()
 
     def _make_visible(self) -> None:
@@ -231,6 +309,8 @@ class Broker:
         expiry.announce(wanted)
         expiry.retire(wanted)
         expiry.remover.run()
+        if self._machine.draw(COMPARED):
+            self.check_caches()
 
     # -- as server.delivery
 
@@ -274,6 +354,10 @@ class Broker:
 
     # -- as server.administration
 
+    def list_queues(self) -> None:
+        """Whoever goes through all queues has their maxima stored first, which otherwise wait for a flush."""
+        self.store.messages.iterate_queues()
+
     def create_topic(self, name: str) -> None:
         if self.store.topics.get(name) is None:
             self.store.topics.create(Topic(name, TopicType.NORMAL, 2, 2))
@@ -291,6 +375,11 @@ class Broker:
         self.store.messages.delete_topic(name)
         self.store.topics.delete(name)
         self.ledger.topic_deleted(name)
+        for queue in self.ledger.queues:
+            if queue.topic == name:
+                self._next_offsets[queue] = 0
+        if self._machine.draw(COMPARED):
+            self.check_caches()
 
     # -- the end, and a look from outside
 
@@ -301,6 +390,7 @@ class Broker:
     def check(self) -> None:
         """Compare everything there is with what was promised, and go on from what is there."""
         self.ledger.check(self.content(), self.rows(), self.store)
+        self.check_caches()
         self.check_index()
 
     def check_index(self) -> None:
@@ -330,8 +420,20 @@ class Broker:
                 assert [each.physical_offset for each in found.messages] == [place], f"{queue}: {place}"
                 assert found.unread == []
 
+    def check_caches(self) -> None:
+        """What is remembered of queues in RocksDB is what is stored, also of queues that are gone or are to come."""
+        rocks, engine = self.store.queues.rocks, self.store.queues.engine
+        if rocks is None or engine is None:
+            return
+        stored = RocksConsumeQueues(engine, minimum_physical_offset=self.store.segments.minimum)
+        queues = sorted(self.ledger.queues)
+        told = [rocks.bounds(queue) for queue in queues]
+        assert told == [stored.bounds(queue) for queue in queues], f"of {queues} it is remembered {told}"
+        assert rocks.next_offsets(queues) == [bounds.maximum for bounds in told]
+
     def check_live(self) -> None:
         """What is visible now is what was sent."""
+        self.check_caches()
         for queue, entries in self.content().items():
             for offset, (_, body) in entries.items():
                 self.ledger.check_read(queue, offset, body)

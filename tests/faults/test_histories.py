@@ -14,11 +14,12 @@ from typing import ClassVar, Final
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from store.offsets import QueueId, QueueOffset
 from store.queue_phase import QueueMode
 from store.settings import Durability
+from tests.faults.code_paths import CODE_PATHS, CodePath
 from tests.faults.disk import PowerCut
 from tests.faults.ledger import GROUPS
 from tests.faults.machine import SEGMENT_SIZE, Broker, Machine, Sending
@@ -43,10 +44,12 @@ sendings = st.lists(
         st.sampled_from(QUEUES),
         st.sampled_from((10, 600, 5000)),
         st.sampled_from(((), (LIGHT[0],), LIGHT)),
+        st.booleans(),
     ),
     min_size=1,
     max_size=5,
 )
+code_paths = st.sampled_from(CODE_PATHS)
 
 
 class Histories(RuleBasedStateMachine):
@@ -58,6 +61,10 @@ class Histories(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp(prefix="histories-"))
         self.machine = type(self).make(1, self.durability, self.directory)
         self.broker: Broker | None = None
+
+    @initialize(code_path=code_paths)
+    def begin(self, code_path: CodePath) -> None:
+        self.machine.code_path = code_path
         self.start()
 
     def live(self) -> Broker:
@@ -74,9 +81,17 @@ class Histories(RuleBasedStateMachine):
     def put(self, messages: Sequence[Sending]) -> None:
         self.live().send(messages)
 
-    @rule()
-    def flush(self) -> None:
-        self.live().flush()
+    @rule(sending=st.builds(Sending, st.sampled_from(QUEUES), st.just(10)), encoded=st.booleans())
+    def put_too_large(self, sending: Sending, encoded: bool) -> None:
+        self.live().send_too_large(sending, encoded=encoded)
+
+    @rule(begun=st.booleans())
+    def flush(self, begun: bool) -> None:
+        self.live().flush(begun=begun)
+
+    @rule(between=sendings)
+    def flush_while_putting(self, between: Sequence[Sending]) -> None:
+        self.live().flush(between, begun=True)
 
     @rule(between=sendings)
     def flush_queues(self, between: Sequence[Sending]) -> None:
@@ -103,9 +118,10 @@ class Histories(RuleBasedStateMachine):
     def expire(self, segments: int) -> None:
         self.live().expire(segments)
 
-    @rule()
-    def stop_and_start(self) -> None:
+    @rule(code_path=code_paths)
+    def stop_and_start(self, code_path: CodePath) -> None:
         self.live().stop()
+        self.machine.code_path = code_path
         self.start()
         assert self.live().store.recovery.findings.records == 0
 
@@ -115,13 +131,13 @@ class Histories(RuleBasedStateMachine):
         self.machine.crash(power_loss=power_loss)
         self.start()
 
-    @rule(messages=sendings, step=st.integers(1, 12), power_loss=st.booleans())
-    def crash_while_putting(self, messages: Sequence[Sending], step: int, power_loss: bool) -> None:
+    @rule(messages=sendings, step=st.integers(1, 12), power_loss=st.booleans(), begun=st.booleans())
+    def crash_while_putting(self, messages: Sequence[Sending], step: int, power_loss: bool, begun: bool) -> None:
         self.machine.kernel.crash_at = self.machine.kernel.steps + step
         with suppress(PowerCut):
             for _ in range(step):
                 self.live().send(messages)
-                self.live().flush()
+                self.live().flush(begun=begun)
         self.machine.crash(power_loss=power_loss)
         self.start()
 

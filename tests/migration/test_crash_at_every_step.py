@@ -1,6 +1,6 @@
 """The power goes at every step of a migration, and again during the recoveries that follow.
 
-A failure is repeated with QUARRY_MIGRATION_CRASH="seed,step,durability" pytest this_file. What a step is:
+A failure is repeated with QUARRY_MIGRATION_CRASH="seed,step,durability,path" pytest this_file. What a step is:
 tests/faults/test_crash_at_every_step.py.
 """
 
@@ -17,9 +17,14 @@ from store.migration import Backfill
 from store.offsets import QueueId, QueueOffset
 from store.queue_phase import QueueMode, QueuePhase
 from store.settings import Durability
+from tests.faults.code_paths import CODE_PATHS, CodePath
+from tests.faults.conftest import one_thread, small_pages
 from tests.faults.disk import PowerCut
 from tests.faults.machine import Broker, Machine
 from tests.faults.test_crash_at_every_step import LIGHT, QUEUES, TOPICS, come_back, sending, use_again
+
+__all__ = ["one_thread", "small_pages"]
+"""The fixtures by which a place stands for one order of steps."""
 
 MESSAGES_FIRST: Final = 30
 EVERY: Final = 7
@@ -103,9 +108,9 @@ def go_through(broker: Broker, chance: Random) -> None:
         migration.removed()
 
 
-def with_history(seed: int, durability: Durability) -> Machine:
+def with_history(seed: int, durability: Durability, code_path: CodePath) -> Machine:
     """A store in files, stopped. From now on no setting says so."""
-    machine = Machine(seed, durability, queue_mode=QueueMode.FILE)
+    machine = Machine(seed, durability, queue_mode=QueueMode.FILE, code_path=code_path)
     chance = Random(seed)
     broker = machine.start()
     for topic in TOPICS:
@@ -134,15 +139,15 @@ def there_and_back_and_there_again(machine: Machine, chance: Random) -> Broker:
     return broker
 
 
-def steps_of(seed: int, durability: Durability) -> int:
-    machine = with_history(seed, durability)
+def steps_of(seed: int, durability: Durability, code_path: CodePath) -> int:
+    machine = with_history(seed, durability, code_path)
     before = machine.kernel.steps
     there_and_back_and_there_again(machine, Random(seed)).check()
     return machine.kernel.steps - before
 
 
-def crash_at(seed: int, step: int, durability: Durability) -> None:
-    machine = with_history(seed, durability)
+def crash_at(seed: int, step: int, durability: Durability, code_path: CodePath) -> None:
+    machine = with_history(seed, durability, code_path)
     machine.kernel.crash_at = machine.kernel.steps + step
     chance = Random(seed * 1_000_003 + step)
     try:
@@ -157,15 +162,15 @@ def crash_at(seed: int, step: int, durability: Durability) -> None:
         use_again(machine, broker)
     except Exception as error:
         tail = "\n".join(machine.kernel.log[-12:])
-        place = f"{seed},{step},{durability.value}"
+        place = f"{seed},{step},{durability.value},{code_path.value}"
         error.add_note(f'replay with QUARRY_MIGRATION_CRASH="{place}"; the last steps were\n{tail}')
         raise
 
 
 @pytest.mark.skipif("QUARRY_MIGRATION_CRASH" not in os.environ, reason="no place is chosen")
 def test_the_chosen_place() -> None:
-    seed, step, durability = os.environ["QUARRY_MIGRATION_CRASH"].split(",")
-    crash_at(int(seed), int(step), Durability(durability))
+    seed, step, durability, code_path = os.environ["QUARRY_MIGRATION_CRASH"].split(",")
+    crash_at(int(seed), int(step), Durability(durability), CodePath(code_path))
 
 
 @pytest.mark.parametrize(
@@ -178,19 +183,28 @@ def test_the_chosen_place() -> None:
     ],
 )
 def test_places_that_once_broke_a_promise(seed: int, step: int, durability: Durability) -> None:
-    """Topics that were deleted, and began anew, shortly before one or two crashes."""
-    crash_at(seed, step, durability)
+    """Topics that were deleted, and began anew, shortly before one or two crashes.
+
+    When they were found, the next segment was made on a thread: its five steps came before the place or after it.
+    """
+    for found in (step - 5, step, step + 5):
+        crash_at(seed, found, durability, CodePath.APPEND)
 
 
 @pytest.mark.parametrize("durability", list(Durability))
 def test_a_crash_now_and_then_in_a_migration_breaks_no_promise(durability: Durability) -> None:
-    for step in range(1, steps_of(0, durability) + 2, EVERY):
-        crash_at(0, step, durability)
+    for turn, code_path in enumerate(CODE_PATHS):
+        end = steps_of(0, durability, code_path) + 2
+        for step in range(1 + turn * EVERY, end, EVERY * len(CODE_PATHS)):
+            crash_at(0, step, durability, code_path)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("code_path", CODE_PATHS)
 @pytest.mark.parametrize("durability", list(Durability))
-@pytest.mark.parametrize("seed", range(4))
-def test_a_crash_at_any_step_of_a_migration_breaks_no_promise(seed: int, durability: Durability) -> None:
-    for step in range(1, steps_of(seed, durability) + 2):
-        crash_at(seed, step, durability)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_crash_at_any_step_of_a_migration_breaks_no_promise(
+    seed: int, durability: Durability, code_path: CodePath
+) -> None:
+    for step in range(1, steps_of(seed, durability, code_path) + 2):
+        crash_at(seed, step, durability, code_path)
