@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
 from cli.pipeline.session import Conf, Master, spark_session, tell_damage
 from cli.saying import say, word
 from store.disk import PosixDisk
+
+if TYPE_CHECKING:
+    from pipeline.replay import Replayed
 
 PHASES = ("reading the log", "sending")
 
@@ -96,6 +99,13 @@ def replay(
             Wanted(topics=tuple(topic or ()), tags=tuple(tag or ()), from_ms=from_ms, to_ms=to_ms, where=where),
             keeps_compressed=keep_compressed,
         )
+    _report(done, as_json=as_json)
+    tell_damage(done.damage)
+    raise typer.Exit(Exit.FINDING if done.refused or done.damage.count else Exit.FINE)
+
+
+def _report(done: Replayed, *, as_json: bool) -> None:
+    """Print how many messages were sent, and which were refused."""
     if as_json:
         first = [{"place": place, "reason": reason} for place, reason in done.first_refused]
         say(
@@ -113,5 +123,3 @@ def replay(
         say(f"{done.messages:,} messages sent" + (f", {done.refused:,} not" if done.refused else ""))
         for place, reason in done.first_refused:
             say(f"{word(place, err=True)}: {word(reason, err=True)}", err=True)
-    tell_damage(done.damage)
-    raise typer.Exit(Exit.FINDING if done.refused or done.damage.count else Exit.FINE)
