@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
@@ -28,3 +29,13 @@ def network_of(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Network:
     if isinstance(address, IPv4Address):
         return address
     return IPv6Network((address, NETWORK_BITS), strict=False)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` as its parts; IPv6 hosts keep their brackets. Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or (":" in host and not re.fullmatch(r"\[[0-9a-fA-F:.]+\]", host)):
+        raise ValueError("must be host:port (an IPv6 host in brackets)")
+    if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65_535:
+        raise ValueError("the port must be a number from 0 to 65535")
+    return host, int(port)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 import structlog
 
+from server.delivery.model import Place, ResetTarget, StoredSince
 from server.errors import TooMuchForOneCall
+from server.metadata import queues_of_topic
 from server.pacing import Pace
-from server.topic_queues import queues_of_topic
 from store.errors import Forbidden, GroupNotFound, Invalid, TopicNotFound
 from store.metadata import (
     Backoff,
@@ -96,22 +96,6 @@ class LogFigures(NamedTuple):
     appended: PhysicalOffset
     flushed: PhysicalOffset
     dispatched: PhysicalOffset
-
-
-class Place(Enum):
-    """Ends of a queue that a group may be moved to."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-
-
-class StoredSince(NamedTuple):
-    """The first message of a queue that was stored at this time or later; behind the last one if there is none."""
-
-    time_ms: int
-
-
-ResetTarget = Place | StoredSince | QueueOffset
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

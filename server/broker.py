@@ -47,7 +47,7 @@ from server.process_figures import ProcessFigures
 from server.reconfiguring import Reconfigured
 from server.routing import Address
 from server.rpc.admin_port.clients import ClientService
-from server.rpc.admin_port.guarding import make_guard
+from server.rpc.admin_port.guard import make_guard
 from server.rpc.admin_port.index import IndexService
 from server.rpc.admin_port.migration import MigrationService
 from server.rpc.admin_port.official.making import official_admin
@@ -139,7 +139,7 @@ class Broker:
         self._front = make_front(
             settings.network.front,
             self._messaging.methods(),
-            limits=front_limits(settings),
+            limits=front_limits(settings.for_front(), settings.store.mapped_segments_max),
             access_log=settings.log.access,
             make_scanner=None if self._native is None else self._native.CallScanner,
             headers=HEADERS,

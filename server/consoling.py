@@ -15,11 +15,11 @@ from typing import Final
 
 import structlog
 
+from server.addresses import split_address
 from server.console.contract import Rules
 from server.console.running import ConsoleParts, ConsoleThread
 from server.front import LiveTls
 from server.rpc.console.calls import AdminCalls, plain_channel
-from server.setting_sections import split_address
 from server.settings import BrokerSettings
 from store.clock import Clock
 

@@ -19,9 +19,9 @@ from typing import Final, NamedTuple, Protocol
 from kv import KvError
 from server.delivery import MessageSource, Subscription
 from server.delivery.retry_topics import retry_topics, topic_beside
+from server.metadata import queues_of_topic
 from server.running_count import RunningCount
 from server.top_counts import OTHER
-from server.topic_queues import queues_of_topic
 from store.clock import Clock
 from store.consumequeue import ConsumeQueueEntry
 from store.errors import BrokerError

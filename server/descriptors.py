@@ -18,7 +18,6 @@ from kv import descriptor_limit, descriptor_share
 from kv.rocks import FILES_BESIDE_TABLES, OPEN_TABLES_MAX
 from server.figures.process import open_files_if_many
 from server.front.contract import FrontLimits
-from server.settings import BrokerSettings
 from store.consumequeue.file_store import OPEN_FILES_MAX
 from store.errors import Invalid
 
@@ -80,13 +79,12 @@ def plan_here(mapped_segments_max: int) -> DescriptorPlan:
     return DescriptorPlan.of(descriptor_limit(), mapped_segments_max)
 
 
-def front_limits(settings: BrokerSettings) -> FrontLimits:
-    """What the settings allow messaging clients, with no more connections than there are descriptors for.
+def front_limits(limits: FrontLimits, mapped_segments_max: int) -> FrontLimits:
+    """The limits that are set for messaging clients, with no more connections than there are descriptors for.
 
     What one address may have shrinks with what all may: else it would be all.
     """
-    limits = settings.for_front()
-    plan = plan_here(settings.store.mapped_segments_max)
+    plan = plan_here(mapped_segments_max)
     connections = min(limits.max_connections, plan.connections)
     per_address = max(1, limits.max_connections_per_address * connections // limits.max_connections)
     return replace(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from store.errors import BrokerError, Busy, Forbidden, Invalid
+from enum import Enum
+
+from store.errors import BrokerError, Busy, Forbidden, Invalid, Unavailable
 
 
 class InvalidReceiptHandle(Invalid):
@@ -100,3 +102,42 @@ class NoCluster(BrokerError):
 
 class OwnerAway(Busy):
     """The member that has a message group's messages does not take more of them now: sending elsewhere breaks order."""
+
+
+class Outcome(Enum):
+    """How it went to find out who calls."""
+
+    SIGNATURE = "signature"
+    CERTIFICATE = "certificate"
+    ABSENT = "absent"
+    WRONG = "wrong"
+    STALE = "stale"
+    REPLAYED = "replayed"
+    LIMITED = "limited"
+
+
+class Unauthenticated(BrokerError):
+    """The call does not say who makes it, or does not prove it. `claimed`: who it says it is of."""
+
+    def __init__(self, message: str, outcome: Outcome, *, claimed: str = "") -> None:
+        super().__init__(message)
+        self.outcome = outcome
+        self.claimed = claimed
+
+
+class TooManyFailures(Unavailable):
+    """Too many calls from there failed to prove who makes them."""
+
+    outcome = Outcome.LIMITED
+
+    def __init__(self, message: str, *, claimed: str = "") -> None:
+        super().__init__(message)
+        self.claimed = claimed
+
+
+class PermissionDenied(BrokerError):
+    """The user may not do this; the message names user, action and resource."""
+
+
+Denied = (Unauthenticated, TooManyFailures, PermissionDenied)
+"""All of them, for `isinstance` and `except`."""

@@ -25,7 +25,6 @@ import structlog
 from kv import EngineFull
 from server.log_flushes import AppendingStore, LogFlushes
 from server.loop_threads import LoopThreads
-from server.refusals import Refusals
 from server.stages import SendStages
 from store.clock import Clock
 from store.errors import DiskRefused, StorePoisoned
@@ -35,6 +34,32 @@ from store.offsets import PhysicalOffset
 from store.settings import Durability
 
 log = structlog.get_logger(__name__)
+
+
+class Refusals:
+    """Why no sends are taken: reasons by what they are about: the disk that is too full, descriptors that are few."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, str] = {}
+
+    @property
+    def first(self) -> str | None:
+        """The reason that has been there for longest; None: sends are taken."""
+        return next(iter(self._reasons.values()), None)
+
+    def put(self, cause: str, reason: str) -> bool:
+        """The reason of a cause, empty when it is over. Returns whether there is one, or was."""
+        before = self._reasons.get(cause, "")
+        if reason:
+            self._reasons[cause] = reason
+        else:
+            self._reasons.pop(cause, None)
+        if reason and not before:
+            log.warning("sends are refused", reason=reason)
+        elif before and not reason and self.first is None:
+            log.warning("sends are taken again", reason=before)
+        return bool(reason or before)
+
 
 ROOM_CHECK_INTERVAL_S: Final = 1.0
 """How soon queues that found no room are tried again. RocksDB looks for itself every five seconds, and takes writes

@@ -17,8 +17,8 @@ from kv.keys import prefix_range
 from server.delivery import Delivery, StateWriter
 from server.delivery.retry_topics import retry_topics, topic_beside
 from server.lite.wanted import WantedLiteTopics
+from server.metadata import queues_of_topic
 from server.pacing import Pace
-from server.topic_queues import queues_of_topic
 from store.clock import Clock
 from store.consumequeue import ConsumeQueueEntry
 from store.errors import BrokerError, Invalid, Unavailable

@@ -27,10 +27,9 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 import structlog
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from server.addresses import network_of, plain_address
+from server.addresses import network_of, plain_address, split_address
 from server.front import LiveTls
 from server.health import HealthState
-from server.setting_sections import split_address
 from server.wire.places import without_places
 from store.clock import Clock, SystemClock
 from store.errors import Invalid

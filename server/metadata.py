@@ -8,7 +8,7 @@ stays deleted (rmq#9792); a producer, and a client not known yet, is about to se
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from server.errors import OverLimit
 from store.errors import AlreadyExists, GroupNotFound, TopicNotFound
@@ -24,6 +24,20 @@ from store.metadata import (
 )
 from store.metadata.lite import LiteGroup
 from store.metadata.lite_attributes import BIND_TOPIC
+from store.offsets import QueueId
+
+
+class StoredQueues(Protocol):
+    """The part of the message store that tells."""
+
+    def iterate_queues(self, topic: str) -> list[QueueId]: ...
+
+
+def queues_of_topic(stored: StoredQueues, topic: str, count: int) -> list[QueueId]:
+    """The `count` queues that the topic has now, and those that hold messages from when it had more; by number."""
+    numbers = {*range(count), *(queue.number for queue in stored.iterate_queues(topic))}
+    return [QueueId(topic, number) for number in sorted(numbers)]
+
 
 ANYBODY: Final = ""
 """Who does something where there are no users."""

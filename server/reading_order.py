@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from server.errors import MemberUnreachable, OrderWouldBreak
+from server.metadata import queues_of_topic
 from server.pacing import Pace
-from server.topic_queues import queues_of_topic
 from store.metadata import Group, Topic, TopicType
 from store.offsets import QueueBounds, QueueId, QueueOffset
 

@@ -37,4 +37,4 @@ class Reconfigured:
         self.transactions.configure(settings.for_transactions())
         self.upkeep.configure(settings)
         self.messaging.configure(settings)
-        self.front.configure(front_limits(settings))
+        self.front.configure(front_limits(settings.for_front(), settings.store.mapped_segments_max))

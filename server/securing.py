@@ -13,7 +13,6 @@ from server.security.audit import Audit, AuditFile
 from server.security.authentication import Authenticator
 from server.security.authorization import Authorizer
 from server.security.credentials import Credentials
-from server.security.disputes import CertificateDisputes
 from server.security.failures import FailureLimit
 from server.security.freshness import LOCAL, Freshness
 from server.security.gate import Gate
@@ -25,9 +24,37 @@ from store.security.model import UserKind
 from store.security.policies import decide
 from store.security.users import UserTable
 
-ADMIN_WINDOW_S: Final = 300
-
 log = structlog.get_logger(__name__)
+
+USERS_NAMED_MAX: Final = 5
+
+
+class CertificateDisputes:
+    """Reports each certificate that several users claim, once, and when that is over.
+
+    Each user claims it on a member of its own; the certificate stands for none of them.
+    """
+
+    def __init__(self, users: UserTable) -> None:
+        self._users = users
+        self._told: frozenset[str] = frozenset()
+
+    def look(self) -> None:
+        """To be called every few seconds: what has changed since the last time is told."""
+        disputed = self._users.disputed_subjects
+        for subject in sorted(disputed - self._told):
+            claiming = (user.name for user in self._users.list() if subject in user.certificates)
+            log.error(
+                "a certificate is claimed by several users and stands for none",
+                subject=subject,
+                users=sorted(claiming)[:USERS_NAMED_MAX],
+            )
+        for subject in sorted(self._told - disputed):
+            log.info("a certificate is no longer claimed by several users", subject=subject)
+        self._told = disputed
+
+
+ADMIN_WINDOW_S: Final = 300
 
 
 class Security:

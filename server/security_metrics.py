@@ -6,7 +6,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from server.security.errors import Outcome
+from server.errors import Outcome
 from store.security.model import Decision
 
 AUTHENTICATION_BUCKETS_S: Final = [0.000_01 * 4**step for step in range(8)]

@@ -23,7 +23,7 @@ from server.clients import ClientLimits, ClientTimeouts
 from server.delivery.model import DeliverySettings
 from server.front import FrontLimits, TlsFiles
 from server.held import TransactionSettings
-from server.lite_topics import LiteTopicSettings
+from server.lite_topics.lite_topics import LiteTopicSettings
 from server.metadata import AutoCreation
 from server.queue_removal import RemovalSettings
 from server.routing import Address, BrokerIdentity

@@ -14,9 +14,9 @@ from typing import Final
 
 import structlog
 
+from server.addresses import split_address
 from server.console.contract import AdminPort, Rules
 from server.front import LiveTls
-from server.setting_sections import split_address
 from store.clock import Clock
 
 BACKLOG: Final = 64

@@ -114,3 +114,19 @@ class Timers(Protocol):
     """The part of an event loop that delivery needs."""
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer: ...
+
+
+class Place(Enum):
+    """Ends of a queue that a group may be moved to."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class StoredSince(NamedTuple):
+    """The first message of a queue that was stored at this time or later; behind the last one if there is none."""
+
+    time_ms: int
+
+
+ResetTarget = Place | StoredSince | QueueOffset

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final
 
-from server.administration import Place, ResetTarget, StoredSince
+from server.delivery.model import Place, ResetTarget, StoredSince
 from store.errors import Invalid
 from store.jobs import Job
 from store.offsets import QueueOffset

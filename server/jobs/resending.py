@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 from server.jobs.asked import MessageResend
 from server.jobs.running import Running
 from server.key_index import FOUND_MAX, KeyIndex
-from server.topic_queues import queues_of_topic
+from server.metadata import queues_of_topic
 from store.consumequeue import ConsumeQueueEntry
 from store.errors import Forbidden, Invalid, MessageGivenUp, OffsetOutOfRange, StoreDamaged, TopicNotFound, Unavailable
 from store.index import TIME_MAX_MS

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from itertools import pairwise
 from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 from kv import KvError
 from server.errors import NoIndex
 from server.key_index import KeyIndex
-from server.looking.expiring import expires_at_ms
 from server.pacing import Pace
 from server.rocksdb_metrics import EngineFigures
 from store.clock import Clock
@@ -23,6 +23,25 @@ from store.metadata import Topic
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.opening import OpenStore
 from store.paths import segment_name
+
+HOUR_MS = 3_600_000
+
+
+def expires_at_ms(settings: ExpirySettings, newest_ms: int, now_ms: int) -> int:
+    """For a file without a record newer than that; the hours are those of the local clock."""
+    at_ms = max(newest_ms + settings.retention_ms, now_ms)
+    if not settings.delete_when:
+        return at_ms
+    for _ in range(48):  # twice a day, for clocks that are put forward
+        try:
+            local = datetime.fromtimestamp(at_ms / 1000)
+        except (OverflowError, ValueError, OSError):  # the records' times may be any number
+            return at_ms
+        if local.hour in settings.delete_when:
+            break
+        at_ms += HOUR_MS - (local.minute * 60_000 + local.second * 1000 + local.microsecond // 1000)
+    return at_ms
+
 
 SHOWN_MAX: Final = 1_000
 """Files of the log that are shown; of more the first and the last."""

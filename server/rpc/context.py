@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.clients import ClientRegistry
+from server.errors import PermissionDenied
 from server.faults import FaultLog
 from server.front import Call, Method
 from server.front.caller import LOGGED_HEADERS, told_of
@@ -23,7 +24,6 @@ from server.metadata import ANYBODY
 from server.rpc.access import Needs, needs_of
 from server.security.authorization import Need
 from server.security.credentials import Identity
-from server.security.errors import PermissionDenied
 from server.security.gate import Gate
 from server.security.signature import AUTHORIZATION, DATE
 from server.tracing import TRACEPARENT

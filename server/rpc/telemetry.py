@@ -15,13 +15,13 @@ from google.protobuf.message import DecodeError
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.clients import LITE_CONSUMERS, ClientRegistry, ClientSettings
+from server.errors import Denied, PermissionDenied
 from server.front import Call, GrpcStatus, Method
 from server.metadata import Directory
 from server.rpc.access import needs_of, publish
 from server.rpc.context import Edge
 from server.security.authorization import Need
 from server.security.credentials import Identity
-from server.security.errors import Denied, PermissionDenied
 from server.wire.limits import WireLimits
 from server.wire.messages import fill_message
 from server.wire.settings import answer_settings, client_settings

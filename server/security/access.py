@@ -1,10 +1,35 @@
-"""What a call wants to do with what."""
+"""The terms of security: what a call wants to do, where it comes from, and what is asked of users and rules.
+
+The tables are those of `store/security`. Both count how often they were changed.
+"""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address
+from typing import Final, NamedTuple, Protocol
 
-from store.security.model import Action, ResourceKind
+from server.addresses import plain_address
+from store.security.model import Action, Policy, ResourceKind, User
+
+
+class Users(Protocol):
+    @property
+    def generation(self) -> int:
+        """Grows with each change."""
+
+    def get(self, name: str) -> User | None: ...
+
+    def by_certificate(self, subject: str) -> User | None: ...
+
+
+class Policies(Protocol):
+    @property
+    def generation(self) -> int:
+        """Grows with each change."""
+
+    def get(self, user: str) -> Policy: ...
+
 
 NAME_SHOWN_MAX: Final = 255
 """Characters of a name in errors, which is what names may have: callers write what they like."""
@@ -19,3 +44,19 @@ class Access(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.action.value} on {self.kind.value} {self.name[:NAME_SHOWN_MAX]}"
+
+
+Source = IPv4Address | IPv6Address | None
+"""The address of the peer; None where it has none (a Unix socket)."""
+
+ADDRESSES_REMEMBERED: Final = 4096
+
+
+def source_of(peer: str) -> Source:
+    """The address in a peer's `ip:port`, where IPv6 is in brackets."""
+    return _address(peer.rpartition(":")[0])
+
+
+@lru_cache(ADDRESSES_REMEMBERED)
+def _address(host: str) -> Source:
+    return plain_address(host.strip("[]"))

@@ -7,11 +7,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from server.errors import Outcome, TooManyFailures, Unauthenticated
+from server.security.access import Source
 from server.security.credentials import Credentials, How, Identity
-from server.security.errors import Outcome, TooManyFailures, Unauthenticated
 from server.security.freshness import Freshness
 from server.security.signature import admin_signature, parse_authorization
-from server.security.source import Source
 from store.clock import Clock
 
 SHARE_MAX: Final = 50_000

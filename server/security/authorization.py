@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from server.security.access import NAME_SHOWN_MAX, Access
+from server.errors import PermissionDenied
+from server.security.access import NAME_SHOWN_MAX, Access, Policies, Source, Users
 from server.security.credentials import Identity
-from server.security.errors import PermissionDenied
-from server.security.source import Source
-from server.security.tables import Policies, Users
 from store.generations import GenerationCache
 from store.metadata.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from store.security.model import Action, Decision, Policy, ResourceKind, UserKind

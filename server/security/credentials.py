@@ -6,11 +6,10 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
-from server.security.errors import Outcome, TooManyFailures, Unauthenticated
+from server.errors import Outcome, TooManyFailures, Unauthenticated
+from server.security.access import Source, Users
 from server.security.failures import FailureLimit
 from server.security.signature import Claim, is_same
-from server.security.source import Source
-from server.security.tables import Users
 from store.clock import Clock
 from store.security.model import SECRETS_MAX
 from store.security.subjects import subject_of

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Final
 
-from server.security.errors import Outcome, Unauthenticated
+from server.errors import Outcome, Unauthenticated
 from server.security.signature import DATE_SIZE_MAX
 
 _BASIC: Final = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z", re.ASCII)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from server.errors import PermissionDenied, TooManyFailures, Unauthenticated
 from server.front import Call
+from server.security.access import Users, source_of
 from server.security.audit import CLAIMED, Audit, Subject
 from server.security.authentication import Authenticator
 from server.security.authorization import Authorizer, Need
 from server.security.credentials import Identity
-from server.security.errors import PermissionDenied, TooManyFailures, Unauthenticated
-from server.security.source import source_of
-from server.security.tables import Users
 from server.security_metrics import SecurityMetrics
 
 PORT: Final = "messaging"

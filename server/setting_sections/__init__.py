@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.setting_sections.base import OFF, Section, is_loopback, split_address
+from server.setting_sections.base import OFF, Section, is_loopback
 from server.setting_sections.cluster import ClusterSection
 from server.setting_sections.delivery import DeliverySection, GroupsSection, TopicsSection, TransactionsSection
 from server.setting_sections.limits import LimitsSection
@@ -34,5 +34,4 @@ __all__ = [
     "TracingSection",
     "TransactionsSection",
     "is_loopback",
-    "split_address",
 ]

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from ipaddress import ip_address
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue
 
-
-def split_address(address: str) -> tuple[str, int]:
-    """`host:port` as its parts; IPv6 hosts keep their brackets. Raises ValueError."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or (":" in host and not re.fullmatch(r"\[[0-9a-fA-F:.]+\]", host)):
-        raise ValueError("must be host:port (an IPv6 host in brackets)")
-    if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65_535:
-        raise ValueError("the port must be a number from 0 to 65535")
-    return host, int(port)
+from server.addresses import split_address
 
 
 def is_loopback(address: str) -> bool:

@@ -12,7 +12,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Final
 
-from server.setting_sections import OFF, split_address
+from server.addresses import split_address
+from server.setting_sections import OFF
 from server.settings import ENVIRONMENT_PREFIX, BrokerSettings, SettingsInvalid
 from store.paths import shard_name
 

@@ -8,9 +8,16 @@ from google.protobuf.message import DecodeError
 
 from kv import EngineCorrupt, EngineFull
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.errors import InvalidReceiptHandle, InvalidTransactionId, LiteQuotaExceeded, LiteTopicsFull, NoIndex
+from server.errors import (
+    InvalidReceiptHandle,
+    InvalidTransactionId,
+    LiteQuotaExceeded,
+    LiteTopicsFull,
+    NoIndex,
+    PermissionDenied,
+    Unauthenticated,
+)
 from server.filters import IllegalExpression
-from server.security.errors import PermissionDenied, Unauthenticated
 from server.wire.places import without_places
 from store import errors
 from store.metadata import IllegalGroupName, IllegalTopicName

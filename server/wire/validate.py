@@ -16,13 +16,13 @@ from server.filters import IllegalExpression, MessageFilter, SqlFilter, TagFilte
 from server.java_text import is_blank
 from server.wire.limits import ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, NAME_SIZE_MAX, SETTINGS_SQL_MAX, WireLimits
 from server.wire.message_types import derive_message_type
-from server.wire.name_faults import group_fault, topic_fault
 from server.wire.property_room import LIGHT_QUEUE_OFFSET_SIZE, MARKS, uncounted
 from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.status import Refused
 from server.wire.text_sizes import check_texts
 from server.wire.times import to_ms
 from store.metadata import IllegalGroupName, IllegalTopicName, check_group_name, check_topic_name
+from store.metadata.names import ALPHABET, GROUP_NAME_MAX, TOPIC_NAME_MAX, is_in_alphabet
 from store.record.properties import LIGHT_QUEUES
 
 NAME_SHOWN_MAX: Final = 60
@@ -31,6 +31,36 @@ POLLING_CODE_SINCE: Final = "5.0.3"
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LITE_TOPIC: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+# faults of names, in the words of RocketMQ: programs that were written for it look for these
+
+
+def topic_fault(name: str) -> str:
+    """Of a name that no client may use for a topic."""
+    if is_blank(name):
+        return "The specified topic is blank"
+    if len(name) > TOPIC_NAME_MAX:
+        return f"The specified topic is longer than topic max length {TOPIC_NAME_MAX}."
+    if not is_in_alphabet(name):
+        return f"The specified topic[{_shown(name)}] contains illegal characters, allowing only {ALPHABET}"
+    return "cannot access system topic"
+
+
+def group_fault(name: str) -> str:
+    """Of a name that no client may use for a consumer group."""
+    if is_blank(name):
+        return "the specified group is blank"
+    if len(name) > GROUP_NAME_MAX:
+        return f"the specified group[{_shown(name)}] is longer than group max length: {GROUP_NAME_MAX}."
+    if not is_in_alphabet(name):
+        return f"the specified group[{_shown(name)}] contains illegal characters, allowing only {ALPHABET}"
+    return "cannot use system consumer group"
+
+
+def _shown(name: str) -> str:
+    """Cut, and without characters that do something to a terminal."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in name[:NAME_SHOWN_MAX])
 
 
 class CheckedMessage(NamedTuple):

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from server.administration import GroupChange, Place, QueueReset, ResetTarget, StoredSince, TopicChange
+from server.administration import GroupChange, QueueReset, TopicChange
+from server.delivery.model import Place, ResetTarget, StoredSince
 from server.pacing import Pace
 from store.errors import AlreadyExists, Forbidden, GroupNotFound, Invalid, TopicNotFound
 from store.metadata import (

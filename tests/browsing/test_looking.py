@@ -17,7 +17,7 @@ from server._generated.quarry.admin.v1 import storage_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from server.lite_topics import backlog
 from server.looking import pending, storage
-from server.looking.expiring import HOUR_MS, expires_at_ms
+from server.looking.storage import HOUR_MS, expires_at_ms
 from store.expiry import ExpirySettings
 from store.metadata import Group, TopicType
 from store.metadata.lite_attributes import BIND_TOPIC

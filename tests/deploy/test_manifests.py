@@ -15,7 +15,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from server.setting_sections import split_address
+from server.addresses import split_address
 from server.settings import BrokerSettings, load_settings
 from tests.commands import root
 from tests.deploy.manifests import DEPLOY, ROOT, VARIANTS, Manifests, manifests, mount_of, selects

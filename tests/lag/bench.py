@@ -12,12 +12,13 @@ from typing import Any, Final, TypeVar
 from prometheus_client.core import Metric
 
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from server.administration import Administration, BrokerFacts, QueueReset, ResetTarget
+from server.administration import Administration, BrokerFacts, QueueReset
 from server.consumer_lag import ConsumerLag, PairLag
 from server.copying import Copies
 from server.dead_letter_box import DeadLetterBox
 from server.dead_letters import DeadLetterStore
 from server.delivery import Delivered, Delivery, DeliverySettings, InFlightTable, ReceiveRequest, StateWriter
+from server.delivery.model import ResetTarget
 from server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
 from server.errors import InvalidReceiptHandle
 from server.group_commit import Stored

@@ -12,9 +12,9 @@ from typing import ClassVar, Final
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from server.administration import Place as End
-from server.administration import ResetTarget, StoredSince
 from server.delivery import DeliverySettings, NewGroupStart, ReceiveRequest
+from server.delivery.model import Place as End
+from server.delivery.model import ResetTarget, StoredSince
 from server.delivery.receipt_handle import lite_topic_of
 from server.held.copies import held_until
 from server.lite.starts import Start, StartKind

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from server.administration import TopicChange
-from server.lite_topics import LiteTopics
+from server.lite_topics.lite_topics import LiteTopics
 from store.message import Message
 from store.metadata import TopicType
 from store.metadata.lite import light_queue_name, light_queue_prefix

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from server import removal_steps
-from server.lite_topics import LiteTopicExpiry
+from server.lite_topics.expiry import LiteTopicExpiry
 from store.consumequeue import names
 from store.metadata.lite import light_queue_name
 from store.offsets import QueueId, QueueOffset

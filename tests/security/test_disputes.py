@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from server.security.disputes import CertificateDisputes
+from server.securing import CertificateDisputes
 from store.security.model import Secret, User
 from tests.shared.members import SECRET, gathered, member
 

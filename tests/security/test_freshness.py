@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from server.security.errors import Unauthenticated
+from server.errors import Unauthenticated
 from server.security.freshness import Freshness
 
 BERLIN, SHANGHAI, KOLKATA = (ZoneInfo(name) for name in ("Europe/Berlin", "Asia/Shanghai", "Asia/Kolkata"))

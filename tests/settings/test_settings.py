@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from server.addresses import split_address
 from server.clients import ClientTimeouts
 from server.delivery.model import NewGroupStart
-from server.setting_sections import split_address
 from server.settings import BrokerSettings, SettingsInvalid, load_settings
 from store.settings import Durability
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Final
 
+from server.errors import PermissionDenied
 from server.security.access import Access
 from server.security.authorization import Need
-from server.security.errors import PermissionDenied
 
 Require = Callable[[Sequence[Need]], None]
 """Raises PermissionDenied, which names what is missing."""

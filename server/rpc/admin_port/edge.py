@@ -20,11 +20,13 @@ from server.errors import (
     NoSuchSetting,
     NotAMember,
     OverLimit,
+    PermissionDenied,
+    TooManyFailures,
     TooManyTails,
     TooMuchForOneCall,
+    Unauthenticated,
 )
 from server.faults import FaultLog
-from server.security.errors import PermissionDenied, TooManyFailures, Unauthenticated
 from server.wire.places import without_places
 from server.wire.status import INTERNAL_TEXT
 from store import errors

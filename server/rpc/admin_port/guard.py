@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.errors import OverLimit
+from server.errors import OverLimit, PermissionDenied, TooManyFailures, Unauthenticated
 from server.faults import FaultLog
 from server.rpc.admin_port.access import (
     JOB_SERVICE,
@@ -29,12 +29,12 @@ from server.rpc.admin_port.edge import refuse
 from server.rpc.admin_port.handlers import KINDS, kind_of
 from server.rpc.admin_port.peer import caller_peer
 from server.rpc.admin_port.slots import caller_known
+from server.securing import Security
+from server.security.access import source_of
 from server.security.admin_authentication import AdminAuthenticator, AdminCall
 from server.security.audit import CLAIMED, NOBODY, Audit, Subject
 from server.security.authorization import Authorizer, Need
-from server.security.errors import PermissionDenied, TooManyFailures, Unauthenticated
 from server.security.signature import ADMIN_DATE, ADMIN_NONCE, AUTHORIZATION
-from server.security.source import source_of
 from server.security_metrics import SecurityMetrics
 
 PORT: Final = "admin"
@@ -198,3 +198,16 @@ def _changed_by(method: str, request: Any) -> str:
         return f"job:{job_id}" if job_id else NOBODY
     user = getattr(request, "user", "") or getattr(request, "name", "")
     return f"user:{user}" if user else NOBODY
+
+
+def make_guard(security: Security, cluster: str, faults: FaultLog) -> AdminGuard:
+    """Of a broker in a cluster of this name."""
+    access = None
+    if security.admin_authenticator is not None:
+        access = AdminAccess(
+            authenticator=security.admin_authenticator,
+            authorizer=security.authorizer,
+            is_authorizing=security.is_authorizing,
+            cluster=cluster,
+        )
+    return AdminGuard(access, audit=security.audit, metrics=security.metrics, faults=faults)

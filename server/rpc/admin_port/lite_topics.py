@@ -13,9 +13,8 @@ from server._generated.quarry.admin.v1.lite_topics_pb2_grpc import (
     add_LiteTopicServiceServicer_to_server,
 )
 from server.faults import FaultLog
-from server.lite_topics import LiteTopicDetails, LiteTopicListing
 from server.lite_topics.backlog import LiteBacklog
-from server.lite_topics.listing import LiteTopicPage
+from server.lite_topics.listing import LiteTopicDetails, LiteTopicListing, LiteTopicPage
 from server.pacing import Pacing
 from server.rpc.admin_port.edge import answered, answers
 from server.rpc.admin_port.fields import given, not_negative

@@ -6,15 +6,8 @@ from typing import Final, TypeVar
 
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1 import jobs_pb2
-from server.administration import (
-    Administration,
-    GroupChange,
-    Place,
-    QueueReset,
-    ResetTarget,
-    StoredSince,
-    TopicChange,
-)
+from server.administration import Administration, GroupChange, QueueReset, TopicChange
+from server.delivery.model import Place, ResetTarget, StoredSince
 from server.retention import ExpiryReport
 from server.rpc.admin_port.fields import not_negative
 from store.errors import Invalid

@@ -17,7 +17,7 @@ from typing import Final
 from server.addresses import network_of
 from server.errors import OverLimit
 from server.limits import LimitsMet
-from server.security.source import source_of
+from server.security.access import source_of
 
 STRANGERS_SHARE: Final = 4
 """For so many calls of known callers there is one of strangers, and for so many of strangers one of each address."""

@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.administration import Administration, StoredSince
+from server.administration import Administration
 from server.cluster.member import MemberState
 from server.cluster.members import Members
+from server.delivery.model import StoredSince
 from server.pacing import Pacing
 from server.rpc.admin_port.official.edge import Names
 from server.wire.message_types import ACCEPTED_TYPES
