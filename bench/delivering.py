@@ -19,9 +19,9 @@ from server.delivery import (
     ReceiveRequest,
     StateWriter,
 )
+from server.delivery.handle_key import HandleKey
 from server.faults import FaultLog
 from server.filters import TagFilter
-from server.handle_key import HandleKey
 from store.clock import SystemClock
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.native import NATIVE

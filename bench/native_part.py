@@ -20,16 +20,16 @@ from bench.waiting_sends import PATH
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.delivery import Delivered
+from server.delivery.handle_key import HandleKey
 from server.delivery.receipt_handle import ReceiptHandle
 from server.front import FrontFigures, FrontLimits, Method, ScannerMaker
-from server.front.h2 import frames
 from server.front.h2.call import Client
 from server.front.h2.connection import Connection
-from server.front.h2.frames import PREFACE
+from server.front.h2.protocol import frames
+from server.front.h2.protocol.frames import PREFACE
 from server.front.h2.switchboard import Switchboard
-from server.handle_key import HandleKey
-from server.rpc.plain_sends import make_reader
-from server.rpc.receive_answers import message_items
+from server.rpc.receives.receive_answers import message_items
+from server.rpc.sends.plain_sends import make_reader
 from server.wire.limits import DEFAULT_LIMITS
 from server.wire.messages import host_from_text, to_message
 from server.wire.status import fill_ok

@@ -15,9 +15,9 @@ from random import Random
 from struct import Struct
 from typing import Final
 
-from server.front.h2 import frames
-from server.front.h2.frames import FrameType, Setting
-from server.front.h2.header_blocks import encode_fields
+from server.front.h2.protocol import frames
+from server.front.h2.protocol.frames import FrameType, Setting
+from server.front.h2.protocol.header_blocks import encode_fields
 
 SILENCE_S: Final = 30.0
 """When nothing has come for so long, nothing will."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from server.wire import reserved
+from server import property_names as reserved
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.message import Host, Message

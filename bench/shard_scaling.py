@@ -37,7 +37,7 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server._generated.quarry.admin.v1 import admin_pb2 as admin
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from server.cluster.siphash import siphash
+from server.cluster.membership.siphash import siphash
 from store.settings import Durability
 
 QUESTION: Final = "Do two shards of one machine give at least 1.7 times the capacity of one broker?"

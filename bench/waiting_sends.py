@@ -13,7 +13,7 @@ from bench.java_load import Server
 from bench.raw_client import RawClient, RawConnection, make_requests
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.front.h2.grpc_messages import MESSAGE_PREFIX_SIZE
+from server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX_SIZE
 
 PATH: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
 REQUESTS_AT_ONCE: Final = 256

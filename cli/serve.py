@@ -57,7 +57,7 @@ def serve(
     # Not at the top: what a broker needs takes a while to load, and no other command needs it.
     from cli.progress_bar import progress_bar
     from server.main import run
-    from server.settings import load_settings
+    from server.settings.broker_settings import load_settings
 
     network = {"listen": listen, "advertise": advertise, "admin": admin, "http": http, "console": console}
     flags: dict[str, dict[str, object]] = {"store": {"directory": store}, "network": {**network}}

@@ -13,59 +13,59 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from kv import WriteBatch
-from server.administration import Administration, BrokerFacts
-from server.browsing.tails import Tails
-from server.certificates import Certificates
+from server.admin.administration import Administration, BrokerFacts
+from server.admin.browsing.tails import Tails
+from server.admin.figures.sources import Sources
+from server.admin_port.calls.guard import make_guard
+from server.admin_port.cluster.build import cluster_services, joined, make_cluster, make_reading_order
+from server.admin_port.console.build import ConsoleBeside
+from server.admin_port.messages.queries import query_service
+from server.admin_port.metadata.clients import ClientService
+from server.admin_port.metadata.security import SecurityService
+from server.admin_port.metadata.settings import SettingsService
+from server.admin_port.official.making import official_admin
+from server.admin_port.operators_look import make_operators_look
+from server.admin_port.operators_work import make_operators_work
+from server.admin_port.server import REQUEST_SIZE_MAX, AdminServer
+from server.admin_port.storage.index import IndexService
+from server.admin_port.storage.migration import MigrationService
+from server.admin_port.storage.verification import VerificationService
+from server.append.copies import Copies
+from server.append.group_commit import GroupCommit
 from server.clients import ClientRegistry
-from server.consoling import ConsoleBeside
-from server.copying import Copies
-from server.dead_letters import DeadLetterStore
 from server.delivery import Delivery, InFlightTable, StateWriter
-from server.delivery.pulls import Pulls
-from server.descriptors import front_limits, plan_here
-from server.exporting import export
+from server.delivery.dead_letters import DeadLetterStore
+from server.delivery.fetch.pulls import Pulls
+from server.delivery.handle_key import HandleKey
+from server.exported_metrics import export
 from server.faults import FaultLog
-from server.figures.sources import Sources
 from server.front import make_front
-from server.group_commit import GroupCommit
-from server.guarded import run_guarded
-from server.handle_key import HandleKey
-from server.health import HealthState
 from server.held import DelayedDelivery, Transactions
-from server.joining import cluster_services, joined, make_cluster, make_reading_order
-from server.limits import LimitsMet
-from server.lite.making import make_lite_subscriptions
+from server.lite.build import make_lite_subscriptions
+from server.lite.names import lite_topics_from
 from server.lite.subscriptions import LiteSubscriptions
-from server.lite_topics.names import lite_topics_from
-from server.live_settings import LiveSettings
-from server.logs import set_log_level
-from server.loop_threads import LoopThreads
-from server.messaging import Components, Messaging, native_part
-from server.metrics import ServerMetrics
-from server.observing import Background, Observing, make_background
-from server.process_figures import ProcessFigures
-from server.reconfiguring import Reconfigured
+from server.maintenance.warm_up import warm_up
+from server.observability.instrumentation import Background, Observing, make_background
+from server.observability.logs import set_log_level
+from server.observability.metrics.instruments import ServerMetrics
+from server.observability.tracing import make_tracing
+from server.process.certificates import Certificates
+from server.process.descriptors import front_limits, plan_here
+from server.process.health import HealthState
+from server.process.process_figures import ProcessFigures
+from server.reconfiguration import Reconfigured
 from server.routing import Address
-from server.rpc.admin_port.clients import ClientService
-from server.rpc.admin_port.guard import make_guard
-from server.rpc.admin_port.index import IndexService
-from server.rpc.admin_port.migration import MigrationService
-from server.rpc.admin_port.official.making import official_admin
-from server.rpc.admin_port.operators_look import make_operators_look
-from server.rpc.admin_port.operators_work import make_operators_work
-from server.rpc.admin_port.queries import query_service
-from server.rpc.admin_port.security import SecurityService
-from server.rpc.admin_port.server import REQUEST_SIZE_MAX, AdminServer
-from server.rpc.admin_port.settings import SettingsService
-from server.rpc.admin_port.verification import VerificationService
 from server.rpc.context import HEADERS
-from server.securing import Security
-from server.security_metrics import SecurityMetrics
-from server.settings import BrokerSettings
-from server.supervision import Supervisor
-from server.tracing import make_tracing
+from server.rpc.limits import LimitsMet
+from server.rpc.messaging import Components, Messaging, native_part
+from server.security.build import Security
+from server.security.metrics import SecurityMetrics
+from server.settings.broker_settings import BrokerSettings
+from server.settings.live_settings import LiveSettings
+from server.tasks.guarded import run_guarded
+from server.tasks.loop_threads import LoopThreads
+from server.tasks.supervision import Supervisor
 from server.upkeep import Surroundings, Upkeep
-from server.warm_up import warm_up
 from server.wire.messages import host_from_text
 from store.clock import Clock, SteadyClock
 from store.message import DispatchRequest, Host

@@ -17,23 +17,23 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from kv import raise_descriptor_limit
-from server.banner import banner
 from server.broker import Broker
-from server.certificates import Certificates
-from server.descriptors import plan_here
 from server.errors import BrokerFailed, StartCalledOff
-from server.garbage import GarbageSearch, look_for_garbage_seldom
-from server.health import HealthState
-from server.http import HttpEndpoint, TokenFile
-from server.logs import Repeats, configure_logs
-from server.loop_threads import LoopThreads
-from server.metrics import watch, watch_certificates, watch_health
-from server.process_figures import ProcessFigures, RecoveryFigures
-from server.process_metrics import process_figures, recovery_figures, watch_python
-from server.settings import BrokerSettings
-from server.stopping import Stop
-from server.supervision import Supervisor
-from server.tracing import require_tracing
+from server.observability.logs import Repeats, configure_logs
+from server.observability.metrics.instruments import watch, watch_certificates, watch_health
+from server.observability.tracing import require_tracing
+from server.process.banner import banner
+from server.process.certificates import Certificates
+from server.process.descriptors import plan_here
+from server.process.garbage import GarbageSearch, look_for_garbage_seldom
+from server.process.health import HealthState
+from server.process.http import HttpEndpoint, TokenFile
+from server.process.process_figures import ProcessFigures, RecoveryFigures
+from server.process.process_metrics import process_figures, recovery_figures, watch_python
+from server.process.stop import Stop
+from server.settings.broker_settings import BrokerSettings
+from server.tasks.loop_threads import LoopThreads
+from server.tasks.supervision import Supervisor
 from server.wire.places import is_store
 from store.clock import BelievedClock, Clock, SystemClock
 from store.disk import PosixDisk, hold_descriptors, keep_from_others

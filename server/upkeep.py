@@ -6,22 +6,22 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
-from server.backup_points import BackupPoints, Engines
-from server.checkpointing import CheckpointKeeper
+from server.append.group_commit import GroupCommit
 from server.delivery import Delivery
-from server.descriptors import DescriptorWatch, plan_here
-from server.group_commit import GroupCommit
-from server.key_index import KeyIndex
-from server.lite_topics.lite_topics import LiteTopics, LiteTopicSurroundings
-from server.metrics import ServerMetrics
-from server.queue_cleaning import CleaningSettings, QueueCleaning
-from server.queue_migration import OnlineMigration
-from server.queue_removal import QueueRemoval
-from server.queue_summaries import QueueSummaries
-from server.retention import ExpiryReport, Retention, RetentionTimes
-from server.settings import BrokerSettings
-from server.supervision import Supervisor
-from server.verification import OnlineVerification
+from server.lite.lite_topics import LiteTopics, LiteTopicSurroundings
+from server.maintenance.backup_points import BackupPoints, Engines
+from server.maintenance.checkpoints import CheckpointKeeper
+from server.maintenance.key_index import KeyIndex
+from server.maintenance.queue_cleanup import CleaningSettings, QueueCleaning
+from server.maintenance.queue_migration import OnlineMigration
+from server.maintenance.queue_removal import QueueRemoval
+from server.maintenance.queue_summaries import QueueSummaries
+from server.maintenance.retention import ExpiryReport, Retention, RetentionTimes
+from server.maintenance.verification import OnlineVerification
+from server.observability.metrics.instruments import ServerMetrics
+from server.process.descriptors import DescriptorWatch, plan_here
+from server.settings.broker_settings import BrokerSettings
+from server.tasks.supervision import Supervisor
 from store.clock import Clock
 from store.disk import PosixCopyingDisk, PosixDisk
 from store.log_begins import LogBegins

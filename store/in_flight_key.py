@@ -2,7 +2,7 @@
 
     u16 group length, group, u16 topic length, topic, i32 queue number, i64 queue offset      big-endian
 
-What the rows say is the business of `server.delivery.inflight`; which messages they are of can be told from here.
+What the rows say is the business of `server.delivery.state.inflight`; which messages they are of can be told from here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from store.offsets import QueueId, QueueOffset
 from store.state import INFLIGHT
 
 INDEX_BEGIN: Final = b"\xff\xff"
-"""Begins the keys that are no rows but the index of `server.delivery.inflight`; no name is that long."""
+"""Begins the keys that are no rows but the index of `server.delivery.state.inflight`; no name is that long."""
 
 ROWS: Final = KeyRange(b"", INDEX_BEGIN)
 """Where the rows are, without the index."""

@@ -214,7 +214,7 @@ class Native(Protocol):
 
     @property
     def CallScanner(self) -> Any:
-        """A `server.front.h2.scanning.ScannerMaker`, which the store knows nothing of."""
+        """A `server.front.h2.protocol.scanner.ScannerMaker`, which the store knows nothing of."""
 
     def fields_left(self, body: bytes, shape: dict[int, Any], most: int, /) -> int:
         """See `server.wire.parsing.fields_left`. It counts whatever comes, not plain requests alone."""

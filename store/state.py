@@ -7,7 +7,7 @@ It never holds the only copy of a message. One column family per table:
 | `topics`   | store.metadata.topics         | topic name -> topic JSON |
 | `groups`   | store.metadata.groups         | group name -> group JSON |
 | `offsets`  | store.metadata.offsets        | group, topic, queue -> next queue offset |
-| `inflight` | server.delivery.inflight      | group, topic, queue, offset -> one delivery not yet acknowledged |
+| `inflight` | server.delivery.state.inflight      | group, topic, queue, offset -> one delivery not yet acknowledged |
 | `meta`     | store.state                   | what this store is: origin, format version, migration progress |
 | `users`    | store.security.users          | user name -> user JSON, secrets sealed |
 | `policies` | store.security.policies       | user name -> JSON of its rules |

@@ -1,4 +1,4 @@
-"""What a broker does beside appends under `async`, on a thread of its own: see `server.group_commit`."""
+"""What a broker does beside appends under `async`, on a thread of its own: see `server.append.group_commit`."""
 
 from __future__ import annotations
 

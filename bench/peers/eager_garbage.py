@@ -6,7 +6,7 @@ import sys
 from unittest.mock import patch
 
 from cli.main import main
-from server import garbage
+from server.process import garbage
 
 
 def run() -> None:

@@ -19,7 +19,7 @@ from typing import Final
 from bench.peers.async_flush import AsyncFlush
 from bench.scattered import scattered
 from kv import KeyRange
-from server.garbage import look_for_garbage_seldom
+from server.process.garbage import look_for_garbage_seldom
 from store.clock import SystemClock
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from store.disk import PosixDisk
@@ -44,7 +44,7 @@ _TAGS_CODE: Final = java_hash("created")
 
 
 def read_ahead(warm: Callable[[bytes], bytes | None]) -> None:
-    """Have all bounds of queues in memory, as a broker has some time after a start (`server.warm_up`)."""
+    """Have all bounds of queues in memory, as a broker has some time after a start (`server.maintenance.warm_up`)."""
     behind: bytes | None = b""
     while behind is not None:
         behind = warm(behind)

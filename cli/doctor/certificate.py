@@ -11,8 +11,8 @@ from cryptography.x509.oid import ExtensionOID
 
 from cli.doctor.findings import Finding, fault, fine, warning
 from cli.doctor.network import advertised_of
-from server.certificates import WARN_BEFORE_S, Certificates
-from server.settings import BrokerSettings
+from server.process.certificates import WARN_BEFORE_S, Certificates
+from server.settings.broker_settings import BrokerSettings
 from store.clock import Clock
 from store.errors import Invalid
 

@@ -62,7 +62,7 @@ def doctor(
 def _findings(config: Path | None, store: Path | None, context: Context | None) -> Iterator[Finding]:
     # not at the top: what a broker needs takes a while to load
     from cli.doctor import certificate, live, machine, network, places
-    from server.settings import SettingsInvalid, load_settings
+    from server.settings.broker_settings import SettingsInvalid, load_settings
     from store.clock import SystemClock
 
     yield from machine.versions()

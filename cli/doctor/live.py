@@ -18,7 +18,7 @@ from cli.doctor.machine import DISTRIBUTION
 from cli.online.asking import TIMEOUT_S, Answer, Told, who_is
 from cli.times import time_text
 from server.routing import Address
-from server.settings import BrokerSettings
+from server.settings.broker_settings import BrokerSettings
 from store.clock import Clock
 
 CLOCK_SLACK_S: Final = 5.0

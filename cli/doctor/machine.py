@@ -15,8 +15,8 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from cli.doctor.findings import Finding, fault, fine, unknown, warning
-from server.descriptors import DescriptorPlan
-from server.settings import BrokerSettings
+from server.process.descriptors import DescriptorPlan
+from server.settings.broker_settings import BrokerSettings
 from store.errors import Invalid
 from store.native import NATIVE
 

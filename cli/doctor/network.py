@@ -10,7 +10,7 @@ from cli.contexts import Context
 from cli.doctor.findings import Finding, fault, fine, unknown, warning
 from cli.online.asking import TIMEOUT_S, is_reached
 from server.routing import Address
-from server.settings import BrokerSettings
+from server.settings.broker_settings import BrokerSettings
 
 
 def operators(settings: BrokerSettings) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from cli.doctor.findings import Finding, fault, fine, unknown, warning
 from kv import EngineLocked, KvError
-from server.settings import BrokerSettings
+from server.settings.broker_settings import BrokerSettings
 from store.clock import Clock
 from store.disk import PosixDisk
 from store.errors import BrokerError, NotAStore, StoreLocked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from server.bodies import body_text
+from server.wire.bodies import body_text
 
 
 def body_fields(body: bytes) -> dict[str, object]:

@@ -16,7 +16,7 @@ from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
 from cli.online.output import json_line
 from cli.saying import say
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.rpc.admin_port.methods import methods, stub_of
+from server.admin_port.methods import methods, stub_of
 
 CALL_TIMEOUT_S: Final = 600.0
 

@@ -15,10 +15,10 @@ from cli.exit import Exit, end
 from cli.online.arguments import ADMIN_DEFAULT, Admin
 from cli.online.channel import unsigned_channel
 from cli.saying import say
+from server.admin_port.console.calls import AdminCalls
 from server.console.contract import Entry, Rules
 from server.console.running import ConsoleParts, ConsoleThread
-from server.logs import configure_logs
-from server.rpc.console.calls import AdminCalls
+from server.observability.logs import configure_logs
 from store.clock import SystemClock
 
 HOST: Final = "127.0.0.1"

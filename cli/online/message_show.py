@@ -28,7 +28,7 @@ from cli.online.output import print_object, print_rows
 from cli.saying import say
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from server.bodies import body_text
+from server.wire.bodies import body_text
 from store.message import host_text
 from store.record import StoredMessage, offset_message_id
 from store.record.compressed_bodies import plain_body

@@ -23,8 +23,8 @@ from pipeline.source.message_columns import COLUMNS
 from pipeline.source.options import SPLIT_BYTES
 from pipeline.stream.options import SinkOptions, sink_options
 from pipeline.wanted import Wanted
+from server.property_names import MESSAGE_GROUP, RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.property_room import REPLAYED_FROM, REPLAYED_ID
-from server.wire.reserved import MESSAGE_GROUP, RESERVED_PREFIX, RESERVED_PROPERTIES
 from store.disk import Disk
 from store.metadata.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from store.record.system_flag import COMPRESSED, COMPRESSION_MASK, Compression

@@ -7,25 +7,25 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Final, Protocol
 
-from server.cluster.barriers import Barriers
-from server.cluster.consumed import ConsumedBefore
-from server.cluster.discovery import Discovery
-from server.cluster.exchange import Exchange, Peer
-from server.cluster.forgetting import Forgetting
 from server.cluster.grouped_sends import FORWARDED_SIZE_MAX, GroupedSends
-from server.cluster.handover_row import HandoverRow
-from server.cluster.held_topics import HeldTopics
+from server.cluster.handover.barriers import Barriers
+from server.cluster.handover.consumed import ConsumedBefore
+from server.cluster.handover.handover_row import HandoverRow
+from server.cluster.handover.held_topics import HeldTopics
 from server.cluster.lite_spreading import LiteSpreading
-from server.cluster.member import Member
-from server.cluster.members import Members
+from server.cluster.membership.discovery import Discovery
+from server.cluster.membership.member import Member
+from server.cluster.membership.members import Members
 from server.cluster.message_groups import MessageGroups
 from server.cluster.peers import GroupPeer, Peers
-from server.cluster.rejoining import Rejoining
+from server.cluster.replication.deletions import Forgetting
+from server.cluster.replication.exchange import Exchange, Peer
+from server.cluster.replication.rejoin import Rejoining
 from server.cluster.signing import ClusterKeys
 from server.delivery import Delivery
 from server.routing import Address, BrokerIdentity
-from server.settings import BrokerSettings
-from server.supervision import Supervisor
+from server.settings.broker_settings import BrokerSettings
+from server.tasks.supervision import Supervisor
 from store.clock import Clock
 from store.opening import OpenStore
 from store.shared import Applied, SharedRows

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from server.cluster.members import Members
+from server.cluster.membership.members import Members
 from server.cluster.peers import LiteChange, Peers
 from server.errors import MemberUnreachable, NotAMember
 from store.errors import Invalid

@@ -13,14 +13,14 @@ from typing import Final, NamedTuple
 import structlog
 
 from kv import EngineFull
-from server.cluster.barriers import Barriers
-from server.cluster.handover import Handover, HandoverState
-from server.cluster.handover_row import HandoverRow
-from server.cluster.members import Members
+from server.cluster.handover.barriers import Barriers
+from server.cluster.handover.handover_row import HandoverRow
+from server.cluster.handover.rules import Handover, HandoverState
+from server.cluster.membership.members import Members
+from server.cluster.membership.views import View
 from server.cluster.peers import Confirmation, Peers
-from server.cluster.views import View
 from server.errors import MemberUnreachable, NotAMember
-from server.waiting import until_set
+from server.tasks.waiting import until_set
 from store.clock import Clock
 from store.errors import Invalid
 

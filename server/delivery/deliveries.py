@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from kv import WriteBatch
-from server.delivery.due_walk import DueWalk
-from server.delivery.inflight import DueEntry, InFlight, InFlightTable
+from server.delivery.handle_key import HandleKey
 from server.delivery.life_cycle import NEXT, Event, State
 from server.delivery.model import Delivered, DeliverySettings, ReceiveRequest, Timers
 from server.delivery.receipt_handle import ReceiptHandle, encode_all
-from server.delivery.recent_rows import RecentRows
-from server.delivery.registry import Lessees
-from server.delivery.state_writer import StateWriter
-from server.delivery.subscription import NEVER_MS, GroupMessage, QueueProgress, Subscription
-from server.delivery.wakeups import Wakeups, round_up
+from server.delivery.redelivery.due_walk import DueWalk
+from server.delivery.redelivery.recent_rows import RecentRows
+from server.delivery.redelivery.wakeups import Wakeups, round_up
+from server.delivery.state.inflight import DueEntry, InFlight, InFlightTable
+from server.delivery.state.registry import Lessees
+from server.delivery.state.state_writer import StateWriter
+from server.delivery.state.subscription import NEVER_MS, GroupMessage, QueueProgress, Subscription
 from server.errors import InvalidReceiptHandle
-from server.handle_key import HandleKey
 from store.clock import Clock
 from store.in_flight_key import group_of
 from store.offsets import QueueOffset

@@ -16,12 +16,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from kv import WriteBatch
-from server.delivery.acknowledging import Acknowledging
+from server.counters.stages import ReceiveStages
+from server.delivery.acknowledgements import Acknowledging
 from server.delivery.deliveries import Deliveries
-from server.delivery.inflight import InFlightTable
+from server.delivery.fetch.fetch import DeadLetters, Forwarded, HeldFrom, Taking
+from server.delivery.handle_key import HandleKey
 from server.delivery.life_cycle import Event
-from server.delivery.light_queues import LightQueues
-from server.delivery.lite import LiteDelivery, LiteTopicsFrom
+from server.delivery.lite.light_queues import LightQueues
+from server.delivery.lite.lite_delivery import LiteDelivery, LiteTopicsFrom
+from server.delivery.long_poll import Serving, ServingParts, Waking
 from server.delivery.model import (
     Again,
     DeliverySettings,
@@ -32,18 +35,15 @@ from server.delivery.model import (
     Timers,
 )
 from server.delivery.open_subscriptions import OpenSubscriptions
-from server.delivery.positions import Positions
 from server.delivery.receipt_handle import ReceiptHandle, topic_of
-from server.delivery.registry import WaitingPolls
 from server.delivery.retry_topics import queue_of_handle
-from server.delivery.returning import Returning
-from server.delivery.serving import Serving, ServingParts, Waking
-from server.delivery.state_writer import AfterPass, StateWriter
-from server.delivery.subscription import GroupMessage, Subscription, WaitingPoll
-from server.delivery.taking import DeadLetters, Forwarded, HeldFrom, Taking
+from server.delivery.returned import Returning
+from server.delivery.state.inflight import InFlightTable
+from server.delivery.state.positions import Positions
+from server.delivery.state.registry import WaitingPolls
+from server.delivery.state.state_writer import AfterPass, StateWriter
+from server.delivery.state.subscription import GroupMessage, Subscription, WaitingPoll
 from server.errors import InvalidReceiptHandle
-from server.handle_key import HandleKey
-from server.stages import ReceiveStages
 from store.clock import Clock, SteadyClock
 from store.dispatch import LIGHT_QUEUE_NUMBER
 from store.errors import Invalid

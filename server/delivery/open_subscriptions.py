@@ -8,10 +8,10 @@ from typing import Final
 
 from server.delivery.deliveries import Deliveries
 from server.delivery.model import DeliverySettings, MessageSource
-from server.delivery.positions import Positions
-from server.delivery.registry import Subscriptions
 from server.delivery.retry_topics import RetryTopic, retry_topics
-from server.delivery.subscription import Subscription, WaitingPoll
+from server.delivery.state.positions import Positions
+from server.delivery.state.registry import Subscriptions
+from server.delivery.state.subscription import Subscription, WaitingPoll
 from server.errors import OverLimit
 from store.clock import Clock
 from store.metadata import is_light_queue

@@ -10,7 +10,7 @@ clients do not say it elsewhere.
 | 5      | 8     | queue offset |
 | 13     | 8     | delivery id: unique per hand-out, over restarts too |
 | 21     | 8     | expiry, wall-clock ms: after it the handle proves nothing |
-| 29     | 8     | proof (`server.handle_key`) of bytes 0..29, group, and topic or light queue: of no other one |
+| 29     | 8     | proof (`handle_key.py`) of bytes 0..29, group, and topic or light queue: of no other one |
 
 It names the delivery; whether the delivery still stands is decided by the stored in-flight record, so handles
 stay good over a restart (rmq#10278). Handles of version 1 had a check sum in place of the proof, and are refused.
@@ -23,8 +23,8 @@ from binascii import Error as Base64Error
 from struct import Struct
 from typing import Final, NamedTuple
 
+from server.delivery.handle_key import PROOF_SIZE, HandleKey, Purpose
 from server.errors import InvalidReceiptHandle
-from server.handle_key import PROOF_SIZE, HandleKey, Purpose
 from store.metadata import is_light_queue
 from store.metadata.lite import light_queue_name, parse_light_queue_name
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
-from server.java_text import trimmed
+from server.filters.java_text import trimmed
 from store.errors import Invalid
 
 Value = str | int | float | None

@@ -8,7 +8,7 @@ from server.front.contract import Call, Front, FrontLimits, Method, Methods, Tls
 from server.front.figures import FrontFigures
 from server.front.grpcio import GrpcioFront
 from server.front.h2 import H2Front
-from server.front.h2.scanning import ScannerMaker
+from server.front.h2.protocol.scanner import ScannerMaker
 from server.front.status import GrpcStatus
 from server.front.tls import LiveTls, Shown
 

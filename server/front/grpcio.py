@@ -35,7 +35,7 @@ from server.front.caller import told_of
 from server.front.contract import Call, FrontLimits, Method, Methods, check_methods
 from server.front.status import GrpcStatus
 from server.front.tls import LiveTls, Shown
-from server.guarded import run_guarded
+from server.tasks.guarded import run_guarded
 
 log = structlog.get_logger(__name__)
 

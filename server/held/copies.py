@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from server.copying import copy_of
+from server.append.copies import copy_of
 from server.errors import NotHeld
-from server.wire.reserved import TRANSACTION_ID
+from server.property_names import TRANSACTION_ID
 from store.held.changes import number_of
 from store.held.topics import (
     DELIVER_AT_MS,

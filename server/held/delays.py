@@ -13,11 +13,11 @@ from typing import Final, Protocol
 
 import structlog
 
-from server.copying import is_final
+from server.append.copies import is_final
+from server.append.group_commit import Stored, settle
+from server.delivery.handle_key import HandleKey
 from server.delivery.model import Faults, Timer, Timers
 from server.errors import InvalidRecallHandle, NotHeld
-from server.group_commit import Stored, settle
-from server.handle_key import HandleKey
 from server.held.copies import carried_over, delivered, recall
 from server.held.recall_handle import RecallHandle
 from store.clock import Clock

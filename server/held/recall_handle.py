@@ -7,7 +7,7 @@ URL-safe base64 of 25 bytes and the message's id, big-endian:
 | 0      | 1     | version, 2 |
 | 1      | 8     | due, wall-clock ms |
 | 9      | 8     | physical offset of its record |
-| 17     | 8     | proof (`server.handle_key`) of the topic, the bytes before and the id: of no other topic |
+| 17     | 8     | proof (`server.delivery.handle_key`) of the topic, the bytes before and the id: of no other topic |
 | 25     |       | message id, UTF-8 |
 
 Who may recall in a topic recalls the messages whose handles it was given, and no others.
@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 
 from isal.isal_zlib import crc32
 
+from server.delivery.handle_key import PROOF_SIZE, HandleKey, Purpose
 from server.errors import InvalidRecallHandle
-from server.handle_key import PROOF_SIZE, HandleKey, Purpose
 from store.offsets import PhysicalOffset
 
 VERSION: Final = 2

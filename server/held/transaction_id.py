@@ -1,7 +1,7 @@
 """The opaque name of one transaction: 32 hexadecimal digits.
 
-16 digits: the offset of its half message in the half queue. 16 digits: the proof (`server.handle_key`) of the topic and
-of these, so that the id of another topic's transaction is refused, and one that the broker never gave out.
+16 digits: the offset of its half message in the half queue. 16 digits: the proof (`server.delivery.handle_key`) of the
+topic and of these, so that the id of another topic's transaction is refused, and one that the broker never gave out.
 
 Older versions had 8 digits, a CRC-32, in place of the proof. Such an id is good for a transaction that began before the
 store's key was made.
@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from isal.isal_zlib import crc32
 
+from server.delivery.handle_key import HandleKey, Purpose
 from server.errors import InvalidTransactionId
-from server.handle_key import HandleKey, Purpose
 from store.offsets import QueueOffset
 
 _FORM: Final = re.compile(r"([0-9A-F]{16})([0-9A-F]{16}|[0-9A-F]{8})", re.ASCII)

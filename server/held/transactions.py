@@ -13,10 +13,10 @@ from typing import Final, Protocol
 
 import structlog
 
-from server.copying import is_final
+from server.append.copies import is_final
+from server.delivery.handle_key import HandleKey
 from server.delivery.model import Faults, Timer, Timers
 from server.errors import InvalidTransactionId, NotHeld
-from server.handle_key import HandleKey
 from server.held.copies import committed, given_up, resolved
 from server.held.delays import RecordSource, Send
 from server.held.transaction_id import decode_transaction_id, encode_transaction_id

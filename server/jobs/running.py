@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from server.delivery import StateWriter
-from server.pacing import Pace
+from server.tasks.pacing import Pace
 from store.clock import Clock
 from store.jobs import Job, JobState, JobTable
 

@@ -1,1 +1,1 @@
-"""Lite topics: who is subscribed to them."""
+"""Lite topics: their subscriptions, their number, their expiry and their removal."""

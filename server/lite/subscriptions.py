@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 from server.delivery import StateWriter
 from server.errors import LiteQuotaExceeded
 from server.lite.starts import Start, StartKind
-from server.waiting import until_set
+from server.tasks.waiting import until_set
 from store.clock import JUMP_MAX_MS, Clock
 from store.metadata.lite import LiteGroup, light_queue_name
 from store.metadata.lite_attributes import LiteModel
@@ -59,7 +59,7 @@ class _Client:
 
 
 class Delivered(Protocol):
-    """What hears of changes: `server.delivery.lite.LiteDelivery`."""
+    """What hears of changes: `server.delivery.lite.lite_delivery.LiteDelivery`."""
 
     def changed(
         self, group: str, client_id: str, *, added: Iterable[str] = (), removed: Iterable[str] = ()
@@ -71,7 +71,7 @@ class Delivered(Protocol):
 
 
 class LightQueueMoves(Protocol):
-    """Where groups stand in light queues: `server.delivery.light_queues.LightQueues`."""
+    """Where groups stand in light queues: `server.delivery.lite.light_queues.LightQueues`."""
 
     def move(self, group: str, name: str, offset: QueueOffset) -> None: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from server.lite_topics.names import NamedQueues, lite_topics_from
+from server.lite.names import NamedQueues, lite_topics_from
 from store.metadata import GroupTable, TopicTable, TopicType
 from store.metadata.lite import LiteGroup, light_queue_name
 from store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscriptionTable

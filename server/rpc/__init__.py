@@ -1,1 +1,1 @@
-"""The calls of the messaging service as plain functions on a front: check, call, translate."""
+"""The messaging service checks each call, has the broker's parts carry it out, and translates the result."""

@@ -12,8 +12,8 @@ from google.protobuf.message import Message
 
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.delivery.retry_topics import is_retry_topic_of
-from server.security.access import Access
 from server.security.authorization import SUPER_USERS_ONLY, Need
+from server.security.terms import Access
 from server.wire.limits import ENTRIES_MAX
 from server.wire.validate import check_count
 from store.metadata.lite import parse_light_queue_name

@@ -16,17 +16,17 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.clients import ClientRegistry
 from server.errors import PermissionDenied
 from server.faults import FaultLog
+from server.filters.java_text import is_blank
 from server.front import Call, Method
 from server.front.caller import LOGGED_HEADERS, told_of
-from server.java_text import is_blank
-from server.limits import LimitsMet, RequestRates
 from server.metadata import ANYBODY
+from server.observability.tracing import TRACEPARENT
 from server.rpc.access import Needs, needs_of
+from server.rpc.limits import LimitsMet, RequestRates
 from server.security.authorization import Need
 from server.security.credentials import Identity
 from server.security.gate import Gate
 from server.security.signature import AUTHORIZATION, DATE
-from server.tracing import TRACEPARENT
 from server.wire.status import Refused, fill_ok, fill_status, is_expected
 from server.wire.text_sizes import parse_bounded
 from store.native import Native

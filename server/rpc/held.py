@@ -6,12 +6,12 @@ from typing import Final
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.counters.traffic import Traffic
+from server.filters.java_text import is_blank
 from server.front import Call, Method
 from server.held import DelayedDelivery, Transactions
-from server.java_text import is_blank
 from server.metadata import Directory
 from server.rpc.context import Edge
-from server.traffic import Traffic
 from server.wire.message_types import ACCEPTED_TYPES, type_fault
 from server.wire.status import Refused, fill_ok
 from server.wire.validate import check_topic

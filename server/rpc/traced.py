@@ -16,7 +16,7 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.front import Call, GrpcStatus, Methods
 from server.front.contract import Method
-from server.tracing import TRACEPARENT, CallSpan, Tracing
+from server.observability.tracing import TRACEPARENT, CallSpan, Tracing
 from server.wire.parsing import request_of
 from server.wire.status import Refused
 from store.native import Native

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from server.errors import Outcome, TooManyFailures, Unauthenticated
-from server.security.access import Source
 from server.security.credentials import Credentials, How, Identity
 from server.security.freshness import Freshness
 from server.security.signature import admin_signature, parse_authorization
+from server.security.terms import Source
 from store.clock import Clock
 
 SHARE_MAX: Final = 50_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from server.front import Call
-from server.security.access import source_of
 from server.security.credentials import Credentials, Identity
 from server.security.freshness import Freshness
 from server.security.signature import AUTHORIZATION, DATE, date_signature, parse_authorization
+from server.security.terms import source_of
 from store.clock import Clock
 from store.generations import GenerationCache
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from server.errors import PermissionDenied
-from server.security.access import NAME_SHOWN_MAX, Access, Policies, Source, Users
 from server.security.credentials import Identity
+from server.security.terms import NAME_SHOWN_MAX, Access, Policies, Source, Users
 from store.generations import GenerationCache
 from store.metadata.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from store.security.model import Action, Decision, Policy, ResourceKind, UserKind

@@ -7,9 +7,9 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from server.errors import Outcome, TooManyFailures, Unauthenticated
-from server.security.access import Source, Users
 from server.security.failures import FailureLimit
 from server.security.signature import Claim, is_same
+from server.security.terms import Source, Users
 from store.clock import Clock
 from store.security.model import SECRETS_MAX
 from store.security.subjects import subject_of

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from typing import Final, NamedTuple
 
 from server.addresses import network_of
-from server.security.access import Source
+from server.security.terms import Source
 from store.clock import Clock
 
 CALLERS_MAX: Final = 8192

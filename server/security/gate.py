@@ -7,12 +7,12 @@ from typing import Final
 
 from server.errors import PermissionDenied, TooManyFailures, Unauthenticated
 from server.front import Call
-from server.security.access import Users, source_of
 from server.security.audit import CLAIMED, Audit, Subject
 from server.security.authentication import Authenticator
 from server.security.authorization import Authorizer, Need
 from server.security.credentials import Identity
-from server.security_metrics import SecurityMetrics
+from server.security.metrics import SecurityMetrics
+from server.security.terms import Users, source_of
 
 PORT: Final = "messaging"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from server.logs import configure_logs
+from server.observability.logs import configure_logs
 from server.shards.launch import Launch
 from server.shards.output import Output
 from server.shards.supervisor import ShardSupervisor

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from server.addresses import split_address
-from server.setting_sections import OFF
-from server.settings import ENVIRONMENT_PREFIX, BrokerSettings, SettingsInvalid
+from server.settings.broker_settings import ENVIRONMENT_PREFIX, BrokerSettings, SettingsInvalid
+from server.settings.sections import OFF
 from store.paths import shard_name
 
 PORT_STEP: Final = 100

@@ -21,13 +21,13 @@ from typing import Final
 
 import structlog
 
-from server.banner import READY_LINE
+from server.process.banner import READY_LINE
 from server.shards.backoff import FIRST_PAUSE_S, Backoff
 from server.shards.launch import Child, Launch
 from server.shards.output import Output, ready_text
 from server.shards.ports import Ports
 from server.shards.process import ShardProcess
-from server.waiting import until_set
+from server.tasks.waiting import until_set
 from store.clock import Clock
 
 log = structlog.get_logger(__name__)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from server import property_names as reserved
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.wire import reserved
 from server.wire.status import Refused
 from store.metadata import Topic, TopicType
 

@@ -11,8 +11,8 @@ from hashlib import md5
 from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Final
 
+from server import property_names as reserved
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.wire import reserved
 from server.wire.message_types import stored_message_type
 from server.wire.times import TIME_MS_MAX, fill_ms, to_ms
 from server.wire.validate import CheckedMessage, has_control_character

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from server.wire import reserved
+from server import property_names as reserved
 from server.wire.limits import (
     BORN_HOST_SIZE_MAX,
     ENTRIES_MAX,

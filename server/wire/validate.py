@@ -13,11 +13,11 @@ from typing import Final, NamedTuple, NoReturn
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.filters import IllegalExpression, MessageFilter, SqlFilter, TagFilter
-from server.java_text import is_blank
+from server.filters.java_text import is_blank
+from server.property_names import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.limits import ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, NAME_SIZE_MAX, SETTINGS_SQL_MAX, WireLimits
 from server.wire.message_types import derive_message_type
 from server.wire.property_room import LIGHT_QUEUE_OFFSET_SIZE, MARKS, uncounted
-from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.status import Refused
 from server.wire.text_sizes import check_texts
 from server.wire.times import to_ms

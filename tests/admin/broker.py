@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from kv.memory import MemoryEngine
-from server.administration import Administration, BrokerFacts
+from server.admin.administration import Administration, BrokerFacts
 from server.faults import FaultLog
-from server.pacing import Pace
-from server.retention import ExpiryReport
+from server.maintenance.retention import ExpiryReport
+from server.tasks.pacing import Pace
 from store.backup import BackupPoint
 from store.errors import Invalid
 from store.expiry import Unread

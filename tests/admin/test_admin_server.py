@@ -19,12 +19,12 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from kv import EngineCorrupt, EngineFull
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from server.retention import Expiring, ExpiryReport
-from server.rpc.admin_port import server as admin_port
-from server.rpc.admin_port.edge import STATUS_CODES, status_code
-from server.rpc.admin_port.messages import PERMISSIONS, TOPIC_TYPES
-from server.rpc.admin_port.server import AdminServer
-from server.rpc.admin_port.service import SERVICE_NAME
+from server.admin_port import server as admin_port
+from server.admin_port.calls.edge import STATUS_CODES, status_code
+from server.admin_port.metadata.messages import PERMISSIONS, TOPIC_TYPES
+from server.admin_port.metadata.service import SERVICE_NAME
+from server.admin_port.server import AdminServer
+from server.maintenance.retention import Expiring, ExpiryReport
 from server.wire.status import INTERNAL_TEXT
 from store import errors
 from store.expiry import Cause, Unread

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from server.administration import GroupChange, QueueReset, TopicChange
+from server.admin.administration import GroupChange, QueueReset, TopicChange
 from server.delivery.model import Place, ResetTarget, StoredSince
-from server.pacing import Pace
+from server.tasks.pacing import Pace
 from store.errors import AlreadyExists, Forbidden, GroupNotFound, Invalid, TopicNotFound
 from store.metadata import (
     ExponentialBackoff,

@@ -14,8 +14,8 @@ import structlog
 
 from server._generated.quarry.admin.v1 import security_pb2 as pb
 from server._generated.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
-from server.rpc.admin_port.security import SecurityService
-from server.rpc.admin_port.server import AdminServer
+from server.admin_port.metadata.security import SecurityService
+from server.admin_port.server import AdminServer
 from store.clock import ManualClock
 from store.security.model import SECRET_TEXT
 from tests.admin.broker import AdminBench

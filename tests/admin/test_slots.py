@@ -14,15 +14,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from server.admin_port.calls import reader as reading
+from server.admin_port.calls.reader import RequestReader
+from server.admin_port.calls.slots import CALLS_LIMIT, STRANGERS_LIMIT, CallSlots, Slot
+from server.admin_port.cluster.client import PeerClient
+from server.admin_port.cluster.methods import EXCHANGE
+from server.admin_port.cluster.service import ClusterService
+from server.admin_port.server import AdminServer, MoreService
 from server.errors import OverLimit
-from server.limits import LimitsMet
-from server.rpc.admin_port import reading
-from server.rpc.admin_port.reading import RequestReader
-from server.rpc.admin_port.server import AdminServer, MoreService
-from server.rpc.admin_port.slots import CALLS_LIMIT, STRANGERS_LIMIT, CallSlots, Slot
-from server.rpc.cluster.client import PeerClient
-from server.rpc.cluster.methods import EXCHANGE
-from server.rpc.cluster.service import ClusterService
+from server.rpc.limits import LimitsMet
 from store.clock import SystemClock
 from tests.admin.broker import AdminBench
 from tests.admin.test_admin_server import refusal, run

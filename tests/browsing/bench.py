@@ -9,8 +9,8 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from server.browsing.browser import Found, MessageBrowser, Selected, Wanted
-from server.pacing import Pace
+from server.admin.browsing.browser import Found, MessageBrowser, Selected, Wanted
+from server.tasks.pacing import Pace
 from store.clock import ManualClock, SystemClock
 from store.disk import PosixDisk
 from store.message import Appended, DispatchRequest, Message

@@ -14,8 +14,8 @@ import pytest
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import browsing_pb2 as pb
-from server.browsing import tails
-from server.rpc.admin_port import browsing
+from server.admin.browsing import tails
+from server.admin_port.messages import browsing
 from server.security.signature import signed_admin_headers
 from store.metadata import TopicType
 from store.offsets import PhysicalOffset

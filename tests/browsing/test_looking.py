@@ -15,9 +15,9 @@ from server._generated.quarry.admin.v1 import admin_pb2
 from server._generated.quarry.admin.v1 import lite_topics_pb2 as lite_pb
 from server._generated.quarry.admin.v1 import storage_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from server.lite_topics import backlog
-from server.looking import pending, storage
-from server.looking.storage import HOUR_MS, expires_at_ms
+from server.admin import pending, storage
+from server.admin.storage import HOUR_MS, expires_at_ms
+from server.lag import lite_backlog as backlog
 from store.expiry import ExpirySettings
 from store.metadata import Group, TopicType
 from store.metadata.lite_attributes import BIND_TOPIC

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.browsing import browser
-from server.browsing.browser import Selected, Wanted
+from server.admin.browsing import browser
+from server.admin.browsing.browser import Selected, Wanted
 from server.errors import TooMuchForOneCall
 from store.consumequeue import ConsumeQueueEntry
 from store.offsets import QueueId, QueueOffset

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from server.browsing import browser
-from server.browsing.browser import Selected, Wanted
-from server.browsing.wish import EVERYTHING, MessageWish
+from server.admin.browsing import browser
+from server.admin.browsing.browser import Selected, Wanted
+from server.admin.browsing.wish import EVERYTHING, MessageWish
 from store.message import Appended
 from store.queue_phase import QueueMode
 from tests.browsing.bench import Bench, bench

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.browsing import wish
-from server.browsing.cursor import pack_cursor, parse_cursor
-from server.browsing.wish import EVERYTHING, MessageWish, contains
-from server.pacing import Pace
+from server.admin.browsing import wish
+from server.admin.browsing.cursor import pack_cursor, parse_cursor
+from server.admin.browsing.wish import EVERYTHING, MessageWish, contains
+from server.tasks.pacing import Pace
 from store.clock import SystemClock
 from store.errors import Invalid
 from store.message import Host, Message

@@ -22,7 +22,7 @@ from server._generated.quarry.admin.v1.overview_pb2_grpc import (
     OverviewServiceServicer,
     add_OverviewServiceServicer_to_server,
 )
-from server.stages import ReceiveStages, SendStages
+from server.counters.stages import ReceiveStages, SendStages
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

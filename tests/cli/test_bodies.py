@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from cli.online.bodies import body_fields
-from server.bodies import body_text
+from server.wire.bodies import body_text
 from store.record import compressed_bodies
 from store.record.compressed_bodies import uncompressed
 

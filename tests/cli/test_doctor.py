@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 from cli.doctor import machine, network, places
 from cli.doctor.findings import Finding, Verdict
 from cli.main import app
-from server.setting_sections import NetworkSection
-from server.settings import BrokerSettings, load_settings
+from server.settings.broker_settings import BrokerSettings, load_settings
+from server.settings.sections import NetworkSection
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.opening import OpenStore, open_store

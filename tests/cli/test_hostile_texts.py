@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from cli.offline.opened_store import logs_aside
 from cli.saying import harmless, say
-from server.wire.reserved import DEAD_LETTER_TOPIC
+from server.property_names import DEAD_LETTER_TOPIC
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.metadata import Topic, TopicType

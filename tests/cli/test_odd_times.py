@@ -12,7 +12,7 @@ import pytest
 from cli.online.messages import message_fields
 from cli.times import moment, time_text
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.looking.storage import expires_at_ms
+from server.admin.storage import expires_at_ms
 from server.wire.times import TIME_MS_MAX
 from store.clock import SystemClock
 from store.disk import PosixDisk

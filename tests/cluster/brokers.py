@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from server.cluster.member import MemberState
-from server.cluster.views import View, slot_of
+from server.cluster.membership.member import MemberState
+from server.cluster.membership.views import View, slot_of
 from store.metadata import TopicType
 from store.security.sealing import new_key
 from tests.conformance.broker import RunningBroker, running_broker, until

@@ -13,8 +13,8 @@ from typing import Final
 from kv import KeyRange
 from kv.memory import MemoryEngine
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
-from server.cluster.member import Member
-from server.wire.shared_rows import from_horizons, from_position, from_row
+from server.admin_port.cluster.shared_rows import from_horizons, from_position, from_row
+from server.cluster.membership.member import Member
 from store.clock import ManualClock
 from store.metadata import Group
 from store.security.model import Action, Decision, Resource, Rule, Secret, User

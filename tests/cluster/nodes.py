@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from server.cluster.exchange import Exchange, Page, Peer
-from server.cluster.member import Member
-from server.cluster.members import Members
+from server.cluster.membership.member import Member
+from server.cluster.membership.members import Members
+from server.cluster.replication.exchange import Exchange, Page, Peer
 from server.errors import MemberUnreachable
 from store.clock import SystemClock
 from store.shared import Applied, Position
@@ -78,7 +78,7 @@ class Node:
 
 
 class _Wire:
-    """Implements server.cluster.exchange.Peer."""
+    """Implements server.cluster.replication.exchange.Peer."""
 
     def __init__(self, network: Network, caller: Node, address: str) -> None:
         self._network = network

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.cluster.member import MemberState
+from server.cluster.membership.member import MemberState
 from store.metadata import Group, TopicType
 from store.metadata.lite import light_queue_name
 from store.metadata.lite_subscriptions import LiteSubscriptionTable

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from server.cluster.member import TEXT_MAX, Member, MemberState
+from server.cluster.membership.member import TEXT_MAX, Member, MemberState
 from server.routing import Address
 from store.errors import Invalid, StoreDamaged
 

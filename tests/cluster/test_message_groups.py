@@ -10,8 +10,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.cluster.member import MemberState
-from server.cluster.members import Members
+from server.cluster.membership.member import MemberState
+from server.cluster.membership.members import Members
 from store.clock import SystemClock
 from store.metadata import TopicType
 from store.offsets import QueueId

@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from server.cluster.member import MemberState
-from server.pacing import Pacing
-from server.rpc.admin_port.official.edge import Names
-from server.rpc.admin_port.official.topics import TopicCalls
+from server.admin_port.official.edge import Names
+from server.admin_port.official.topics import TopicCalls
+from server.cluster.membership.member import MemberState
+from server.tasks.pacing import Pacing
 from store.metadata import Topic, TopicType
 from tests.admin.broker import FACTS, AdminBench
 from tests.cluster.test_routes import UNREACHABLE_S, Seen

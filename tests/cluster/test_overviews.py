@@ -10,10 +10,10 @@ import pytest
 
 from server._generated.quarry.admin.v1 import overview_pb2 as pb
 from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
-from server.cluster.member import Member
-from server.cluster.members import Members
+from server.admin.figures.members import OverviewsOfMembers
+from server.cluster.membership.member import Member
+from server.cluster.membership.members import Members
 from server.errors import MemberUnreachable
-from server.figures.of_members import OverviewsOfMembers
 from store.clock import ManualClock
 from tests.cluster.brokers import BrokerCluster
 from tests.cluster.conftest import WithCluster

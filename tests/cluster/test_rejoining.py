@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from server.cluster import forgetting
-from server.cluster.exchange import Page
-from server.cluster.forgetting import DAY_MS, Forgetting
-from server.cluster.rejoining import Rejoining
+from server.cluster.replication import deletions as forgetting
+from server.cluster.replication.deletions import DAY_MS, Forgetting
+from server.cluster.replication.exchange import Page
+from server.cluster.replication.rejoin import Rejoining
 from server.errors import NoSuchMember
 from store.errors import Forbidden
 from store.shared import SharedKind

@@ -11,12 +11,12 @@ import grpc.aio
 import pytest
 
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from server.admin_port.cluster.client import PeerClient
+from server.admin_port.cluster.methods import CHANGE_LITE, FORWARD, NUDGE, SERVICE
 from server.cluster.peers import ForwardedSend, LiteChange
 from server.cluster.replays import CALLERS_MAX, KEPT_S, NUMBERS_KEPT, UNNUMBERED_MAX, Number, Numbers, Replays
 from server.cluster.signing import ClusterKeys, Headers
 from server.errors import MemberUnreachable, NotAMember
-from server.rpc.cluster.client import PeerClient
-from server.rpc.cluster.methods import CHANGE_LITE, FORWARD, NUDGE, SERVICE
 from store.clock import ManualClock, SystemClock
 from tests.cluster import test_service
 from tests.cluster.nodes import Node

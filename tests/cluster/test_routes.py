@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.cluster.member import Member, MemberState
-from server.cluster.members import Members
+from server.cluster.membership.member import Member, MemberState
+from server.cluster.membership.members import Members
 from store.clock import ManualClock
 from store.metadata import TopicType
 from tests.rpc.broker import Broker, resource

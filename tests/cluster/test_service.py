@@ -13,17 +13,17 @@ import grpc.aio
 import pytest
 
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
-from server.certificates import PeerTls
-from server.cluster.barriers import Consumed, Pair
+from server.admin_port.cluster.client import PeerClient
+from server.admin_port.cluster.methods import EXCHANGE
+from server.admin_port.cluster.service import ClusterService, GroupCalls
+from server.cluster.handover.barriers import Consumed, Pair
 from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
+from server.cluster.reading_order import GroupLeft
 from server.cluster.signing import SIGNATURE, ClusterKeys
 from server.errors import MemberUnreachable, NotAMember
 from server.faults import FaultLog
 from server.front.grpcio import bind
-from server.reading_order import GroupLeft
-from server.rpc.cluster.client import PeerClient
-from server.rpc.cluster.methods import EXCHANGE
-from server.rpc.cluster.service import ClusterService, GroupCalls
+from server.process.certificates import PeerTls
 from store.clock import ManualClock, SystemClock
 from store.errors import Invalid
 from tests.certificates import Tls, make_tls

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
-from server.cluster.exchange import Page
-from server.wire.shared_rows import from_row, to_horizons, to_position, to_row
+from server.admin_port.cluster.shared_rows import from_row, to_horizons, to_position, to_row
+from server.cluster.replication.exchange import Page
 from store.metadata.topics import encode_topic
 from store.shared import Applied, RowRefused, SharedKind, SharedRow
 from tests.cluster.golden import GOLDEN, NAME, PRESENT, example, loaded, response_of

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.key_index import Move
+from server.maintenance.key_index import Move
 from store.paths import StorePaths
 from tests.cli.offline_runner import run
 from tests.conformance.broker import RunningBroker, running_broker

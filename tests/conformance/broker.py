@@ -13,15 +13,15 @@ from prometheus_client import CollectorRegistry
 
 from server import broker as broker_module
 from server.broker import Broker
-from server.certificates import Certificates
 from server.cluster.cluster import Cluster
 from server.delivery import Delivery
-from server.health import HealthState
-from server.loop_threads import LoopThreads
 from server.main import FLUSH_THREADS
-from server.messaging import Messaging
-from server.settings import BrokerSettings
-from server.supervision import Supervisor
+from server.process.certificates import Certificates
+from server.process.health import HealthState
+from server.rpc.messaging import Messaging
+from server.settings.broker_settings import BrokerSettings
+from server.tasks.loop_threads import LoopThreads
+from server.tasks.supervision import Supervisor
 from store.clock import Clock, SystemClock
 from store.disk import PosixDisk
 from store.metadata import Group, Topic, TopicType

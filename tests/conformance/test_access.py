@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.rpc.clients.telemetry import STRANGERS_MAX
 from server.rpc.methods import METHOD_NAMES
-from server.rpc.telemetry import STRANGERS_MAX
 from store.errors import SecretsUnreadable
 from store.security.model import Decision, UserKind
 from tests.conformance.broker import RunningBroker, until

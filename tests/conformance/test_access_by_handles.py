@@ -8,8 +8,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.delivery.handle_key import HandleKey
 from server.delivery.receipt_handle import ReceiptHandle
-from server.handle_key import HandleKey
 from server.held.recall_handle import RecallHandle
 from server.held.transaction_id import encode_transaction_id
 from store.metadata import TopicType

@@ -38,7 +38,7 @@ from server._generated.quarry.admin.v1 import (
 )
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from server._generated.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
-from server.rpc.admin_port.access import ACCESSES, SUPER_SERVICES
+from server.admin_port.calls.access import ACCESSES, SUPER_SERVICES
 from server.security.signature import signed_admin_headers
 from store.security.model import User, UserKind
 from store.security.subjects import subject_of

@@ -16,7 +16,7 @@ from server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
-from server.copying import copy_of
+from server.append.copies import copy_of
 from store.in_flight_key import ROWS
 from store.message import Message
 from store.record import StoredMessage
@@ -226,7 +226,7 @@ def test_one_that_cannot_be_stored_does_not_keep_the_others(
 
             stub = await stub_of(broker)
             with monkeypatch.context() as patch:
-                patch.setattr("server.dead_letter_box.copy_of", too_large)
+                patch.setattr("server.admin.dead_letter_box.copy_of", too_large)
                 answer = await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing"))
             [refused] = answer.refused
             assert (answer.resent, refused.offset) == (2, 1), refused

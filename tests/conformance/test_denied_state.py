@@ -19,14 +19,14 @@ from google.protobuf.message import Message
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server._generated.quarry.cluster.v1 import cluster_pb2
+from server.admin_port.calls.access import ACCESSES, SUPER_SERVICES, admin_needs, short_name
+from server.admin_port.methods import methods, path_of
 from server.cluster.signing import ClusterKeys
 from server.rpc.access import NEEDS, needs_of
-from server.rpc.admin_port.access import ACCESSES, SUPER_SERVICES, admin_needs, short_name
-from server.rpc.admin_port.methods import methods, path_of
 from server.rpc.methods import METHOD_NAMES
-from server.security.access import Access
 from server.security.authorization import Need
 from server.security.signature import signed_admin_headers, signed_messaging_headers
+from server.security.terms import Access
 from server.wire.limits import ENTRIES_MAX
 from store.metadata import TopicType
 from store.security.model import Action, Decision, Resource, ResourceKind, UserKind

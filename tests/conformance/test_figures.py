@@ -10,7 +10,7 @@ from threading import Event, Thread
 from prometheus_client import generate_latest
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.top_counts import OTHER
+from server.counters.top_counts import OTHER
 from store.metadata import TopicType
 from store.offsets import QueueId
 from store.record.properties import LIGHT_QUEUES

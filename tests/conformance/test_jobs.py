@@ -13,16 +13,16 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from cli.main import app
-from server import administration as administration_module
-from server import dead_letter_box as box_module
-from server import pacing as pacing_module
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import admin_pb2, dead_letters_pb2, verification_pb2
 from server._generated.quarry.admin.v1 import jobs_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 from server._generated.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
+from server.admin import administration as administration_module
+from server.admin import dead_letter_box as box_module
 from server.jobs.running import Running
+from server.tasks import pacing as pacing_module
 from server.wire.property_room import RESENT_FROM, RESENT_ID
 from store.metadata import Topic, TopicType
 from store.offsets import QueueId, QueueOffset

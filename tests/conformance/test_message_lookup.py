@@ -13,7 +13,7 @@ import pytest
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from server.rpc.admin_port import queries
+from server.admin_port.messages import queries
 from server.security.signature import signed_admin_headers
 from server.wire.messages import host_from_text
 from store.message import Host, Message

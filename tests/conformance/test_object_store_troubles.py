@@ -63,7 +63,7 @@ TROUBLES: Final[dict[str, Callable[[FaultyProxy], AbstractContextManager[None]]]
 @pytest.fixture
 def proxy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
     for name in ("SAVE_INTERVAL_S", "MOVE_INTERVAL_S", "RETRY_INTERVAL_S"):
-        monkeypatch.setattr(f"server.key_index.{name}", 0.05)
+        monkeypatch.setattr(f"server.maintenance.key_index.{name}", 0.05)
     with proxy_before(s3_server.port) as proxy:
         yield proxy
 

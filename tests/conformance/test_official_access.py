@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from server.rpc.admin_port.access import is_change
+from server.admin_port.calls.access import is_change
 from server.security.signature import signed_admin_headers
 from store.security.model import UserKind
 from tests.conformance.broker import RunningBroker

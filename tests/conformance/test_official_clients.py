@@ -12,8 +12,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.rpc.admin_port.official import clients as clients_module
-from server.rpc.admin_port.official.service import NAME
+from server.admin_port.official import clients as clients_module
+from server.admin_port.official.service import NAME
 from store.metadata import Group, TopicType
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, consumer_settings, message, producer_settings, resource

@@ -9,8 +9,8 @@ import pytest
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.rpc import client_commands
-from server.rpc.admin_port.official import commands as commands_module
+from server.admin_port.official import commands as commands_module
+from server.rpc.clients import client_commands
 from server.security.signature import signed_admin_headers
 from store.security.model import Resource, UserKind
 from tests.conformance.broker import RunningBroker

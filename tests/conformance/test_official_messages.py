@@ -9,7 +9,7 @@ import pytest
 
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.rpc.admin_port.official import queries as queries_module
+from server.admin_port.official import queries as queries_module
 from store.metadata import Topic, TopicType
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, consumer_settings, message, resource

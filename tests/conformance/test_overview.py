@@ -22,12 +22,12 @@ from server._generated.quarry.admin.v1 import jobs_pb2
 from server._generated.quarry.admin.v1 import overview_pb2 as pb
 from server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
 from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
-from server.figures import measures as measures_module
-from server.figures import pairs as pairs_module
-from server.figures import recording as recording_module
-from server.figures import topics as topics_module
-from server.figures.concerns import concerns
-from server.figures.recording import make_recording
+from server.admin.figures import measures as measures_module
+from server.admin.figures import recorder as recording_module
+from server.admin.figures.concerns import concerns
+from server.admin.figures.recorder import make_recording
+from server.admin.pages import pairs as pairs_module
+from server.admin.pages import topics as topics_module
 from store.errors import StoreDamaged
 from store.metadata import Topic, TopicType
 from store.offsets import QueueId, QueueOffset

@@ -66,8 +66,8 @@ def test_a_message_is_found_as_soon_as_its_send_is_answered(with_broker: WithBro
 def test_files_go_through_their_stages_by_themselves(
     with_broker: WithBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.key_index.SAVE_INTERVAL_S", 0.05)
-    monkeypatch.setattr("server.key_index.MOVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("server.maintenance.key_index.SAVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("server.maintenance.key_index.MOVE_INTERVAL_S", 0.05)
 
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders")
@@ -89,7 +89,7 @@ def test_files_go_through_their_stages_by_themselves(
 def test_what_nobody_asks_for_is_written_and_saved_by_itself(
     with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.key_index.SAVE_INTERVAL_S", 0.1)
+    monkeypatch.setattr("server.maintenance.key_index.SAVE_INTERVAL_S", 0.1)
 
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders")
@@ -159,8 +159,8 @@ def test_the_command(with_broker: WithBroker) -> None:
 def test_an_answer_names_the_files_that_could_not_be_read(
     with_broker: WithBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.key_index.SAVE_INTERVAL_S", 0.05)
-    monkeypatch.setattr("server.key_index.MOVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("server.maintenance.key_index.SAVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("server.maintenance.key_index.MOVE_INTERVAL_S", 0.05)
     objects = tmp_path / "objects"
 
     async def test(broker: RunningBroker) -> None:
@@ -193,8 +193,8 @@ def test_an_answer_names_the_files_that_could_not_be_read(
 def test_a_damaged_file_is_made_anew_while_the_broker_serves(
     with_broker: WithBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    monkeypatch.setattr("server.key_index.SAVE_INTERVAL_S", 0.05)
-    monkeypatch.setattr("server.key_index.MOVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("server.maintenance.key_index.SAVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("server.maintenance.key_index.MOVE_INTERVAL_S", 0.05)
     if stage == "sealed":
         monkeypatch.setattr("store.index.tiered.tiered_index.TieredIndex.compact_one", lambda _: False)
 
@@ -230,8 +230,8 @@ def test_a_damaged_file_is_made_anew_while_the_broker_serves(
 
 def test_the_commands_of_files(with_broker: WithBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the broker does by itself now and then is done when it is asked for."""
-    monkeypatch.setattr("server.key_index.SAVE_INTERVAL_S", 0.05)
-    monkeypatch.setattr("server.key_index.MOVE_INTERVAL_S", 3600)
+    monkeypatch.setattr("server.maintenance.key_index.SAVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("server.maintenance.key_index.MOVE_INTERVAL_S", 3600)
 
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders")

@@ -7,7 +7,7 @@ import pytest
 
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from server.queue_choice import queue_of_group
+from server.append.queue_choice import queue_of_group
 from store.metadata import TopicType
 from tests.conformance.broker import PATIENCE_S, RunningBroker
 from tests.conformance.client import Client, message

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from server import tracing
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.setting_sections import TracingSection
+from server.observability import tracing
+from server.settings.sections import TracingSection
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker

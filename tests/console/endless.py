@@ -16,10 +16,10 @@ from server._generated.quarry.admin.v1.browsing_pb2_grpc import (
     BrowsingServiceServicer,
     add_BrowsingServiceServicer_to_server,
 )
+from server.admin_port.console.calls import AdminCalls, plain_channel
 from server.console.contract import Rules
 from server.console.running import ConsoleParts, ConsoleThread
 from server.front import LiveTls
-from server.rpc.console.calls import AdminCalls, plain_channel
 from store.clock import SystemClock
 from tests.console.browser import Browser
 

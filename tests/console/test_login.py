@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from server.admin_port.console.calls import AdminCalls, plain_channel
 from server.console.contract import Caller
-from server.rpc.console.calls import AdminCalls, plain_channel
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.opening import open_store

@@ -13,7 +13,7 @@ from typing import Any, Final
 import lz4.frame
 import pytest
 
-from server.rpc.console.message_json import (
+from server.admin_port.console.message_json import (
     BODIES_MAX,
     BODY_BEYOND_MAX,
     BODY_IN_LIST_MAX,
@@ -21,7 +21,7 @@ from server.rpc.console.message_json import (
     Room,
     message_fields,
 )
-from server.wire.reserved import DELIVER_AT_MS, LITE_TOPIC, MESSAGE_GROUP
+from server.property_names import DELIVER_AT_MS, LITE_TOPIC, MESSAGE_GROUP
 from store.message import Host, Message
 from store.offsets import PhysicalOffset, QueueOffset
 from store.record import encode_properties, encode_record

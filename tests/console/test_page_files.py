@@ -14,7 +14,7 @@ import pytest
 
 import server
 from cli.saying import harmless
-from server.rpc.admin_port.methods import methods
+from server.admin_port.methods import methods
 
 STATIC: Final = Path(server.__file__).parent / "console" / "static"
 SIZE_MAX: Final = 300_000

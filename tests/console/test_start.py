@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from server.setting_sections.network import NetworkSection
+from server.settings.sections.network import NetworkSection
 from tests.certificates import make_tls
 from tests.console.browser import QUICK
 from tests.e2e.broker import NO_CONSOLE, PROJECT, Broker, clean_environment, environment_of, quarry

@@ -23,11 +23,11 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server._generated.quarry.admin.v1 import admin_pb2 as quarry_admin
 from server._generated.quarry.admin.v1 import jobs_pb2, migration_pb2, verification_pb2
-from server.cluster.member import Member
-from server.logs import levels
-from server.rpc.admin_port.methods import methods
+from server.admin_port.methods import methods
+from server.cluster.membership.member import Member
+from server.observability.logs import levels
 from server.security.signature import signed_admin_headers
-from server.settings import BrokerSettings
+from server.settings.broker_settings import BrokerSettings
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.metadata import Topic, TopicType

@@ -346,7 +346,7 @@ def test_deleting_a_group_or_a_topic_leaves_no_row() -> None:
 
 @pytest.mark.parametrize("by_key_max", [0, 2, 64])
 def test_deleting_topics_leaves_nothing_of_what_is_in_flight(monkeypatch: pytest.MonkeyPatch, by_key_max: int) -> None:
-    monkeypatch.setattr("server.delivery.inflight.ROWS_BY_KEY_MAX", by_key_max)
+    monkeypatch.setattr("server.delivery.state.inflight.ROWS_BY_KEY_MAX", by_key_max)
     bench = DeliveryBench()
     for number in range(5):
         bench.send(b"m", queue=number % 4)

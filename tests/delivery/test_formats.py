@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kv.memory import MemoryEngine
 from server.delivery import InFlightTable, ReceiptHandle
-from server.delivery.inflight import InFlight
+from server.delivery.state.inflight import InFlight
 from server.errors import InvalidReceiptHandle
 from store.in_flight_key import group_prefix, subscription_prefix
 from store.offsets import QueueId

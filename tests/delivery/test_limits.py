@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from server.delivery import DeliverySettings, InFlightTable
-from server.delivery.registry import FILTERS_LENGTH_MAX
+from server.delivery.state.registry import FILTERS_LENGTH_MAX
 from server.errors import OverLimit
 from server.filters import SqlFilter, TagFilter
 from store.clock import ManualClock

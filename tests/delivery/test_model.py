@@ -18,10 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from kv.engine import KeyRange
 from server.delivery import DeliverySettings, Forwarded, InFlightTable, NewGroupStart, ReceiveRequest
 from server.delivery.deliveries import Deliveries
-from server.delivery.due_walk import DueWalk
 from server.delivery.life_cycle import Event
+from server.delivery.redelivery.due_walk import DueWalk
 from server.delivery.retry_topics import retry_topic_name
-from server.delivery.subscription import GroupMessage
+from server.delivery.state.subscription import GroupMessage
 from server.errors import InvalidReceiptHandle
 from server.filters import TagFilter
 from store.offsets import QueueId

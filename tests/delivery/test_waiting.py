@@ -9,12 +9,12 @@ import pytest
 from server.delivery import ReceiveRequest, open_subscriptions
 from server.delivery import deliveries as deliveries_module
 from server.delivery.deliveries import Deliveries
-from server.delivery.due_walk import DueWalk
-from server.delivery.lite import LiteDelivery
+from server.delivery.fetch.pulls import PullRequest, Pulls
+from server.delivery.lite.lite_delivery import LiteDelivery
+from server.delivery.long_poll import Serving, Waking
 from server.delivery.model import Received
-from server.delivery.pulls import PullRequest, Pulls
-from server.delivery.serving import Serving, Waking
-from server.delivery.subscription import Subscription
+from server.delivery.redelivery.due_walk import DueWalk
+from server.delivery.state.subscription import Subscription
 from server.filters import TagFilter
 from store.offsets import QueueId, QueueOffset
 from store.record import StoredMessage

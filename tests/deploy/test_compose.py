@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from cli.demo import free_ports
-from server.settings import load_settings
+from server.settings.broker_settings import load_settings
 from tests.deploy.manifests import DEPLOY, ROOT, Object
 from tests.e2e.broker import Broker
 

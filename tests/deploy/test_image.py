@@ -26,7 +26,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from cli.demo import free_ports
-from server.settings import load_settings
+from server.settings.broker_settings import load_settings
 from tests.deploy.container import command, this_python, why_not
 from tests.deploy.manifests import DEPLOY, ROOT, VARIANTS, manifests
 

@@ -16,7 +16,7 @@ import kubernetes_validate
 import pytest
 
 from server.addresses import split_address
-from server.settings import BrokerSettings, load_settings
+from server.settings.broker_settings import BrokerSettings, load_settings
 from tests.commands import root
 from tests.deploy.manifests import DEPLOY, ROOT, VARIANTS, Manifests, manifests, mount_of, selects
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from server.filters.sql import SqlFilter
-from server.settings import BrokerSettings
+from server.settings.broker_settings import BrokerSettings
 from tests.documents import settings
 from tests.documents.invocations import in_block, in_prose, mistake
 from tests.documents.pages import PAGES, ROOT, Block, blocks

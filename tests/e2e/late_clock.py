@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 from cli import main
-from server.cluster import forgetting
+from server.cluster.replication import deletions as forgetting
 from store.clock import SystemClock
 
 AHEAD_MS: Final = 40 * 86_400_000

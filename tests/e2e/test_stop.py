@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from bench import scratch_store
-from server.stopping import STATUS_STOP_HUNG
+from server.process.stop import STATUS_STOP_HUNG
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.metadata import Topic, TopicType

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from server.delivery.inflight import InFlight, InFlightTable
+from server.delivery.state.inflight import InFlight, InFlightTable
 from store.clock import ManualClock
 from store.commitlog import BegunFlush
 from store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues
@@ -163,7 +163,7 @@ class Broker:
         self._directory = machine.kernel.path("/store")
         self._chance = Random(machine.kernel.steps)
 
-    # -- as server.group_commit
+    # -- as server.append.group_commit
 
     def send(self, sendings: Sequence[Sending]) -> None:
         self._warm_some()
@@ -255,7 +255,7 @@ class Broker:
     def save_checkpoint(self) -> None:
         self.store.checkpoint.save()
 
-    # -- as server.key_index
+    # -- as server.maintenance.key_index
 
     def write_index(self) -> None:
         """Some of it, as far as there is an index."""
@@ -294,7 +294,7 @@ class Broker:
             with suppress(StoreDamaged):
                 tiered.check(file.name)
 
-    # -- as server.retention
+    # -- as server.maintenance.retention
 
     def expire(self, segments: int) -> None:
         """Let the oldest segments go, as many of them as may."""
@@ -352,7 +352,7 @@ class Broker:
         if self._durability is Durability.ASYNC:
             self.store.identity.stage_seen_up_to(batch, self.store.messages.dispatched_up_to)  # type: ignore[arg-type]
 
-    # -- as server.administration
+    # -- as server.admin.administration
 
     def list_queues(self) -> None:
         """Whoever goes through all queues has their maxima stored first, which otherwise wait for a flush."""

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from server.delivery.inflight import InFlight, InFlightTable
+from server.delivery.state.inflight import InFlight, InFlightTable
 from store.clock import ManualClock
 from store.disk import PosixDisk
 from store.in_flight_key import subscription_prefix

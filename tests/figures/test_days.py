@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from server.figures.days import DayTotals, Moved
+from server.admin.figures.days import DayTotals, Moved
 from store.clock import ManualClock
 
 HOUR_S = 3_600

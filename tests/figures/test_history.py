@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.figures.history import History, Series
+from server.admin.figures.history import History, Series
 from store.errors import Invalid
 
 SERIES = (Series("sent", "messages/s"), Series("lag", "seconds"))

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kv.memory import MemoryEngine
-from server.figures import names as names_module
-from server.figures.name_counts import NameCounts
-from server.figures.names import NamePage, NameSearch
-from server.pacing import Pace
+from server.admin.pages import names as names_module
+from server.admin.pages.names import NamePage, NameSearch
+from server.observability.name_counts import NameCounts
+from server.tasks.pacing import Pace
 from store.clock import ManualClock
 from store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
 from store.metadata.rows import NamesFound

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from server.figures.rates import RecentRates
-from server.traffic import Traffic
+from server.counters.rates import RecentRates
+from server.counters.traffic import Traffic
 from store.clock import ManualClock
 from store.message import Appended
 from store.offsets import PhysicalOffset, QueueOffset

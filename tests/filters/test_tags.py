@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.browsing.wish import EVERYTHING, MessageWish
+from server.admin.browsing.wish import EVERYTHING, MessageWish
 from server.filters import TagFilter
-from server.java_text import is_blank, trimmed
+from server.filters.java_text import is_blank, trimmed
 from store.record import java_hash
 
 JAVA_WHITE_SPACE = {

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from server.front import Call, FrontFigures, FrontLimits, GrpcStatus, Method
-from server.front.h2 import frames
 from server.front.h2.call import Client, H2Call
 from server.front.h2.connection import Connection
-from server.front.h2.frames import FRAME_HEAD, FRAME_HEAD_SIZE, PREFACE, U32, Flag, FrameType
-from server.front.h2.grpc_messages import with_prefix
-from server.front.h2.header_blocks import encode_fields
-from server.front.h2.scanning import ScannerMaker
+from server.front.h2.protocol import frames
+from server.front.h2.protocol.frames import FRAME_HEAD, FRAME_HEAD_SIZE, PREFACE, U32, Flag, FrameType
+from server.front.h2.protocol.grpc_messages import with_prefix
+from server.front.h2.protocol.header_blocks import encode_fields
+from server.front.h2.protocol.scanner import ScannerMaker
 from server.front.h2.switchboard import Switchboard
 
 ECHO: Final = "/test.Service/Echo"

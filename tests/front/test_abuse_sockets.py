@@ -14,10 +14,12 @@ from typing import Final
 import pytest
 
 from server.front import Front, FrontLimits, Method, make_front
-from server.front.h2 import adapter, allowance, door, frames, front, patience, switchboard
-from server.front.h2.frames import ErrorCode, Setting
+from server.front.h2 import adapter, door, front, patience, switchboard
 from server.front.h2.greeting import HTTP_1_ANSWER
-from server.front.h2.grpc_messages import with_prefix
+from server.front.h2.limits import allowance
+from server.front.h2.protocol import frames
+from server.front.h2.protocol.frames import ErrorCode, Setting
+from server.front.h2.protocol.grpc_messages import with_prefix
 from tests.certificates import Tls, make_tls
 from tests.contracts.front_client import run, soon
 from tests.front.engine import (

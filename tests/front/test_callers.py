@@ -11,7 +11,7 @@ import pytest
 
 from server.front.h2 import callers
 from server.front.h2.callers import Callers
-from server.front.h2.turns import FRAMES_PER_TURN, Turns
+from server.front.h2.limits.turns import FRAMES_PER_TURN, Turns
 from tests.contracts.front_client import soon
 from tests.front.test_turns import Passes, Talker
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from server.front.h2.greeting import HTTP_1_ANSWER
-from server.front.h2.states import State
+from server.front.h2.protocol.states import State
 from tests.front.cases import CASES, REFUSED, SOUND, Case
 from tests.front.engine import GREETING, NOTHING, Engine, call, ended_by, frames_of, resets, statuses
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.front.h2.frames import FRAME_SIZE_MAX
-from server.front.h2.grpc_messages import (
+from server.front.h2.protocol.frames import FRAME_SIZE_MAX
+from server.front.h2.protocol.grpc_messages import (
     MESSAGE_PREFIX,
     BadMessage,
     pack_messages,
@@ -25,8 +25,8 @@ from server.front.h2.grpc_messages import (
     trailers,
     with_prefix,
 )
-from server.front.h2.header_blocks import split_block
-from server.front.h2.message_reader import MessageReader
+from server.front.h2.protocol.header_blocks import split_block
+from server.front.h2.protocol.message_reader import MessageReader
 from server.front.status import GrpcStatus
 
 SIZE_MAX: Final = 10_000

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from server.front import Call, FrontLimits, Method
-from server.front.h2 import frames
 from server.front.h2.call import Client
 from server.front.h2.connection import Connection
-from server.front.h2.frames import ErrorCode, Flag, FrameType, Setting
-from server.front.h2.grpc_messages import MESSAGE_PREFIX, UNPACKED_FREE, UNPACKED_RATIO_MAX, with_prefix
-from server.front.h2.header_blocks import encode_fields
-from server.front.h2.incoming import MESSAGES_IN_ALL, MESSAGES_PER_ADDRESS, MESSAGES_PER_CONNECTION
-from server.front.h2.scanning import ScannerMaker
+from server.front.h2.limits.incoming import MESSAGES_IN_ALL, MESSAGES_PER_ADDRESS, MESSAGES_PER_CONNECTION
+from server.front.h2.protocol import frames
+from server.front.h2.protocol.frames import ErrorCode, Flag, FrameType, Setting
+from server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX, UNPACKED_FREE, UNPACKED_RATIO_MAX, with_prefix
+from server.front.h2.protocol.header_blocks import encode_fields
+from server.front.h2.protocol.scanner import ScannerMaker
 from server.front.h2.sending import WAITING_CALL_SIZE
 from server.front.h2.switchboard import REFUSALS_MAX
 from server.front.status import GrpcStatus
@@ -235,7 +235,7 @@ def test_who_is_known_is_asked_once_and_its_request_awaited(engine: Engine, door
 
 
 def test_nothing_is_unpacked_for_a_stranger(engine: Engine, door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.front.h2.message_reader.plain_body", lambda *_: pytest.fail("unpacked"))
+    monkeypatch.setattr("server.front.h2.protocol.message_reader.plain_body", lambda *_: pytest.fail("unpacked"))
     packed = gzip.compress(bytes(10_000))
     engine.receive(
         headers(1, extra=((b"grpc-encoding", b"gzip"),))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from server.front import Call, FrontFigures, FrontLimits, Method
-from server.front.h2 import frames
 from server.front.h2.call import Client
 from server.front.h2.connection import Connection
-from server.front.h2.frames import ErrorCode, Flag, FrameType, PeerError, Setting
-from server.front.h2.grpc_messages import with_prefix
-from server.front.h2.header_blocks import encode_fields
 from server.front.h2.patience import GREETING_S, IDLE_S, PROBE_AFTER_S, PROBE_ANSWER_S, STALL_S, Patience
-from server.front.h2.states import State
+from server.front.h2.protocol import frames
+from server.front.h2.protocol.frames import ErrorCode, Flag, FrameType, PeerError, Setting
+from server.front.h2.protocol.grpc_messages import with_prefix
+from server.front.h2.protocol.header_blocks import encode_fields
+from server.front.h2.protocol.states import State
 from server.front.h2.switchboard import Switchboard
 
 GREETING = frames.PREFACE + frames.settings({})

@@ -8,8 +8,8 @@ from struct import pack
 import pytest
 from isal.isal_zlib import crc32
 
+from server.delivery.handle_key import HandleKey
 from server.errors import InvalidRecallHandle, InvalidTransactionId
-from server.handle_key import HandleKey
 from server.held.recall_handle import RecallHandle
 from server.held.transaction_id import decode_transaction_id, encode_transaction_id
 from store.offsets import PhysicalOffset

@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.health import HealthState
-from server.metrics import watch, watch_certificates, watch_health
-from server.process_figures import ProcessFigures, RecoveryFigures
-from server.process_metrics import process_figures, recovery_figures, watch_python
+from server.observability.metrics.instruments import watch, watch_certificates, watch_health
+from server.process.health import HealthState
+from server.process.process_figures import ProcessFigures, RecoveryFigures
+from server.process.process_metrics import process_figures, recovery_figures, watch_python
 from store.clock import SystemClock
 from store.metadata import TopicType
 from store.progress import Progress

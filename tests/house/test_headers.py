@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 
 from server.front.caller import LOGGED_HEADERS
+from server.observability.tracing import TRACEPARENT
 from server.rpc.context import HEADERS
 from server.security.signature import AUTHORIZATION, DATE
-from server.tracing import TRACEPARENT
 from tests.house.source import name, production_files
 
 ASKED = {
@@ -38,6 +38,6 @@ def test_nobody_asks_for_all_headers() -> None:
     askers = {
         name(path)
         for path in production_files()
-        if name(path).startswith("server/rpc/") and "call.metadata()" in path.read_text()
+        if name(path).startswith(("server/rpc/", "server/admin_port/")) and "call.metadata()" in path.read_text()
     }
     assert askers == {"server/rpc/traced.py"}

@@ -17,11 +17,11 @@ from tests.house.source import ROOT, production_files
 
 PACKAGES: Final = ("kv", "server", "store")
 ALLOWED: Final = {
-    ("server/loop_threads.py", "failure"): "handed to the loop in the same breath",
-    ("server/supervision.py", "self._failure.__cause__"): "the broker ends with it",
-    ("server/supervision.py", "self._failure"): "the broker ends with it",
+    ("server/tasks/loop_threads.py", "failure"): "handed to the loop in the same breath",
+    ("server/tasks/supervision.py", "self._failure.__cause__"): "the broker ends with it",
+    ("server/tasks/supervision.py", "self._failure"): "the broker ends with it",
     ("store/commitlog/poison.py", "self._cause"): "the first of its log, and the last",
-    ("server/cluster/exchange.py", "outcome"): "the broker ends with it",
+    ("server/cluster/replication/exchange.py", "outcome"): "the broker ends with it",
 }
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from server.front.figures import FRONT_LIMITS
-from server.limits import EDGE_LIMITS
+from server.rpc.limits import EDGE_LIMITS
 from tests.house.source import production_files
 
 DOCS = Path(__file__).parents[2] / "docs" / "limits.md"

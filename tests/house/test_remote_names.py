@@ -12,7 +12,7 @@ from pydantic import ByteSize
 
 from server._generated.apache.rocketmq.v2 import admin_pb2, definition_pb2
 from server._generated.quarry.admin import v1
-from server.live_settings import live_fields
+from server.settings.live_settings import live_fields
 
 WHAT_TEXTS_NAME: Final = {
     "name": "a topic, a group or a backup that there is, or a topic or group that shall be: checked names",

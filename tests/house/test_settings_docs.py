@@ -1,4 +1,4 @@
-"""`docs/settings.md` says what `server/setting_sections` says: every key, default and meaning, and nothing else."""
+"""`docs/settings.md` says what `server/settings/sections` says: every key, default and meaning, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ByteSize
 
-from server.live_settings import live_fields
-from server.settings import BrokerSettings
+from server.settings.broker_settings import BrokerSettings
+from server.settings.live_settings import live_fields
 from tests.house.source import name, production_files, tree
 
 DOCS = Path(__file__).parents[2] / "docs" / "settings.md"

@@ -50,12 +50,12 @@ OS_FUNCTIONS: Final = {"getpid", "getppid", "environ", "cpu_count", "path", "dup
 """What is used of `os` outside store/disk: nothing that touches files."""
 
 READS_CONFIGURATION: Final = {
-    "server/settings.py",
+    "server/settings/broker_settings.py",
     "server/front/tls.py",
-    "server/certificates.py",
-    "server/figures/process.py",  # /proc
-    "server/http.py",  # the token of the metrics
-    "server/consoling.py",  # sockets that killed brokers left behind
+    "server/process/certificates.py",
+    "server/process/system.py",  # /proc
+    "server/process/http.py",  # the token of the metrics
+    "server/admin_port/console/build.py",  # sockets that killed brokers left behind
     "server/console/static_files.py",  # the pages, which come with the program
     "store/security/sealing.py",  # the key lies outside of the store
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.health import LOOP_STALL_S, HealthState, Phase
+from server.process.health import LOOP_STALL_S, HealthState, Phase
 from store.clock import ManualClock
 
 

@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from server.health import LOOP_STALL_S, HealthState
-from server.http import CONNECTION_S, CONNECTIONS_MAX, REQUEST_SIZE_MAX, HttpEndpoint
-from server.metrics import watch_health
+from server.observability.metrics.instruments import watch_health
+from server.process.health import LOOP_STALL_S, HealthState
+from server.process.http import CONNECTION_S, CONNECTIONS_MAX, REQUEST_SIZE_MAX, HttpEndpoint
 from store.clock import ManualClock
 
 

@@ -14,9 +14,9 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from server.front import LiveTls
-from server.health import HealthState
-from server.http import CONNECTION_S, CONNECTIONS_MAX, HttpEndpoint, TokenFile
-from server.metrics import watch_health
+from server.observability.metrics.instruments import watch_health
+from server.process.health import HealthState
+from server.process.http import CONNECTION_S, CONNECTIONS_MAX, HttpEndpoint, TokenFile
 from store.clock import ManualClock
 from store.errors import Invalid
 from tests.certificates import Tls, make_tls

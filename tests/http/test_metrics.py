@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from server.metrics import ServerMetrics
-from server.rocksdb_metrics import OF_CAUSE, OF_DATABASE, OF_FAMILY, OF_LEVEL
+from server.observability.metrics.instruments import ServerMetrics
+from server.observability.metrics.rocksdb import OF_CAUSE, OF_DATABASE, OF_FAMILY, OF_LEVEL
 from store.state_engine import open_state_engine
 
 

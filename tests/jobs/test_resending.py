@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.admin.jobs.resending import SENT_AT_ONCE, MessageResendWork, Outcomes
 from server.delivery import StateWriter
 from server.jobs import JobKind, Jobs, MessageResend
 from server.jobs import jobs as jobs_module
-from server.jobs.resending import SENT_AT_ONCE, MessageResendWork, Outcomes
 from store.clock import ManualClock
 from store.errors import Invalid, Unavailable
 from store.jobs import Job, JobState, JobTable

@@ -12,24 +12,24 @@ from typing import Any, Final, TypeVar
 from prometheus_client.core import Metric
 
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from server.administration import Administration, BrokerFacts, QueueReset
-from server.consumer_lag import ConsumerLag, PairLag
-from server.copying import Copies
-from server.dead_letter_box import DeadLetterBox
-from server.dead_letters import DeadLetterStore
+from server.admin.administration import Administration, BrokerFacts, QueueReset
+from server.admin.dead_letter_box import DeadLetterBox
+from server.admin_port.official.edge import Names
+from server.admin_port.official.lag import LagCalls
+from server.append.copies import Copies
+from server.append.group_commit import Stored
 from server.delivery import Delivered, Delivery, DeliverySettings, InFlightTable, ReceiveRequest, StateWriter
+from server.delivery.dead_letters import DeadLetterStore
 from server.delivery.model import ResetTarget
 from server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
 from server.errors import InvalidReceiptHandle
-from server.group_commit import Stored
-from server.group_progress import GroupProgress
 from server.held import DelayedDelivery
+from server.lag.consumer_lag import ConsumerLag, PairLag
+from server.lag.group_progress import GroupProgress
 from server.lite.starts import Start, offset_of
 from server.lite.subscriptions import Asking, LiteSubscriptions
-from server.pacing import Pace, Pacing
-from server.rocketmq_metrics import Families, lag_figures
-from server.rpc.admin_port.official.edge import Names
-from server.rpc.admin_port.official.lag import LagCalls
+from server.observability.metrics.rocketmq import Families, lag_figures
+from server.tasks.pacing import Pace, Pacing
 from store.message import Appended, Message
 from store.metadata import Topic
 from store.metadata.lite import LiteGroup

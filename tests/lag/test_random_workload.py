@@ -16,12 +16,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from server import group_progress
-from server.consumer_lag import ConsumerLag, GroupTopic
+from server.counters.running_count import RunningCount
 from server.delivery.deliveries import Deliveries
-from server.group_progress import GroupProgress, QueueStand
+from server.lag import group_progress
+from server.lag.consumer_lag import ConsumerLag, GroupTopic
+from server.lag.group_progress import GroupProgress, QueueStand
 from server.lite.wanted import WantedLiteTopics
-from server.running_count import RunningCount
 from server.wire.status import Refused
 from store.metadata import Topic
 from store.offsets import QueueId, QueueOffset

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from server.administration import TopicChange
-from server.lite_topics.lite_topics import LiteTopics
+from server.admin.administration import TopicChange
+from server.lite.lite_topics import LiteTopics
 from store.message import Message
 from store.metadata import TopicType
 from store.metadata.lite import light_queue_name, light_queue_prefix

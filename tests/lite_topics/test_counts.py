@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from kv.memory import MemoryEngine
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.errors import LiteTopicsFull
-from server.limits import LimitsMet
-from server.lite_topics import counts
-from server.lite_topics.counts import LiteTopicCounts
+from server.lite import counts
+from server.lite.counts import LiteTopicCounts
+from server.rpc.limits import LimitsMet
 from server.wire.status import code_of
 from store.consumequeue import LightQueueStep, LiteParentsStep, RocksConsumeQueues, light_queues, names
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY

@@ -1,4 +1,4 @@
-"""Lite topics go when their last message is too old, on a whole broker (server/lite_topics/expiry.py)."""
+"""Lite topics go when their last message is too old, on a whole broker (server/lite/expiry.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from kv import EngineFull
-from server.administration import TopicChange
+from server.admin.administration import TopicChange
 from server.delivery import ReceiveRequest
 from server.delivery.model import Delivered
 from server.errors import InvalidReceiptHandle

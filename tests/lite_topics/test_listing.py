@@ -9,8 +9,8 @@ import pytest
 
 from server._generated.quarry.admin.v1 import lite_topics_pb2 as pb
 from server._generated.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
-from server.lite_topics import listing
-from server.rpc.admin_port.access import admin_needs
+from server.admin_port.calls.access import admin_needs
+from server.lite import listing
 from store.consumequeue import names
 from store.metadata import Group
 from store.metadata.lite import light_queue_name

@@ -1,4 +1,4 @@
-"""Lite topics go while messages come, many at a time, and with their topic (server/lite_topics/removal.py)."""
+"""Lite topics go while messages come, many at a time, and with their topic (server/lite/removal.py)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from server import removal_steps
-from server.lite_topics.expiry import LiteTopicExpiry
+from server.lite.expiry import LiteTopicExpiry
+from server.tasks import removal_steps
 from store.consumequeue import names
 from store.metadata.lite import light_queue_name
 from store.offsets import QueueId, QueueOffset

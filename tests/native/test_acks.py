@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.delivery.handle_key import HandleKey
 from server.delivery.receipt_handle import ReceiptHandle, encode_all
-from server.handle_key import HandleKey
 from server.wire.status import fill_ok
 from server.wire.text_sizes import SHORT_MAX
 from store.native import NATIVE, Native, PlainAck

@@ -10,8 +10,8 @@ from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 
 from server.front import FrontLimits
-from server.front.h2.frames import FRAME_HEAD, FRAME_HEAD_SIZE, PREFACE
-from server.front.h2.scanning import Found, Scanner
+from server.front.h2.protocol.frames import FRAME_HEAD, FRAME_HEAD_SIZE, PREFACE
+from server.front.h2.protocol.scanner import Found, Scanner
 from store.native import NATIVE
 from tests.front.engine import BIDI, ECHO, GREETING, KEEP, NOTHING, RAISE, STREAM, Engine, call, data, headers
 from tests.front.fuzz import sequence, split

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.delivery import Delivered
-from server.rpc.receive_answers import UNUSUAL_PROPERTIES, message_items
-from server.wire.reserved import RESERVED_PROPERTIES
+from server.property_names import RESERVED_PROPERTIES
+from server.rpc.receives.receive_answers import UNUSUAL_PROPERTIES, message_items
 from store.message import Host
 from store.native import NATIVE, Native
 from store.offsets import PhysicalOffset, QueueOffset

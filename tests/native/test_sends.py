@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.rpc.plain_sends import make_reader
+from server.property_names import RESERVED_PREFIX, RESERVED_PROPERTIES
+from server.rpc.sends.plain_sends import make_reader
 from server.wire.limits import (
     BORN_HOST_SIZE_MAX,
     DEFAULT_LIMITS,
@@ -22,7 +23,6 @@ from server.wire.limits import (
     WireLimits,
 )
 from server.wire.messages import NO_HOST, to_message
-from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.status import fill_ok
 from server.wire.validate import CheckedMessage, check_send
 from store.errors import Invalid

@@ -12,13 +12,13 @@ from prometheus_client import CollectorRegistry
 
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.broker import Broker
-from server.certificates import Certificates
 from server.front import Call
-from server.health import HealthState
-from server.loop_threads import LoopThreads
 from server.main import FLUSH_THREADS
-from server.settings import BrokerSettings
-from server.supervision import Supervisor
+from server.process.certificates import Certificates
+from server.process.health import HealthState
+from server.settings.broker_settings import BrokerSettings
+from server.tasks.loop_threads import LoopThreads
+from server.tasks.supervision import Supervisor
 from store.clock import ManualClock
 from store.consumequeue import ConsumeQueueEntry
 from store.disk import PosixDisk

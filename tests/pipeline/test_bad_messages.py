@@ -29,7 +29,7 @@ from pipeline.stats import Wanted as Counted
 from pipeline.stats import as_document, report_html, statistics, summary_lines
 from pipeline.verify import verify
 from pipeline.wanted import Wanted
-from server.wire.reserved import BORN_TIMESTAMP
+from server.property_names import BORN_TIMESTAMP
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.message import Message

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import EqualTo
 from kv import KeyValueEngine
 from kv.memory import MemoryEngine
 from pipeline.source.positions import Position, joined
-from server.delivery.inflight import InFlight, InFlightTable
+from server.delivery.state.inflight import InFlight, InFlightTable
 from store.disk import PosixDisk
 from store.errors import StoreDamaged, StoreLocked
 from store.in_flight_key import ROWS, parse_key, subscription_prefix

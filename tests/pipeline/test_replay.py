@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pipeline.replay import REPLAYED_FROM, REPLAYED_ID, Target, replay
 from pipeline.replay.job import stored_bodies
 from pipeline.wanted import Wanted
-from server.wire.reserved import RESERVED_PROPERTIES
+from server.property_names import RESERVED_PROPERTIES
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.record.compressed_bodies import plain_body

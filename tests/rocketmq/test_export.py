@@ -13,7 +13,7 @@ import pytest
 
 from kv import KeyValueEngine
 from kv.memory import MemoryEngine
-from server.delivery.inflight import InFlight, InFlightTable
+from server.delivery.state.inflight import InFlight, InFlightTable
 from store.disk import PosixDisk
 from store.errors import StoreUnusable
 from store.in_flight_key import subscription_prefix

@@ -10,16 +10,16 @@ from kv.memory import MemoryEngine
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.clients import ClientRegistry, ClientSettings
-from server.cluster.members import Members
+from server.cluster.membership.members import Members
 from server.faults import FaultLog
 from server.front import Call, GrpcStatus, Method
 from server.metadata import AutoCreation, Directory
 from server.routing import Address, BrokerIdentity
+from server.rpc.clients.session import SessionService
+from server.rpc.clients.telemetry import TelemetryService
 from server.rpc.context import Edge
 from server.rpc.methods import messaging_methods
-from server.rpc.route import RouteService
-from server.rpc.session import SessionService
-from server.rpc.telemetry import TelemetryService
+from server.rpc.routes.routes import RouteService
 from server.wire.limits import DEFAULT_LIMITS
 from store.clock import ManualClock
 from store.metadata import Group, GroupTable, Topic, TopicTable, TopicType

@@ -10,7 +10,7 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.metadata import AutoCreation
 from server.routing import Address, RouteQueue, route_queues
-from server.rpc.route_answers import BYTES_MAX, RouteAnswers
+from server.rpc.routes.route_answers import BYTES_MAX, RouteAnswers
 from store.metadata import Permission, Topic, TopicType
 from tests.rpc.broker import Broker, consumer, producer, resource
 
@@ -242,7 +242,7 @@ def test_a_route_of_many_queues_is_made_once_for_as_long_as_its_topic_stays(
         made.append(topic.name)
         return route_queues(topic)
 
-    monkeypatch.setattr("server.rpc.route.route_queues", counted)
+    monkeypatch.setattr("server.rpc.routes.routes.route_queues", counted)
     topic = broker.add_topic("orders", read=8_192, write=8_192)
     first = route(broker, "orders")
     assert [queue.id for queue in first.message_queues] == list(range(8_192))

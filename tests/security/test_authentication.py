@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from server.errors import TooManyFailures, Unauthenticated
-from server.security.access import source_of
 from server.security.admin_authentication import SHARE_MAX, SMALL_SHARE_MAX, AdminAuthenticator, AdminCall
 from server.security.authentication import Authenticator
 from server.security.credentials import Credentials, How, Identity
 from server.security.failures import CALLERS_MAX, SOURCE_FACTOR, FailureLimit
 from server.security.freshness import Freshness
 from server.security.signature import signed_admin_headers, signed_messaging_headers
+from server.security.terms import source_of
 from store.clock import ManualClock
 from store.security.model import UserKind
 from store.security.subjects import subject_of

@@ -6,9 +6,9 @@ import pytest
 
 from server.delivery.retry_topics import RetryOwners
 from server.errors import PermissionDenied
-from server.security.access import Access
 from server.security.authorization import Authorizer, Need
 from server.security.credentials import How, Identity
+from server.security.terms import Access
 from store.security.model import Action, Decision, ResourceKind, UserKind
 from store.security.policies import decide
 from tests.security.users import Counted, MemoryPolicies, MemoryUsers, rule, user

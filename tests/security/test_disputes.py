@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from server.securing import CertificateDisputes
+from server.security.build import CertificateDisputes
 from store.security.model import Secret, User
 from tests.shared.members import SECRET, gathered, member
 

@@ -20,7 +20,7 @@ def rule(resource: str, *actions: Action, decision: Decision = Decision.ALLOW) -
 
 
 class MemoryUsers:
-    """Implements `server.security.access.Users`."""
+    """Implements `server.security.terms.Users`."""
 
     def __init__(self, *users: User) -> None:
         self._users = {each.name: each for each in users}
@@ -43,7 +43,7 @@ class MemoryUsers:
 
 
 class MemoryPolicies:
-    """Implements `server.security.access.Policies`."""
+    """Implements `server.security.terms.Policies`."""
 
     def __init__(self) -> None:
         self._policies: dict[str, Policy] = {}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from kv import EngineFull, WriteBatch
 from kv.memory import MemoryEngine
-from server.group_commit import GroupCommit, Stored
-from server.loop_threads import LoopThreads
+from server.append.group_commit import GroupCommit, Stored
+from server.tasks.loop_threads import LoopThreads
 from store.clock import ManualClock
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from store.disk.posix import PosixDisk

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from server.backup_points import LEASE_S, POINTS_MAX, BackupPoints, Engines
+from server.maintenance.backup_points import LEASE_S, POINTS_MAX, BackupPoints, Engines
 from store.backup import plan_live, write_backup
 from store.clock import ManualClock
 from store.disk import PosixCopyingDisk

@@ -11,10 +11,10 @@ import trustme
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from server import certificates as certificates_module
-from server.certificates import Certificates, TlsPorts
 from server.front import LiveTls, TlsFiles
-from server.metrics import watch_certificates
+from server.observability.metrics.instruments import watch_certificates
+from server.process import certificates as certificates_module
+from server.process.certificates import Certificates, TlsPorts
 from store.clock import ManualClock
 from store.errors import Invalid
 from tests.certificates import make_tls

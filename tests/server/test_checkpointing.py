@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kv import EngineCorrupt, EngineFull, KvError
-from server.checkpointing import CheckpointKeeper
+from server.maintenance.checkpoints import CheckpointKeeper
 
 
 def run_until(save: Callable[[int], None], saves: int) -> tuple[list[Exception], list[str]]:

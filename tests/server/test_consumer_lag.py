@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pytest
 
 from kv import EngineCorrupt, EngineFull
-from server import consumer_lag
-from server.consumer_lag import ConsumerLag, GroupTopic, LagTotals, PairLag
+from server.counters.top_counts import OTHER
 from server.delivery import retry_topic_name
 from server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
-from server.rocketmq_metrics import Families, lag_figures
-from server.top_counts import OTHER
+from server.lag import consumer_lag
+from server.lag.consumer_lag import ConsumerLag, GroupTopic, LagTotals, PairLag
+from server.observability.metrics.rocketmq import Families, lag_figures
 from store.metadata import ConsumerOffsetTable
 from store.metadata.lite import light_queue_name
 from store.offsets import QueueBounds, QueueId, QueueOffset

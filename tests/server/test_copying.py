@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from server.copying import SIZE_MAX, Copies, fitted, is_final
-from server.group_commit import Stored
+from server.append.copies import SIZE_MAX, Copies, fitted, is_final
+from server.append.group_commit import Stored
 from server.held.copies import carried_over, delivered, held_until, recall
-from server.held_metrics import HeldMetrics
+from server.observability.metrics.held import HeldMetrics
 from store.errors import Busy, DiskRefused, Invalid, MessageTooLarge, StorePoisoned
 from store.held.topics import DELIVER_AT_MS, DEQUEUED_MS, ROLL_TIMES, TIMER_TOPIC
 from store.message import Message, MessageCopy

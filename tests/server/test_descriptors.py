@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from kv import EngineStarved
-from server.descriptors import CONNECTIONS_MIN, DescriptorPlan, DescriptorWatch
-from server.loop_threads import LoopThreads
+from server.process.descriptors import CONNECTIONS_MIN, DescriptorPlan, DescriptorWatch
+from server.tasks.loop_threads import LoopThreads
 from store.errors import DiskRefused, Invalid
 from store.settings import Durability
 from tests.server.committing import Bench, run

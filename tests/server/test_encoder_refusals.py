@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server.loop_threads import LoopThreads
+from server.tasks.loop_threads import LoopThreads
 from store import message_store, rounds
 from store.errors import StorePoisoned
 from store.message import DispatchRequest

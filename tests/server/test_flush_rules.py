@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from server.loop_threads import LoopThreads
+from server.tasks.loop_threads import LoopThreads
 from store.errors import DiskRefused
 from store.settings import Durability
 from tests.server.committing import Bench, run

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from server.figures.process import own_bytes
-from server.garbage import (
+from server.process.garbage import (
     ALL_INTERVAL_S,
     GROWN_LEAST,
     GROWN_LEAST_BYTES,
     GROWTH_LOOKED_AT_S,
     GarbageSearch,
 )
+from server.process.system import own_bytes
 from store.clock import ManualClock
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from kv import EngineCorrupt, EngineFull, Family
 from kv.memory import MemoryEngine
-from server import group_commit
-from server.loop_threads import LoopThreads
+from server.append import group_commit
+from server.tasks.loop_threads import LoopThreads
 from store.consumequeue.rocks_layout import OFFSET_FAMILY
 from store.errors import DiskRefused, Invalid, StorePoisoned
 from store.offsets import PhysicalOffset, QueueId, QueueOffset

@@ -8,16 +8,16 @@ import pytest
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.copying import fitted
-from server.dead_letter_box import _copy
-from server.dead_letters import _dead_letter
+from server.admin.dead_letter_box import _copy
+from server.admin_port.messages.resending import new_message
+from server.append.copies import fitted
+from server.delivery.dead_letters import _dead_letter
 from server.held.copies import carried_over, committed, delivered, given_up, half_of, held_until, recall
-from server.rpc.resending import new_message
-from server.setting_sections.limits import LimitsSection
+from server.property_names import RESERVED_PROPERTIES
+from server.settings.sections.limits import LimitsSection
 from server.wire.limits import DEFAULT_LIMITS, WireLimits
 from server.wire.messages import to_message
 from server.wire.property_room import ADDED_LATER, ROOM_FOR_LATER, ROOM_FOR_SENDERS
-from server.wire.reserved import RESERVED_PROPERTIES
 from server.wire.status import Refused
 from server.wire.validate import check_send
 from store.clock import ManualClock

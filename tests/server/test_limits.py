@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.errors import OverLimit
-from server.limits import RATES_KEPT_MAX, HeldSizes, LimitsMet, RequestRates
+from server.rpc.limits import RATES_KEPT_MAX, HeldSizes, LimitsMet, RequestRates
 from store.clock import ManualClock
 from store.errors import Busy
 

@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 
 from kv.memory import MemoryEngine
 from server.errors import NoSuchSetting
-from server.live_settings import ROW, LiveSettings, live_fields
-from server.settings import BrokerSettings, SettingsInvalid, load_settings
+from server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
+from server.settings.live_settings import ROW, LiveSettings, live_fields
 from store.state import FAMILIES, META
 
 

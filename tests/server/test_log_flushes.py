@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from server.log_flushes import LogFlushes
-from server.loop_threads import LoopThreads
+from server.append.log_flushes import LogFlushes
+from server.tasks.loop_threads import LoopThreads
 from store.errors import StorePoisoned
 from store.message import Appended
 from store.native import Native

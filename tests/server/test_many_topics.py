@@ -54,12 +54,12 @@ def shrink_caches(broker: RunningBroker, patch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_does_not_grow_with_topics_and_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.queue_choice.TOPICS_REMEMBERED", CACHED)
+    monkeypatch.setattr("server.append.queue_choice.TOPICS_REMEMBERED", CACHED)
     monkeypatch.setattr("store.metadata.offsets.INDEXED_MAX", CACHED)
-    monkeypatch.setattr("server.rpc.route_answers.QUEUES_MIN", 1)
-    monkeypatch.setattr("server.rpc.route.QUEUES_MIN", 1)
-    monkeypatch.setattr("server.rpc.route_answers.BYTES_MAX", 16 << 10)
-    monkeypatch.setattr("server.top_counts.CANDIDATES_PER_ROW", 1)
+    monkeypatch.setattr("server.rpc.routes.route_answers.QUEUES_MIN", 1)
+    monkeypatch.setattr("server.rpc.routes.routes.QUEUES_MIN", 1)
+    monkeypatch.setattr("server.rpc.routes.route_answers.BYTES_MAX", 16 << 10)
+    monkeypatch.setattr("server.counters.top_counts.CANDIDATES_PER_ROW", 1)
     few_series = {"top_topics": CACHED, "top_groups": CACHED}
 
     async def test() -> None:

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from server.group_progress import NOTHING, Accumulation, Budget
-from server.pacing import PAUSES_PER_STEP, STEP_S, TURNS, Pacing
-from server.throughput import Rates, Throughput
-from server.traffic import Traffic
+from server.counters.throughput import Rates, Throughput
+from server.counters.traffic import Traffic
+from server.lag.group_progress import NOTHING, Accumulation, Budget
+from server.tasks.pacing import PAUSES_PER_STEP, STEP_S, TURNS, Pacing
 from store.clock import ManualClock
 from store.errors import Invalid
 from store.message import Appended
@@ -31,7 +31,7 @@ def test_long_work_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) 
                 await pace.pause()
                 await pace.pause()
 
-    monkeypatch.setattr("server.pacing.asyncio.sleep", sleep)
+    monkeypatch.setattr("server.tasks.pacing.asyncio.sleep", sleep)
     asyncio.run(test())
     assert slept == [pytest.approx(PAUSES_PER_STEP * STEP_S)] * 3
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from server.process_figures import ProcessFigures, RecoveryFigures
+from server.process.process_figures import ProcessFigures, RecoveryFigures
 from store.clock import ManualClock, SystemClock
 from store.progress import Progress
 

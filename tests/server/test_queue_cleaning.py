@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kv import EngineFull, KeyRange
-from server.queue_cleaning import CleaningSettings, QueueCleaning
+from server.maintenance.queue_cleanup import CleaningSettings, QueueCleaning
 from store.clock import SystemClock
 from store.consumequeue.rocks_layout import UNIT, UNITS_FAMILY
 from store.disk import PosixDisk

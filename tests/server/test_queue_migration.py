@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from server.queue_migration import OnlineMigration
+from server.maintenance.queue_migration import OnlineMigration
 from store.clock import SystemClock
 from store.errors import Busy, Forbidden
 from store.offsets import QueueOffset
@@ -133,7 +133,7 @@ def test_differences_are_told_and_the_phase_stays(tmp_path: Path) -> None:
 def test_a_flush_that_does_not_get_through_holds_the_backfill_up_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.queue_migration.RETRY_S", 0.01)
+    monkeypatch.setattr("server.maintenance.queue_migration.RETRY_S", 0.01)
 
     async def test() -> None:
         async with running(tmp_path) as bench:

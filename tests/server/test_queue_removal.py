@@ -1,4 +1,4 @@
-"""Queues that nobody can use any more go by themselves, on a whole broker (server/queue_removal.py)."""
+"""Queues that nobody can use any more go by themselves, on a whole broker (server/maintenance/queue_removal.py)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 import structlog
 
 from kv import EngineFull, KvError
-from server import queue_removal, removal_steps
-from server.queue_removal import QueueRemoval
+from server.maintenance import queue_removal
+from server.maintenance.queue_removal import QueueRemoval
+from server.tasks import removal_steps
 from store.offsets import QueueId, QueueOffset
 from store.queue_phase import QueueMode
 from tests.conformance.broker import RunningBroker, run, running_broker, until

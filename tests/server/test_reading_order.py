@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from server.cluster.reading_order import ReadingOrder
 from server.errors import OrderWouldBreak
-from server.pacing import Pace
-from server.reading_order import ReadingOrder
+from server.tasks.pacing import Pace
 from store.clock import ManualClock
 from store.metadata import Group, Topic, TopicType
 from store.offsets import QueueBounds, QueueId, QueueOffset

@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 
 from kv import EngineFull
 from kv.memory import MemoryEngine
-from server.group_commit import GroupCommit
-from server.loop_threads import LoopThreads
-from server.retention import Retention, RetentionTimes
+from server.append.group_commit import GroupCommit
+from server.maintenance.retention import Retention, RetentionTimes
+from server.tasks.loop_threads import LoopThreads
 from store.disk import DiskSpace
 from store.errors import DiskRefused
 from store.expiry import Cause, ExpirySettings

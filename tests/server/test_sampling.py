@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.running_count import RunningCount
-from server.sampling import PAUSES_PER_STEP, PAUSES_WHILE_BUSY, STEP_S, Sampling
+from server.counters.running_count import RunningCount
+from server.observability.samples import PAUSES_PER_STEP, PAUSES_WHILE_BUSY, STEP_S, Sampling
 from store.clock import ManualClock, SystemClock
 from store.errors import StoreDamaged
 

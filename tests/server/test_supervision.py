@@ -11,11 +11,11 @@ import structlog
 from server import broker, main
 from server.clients import ClientRegistry
 from server.errors import BrokerFailed
-from server.health import HealthState, Phase
-from server.logs import Repeats
-from server.settings import BrokerSettings
-from server.stopping import Stop
-from server.supervision import Supervisor
+from server.observability.logs import Repeats
+from server.process.health import HealthState, Phase
+from server.process.stop import Stop
+from server.settings.broker_settings import BrokerSettings
+from server.tasks.supervision import Supervisor
 from store.clock import SystemClock
 
 

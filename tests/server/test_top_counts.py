@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.top_counts import CANDIDATES_PER_ROW, OTHER, TopCounts
+from server.counters.top_counts import CANDIDATES_PER_ROW, OTHER, TopCounts
 
 
 class Key(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.verification import OnlineVerification
+from server.maintenance.verification import OnlineVerification
 from store.clock import ManualClock
 from store.errors import Busy, Invalid
 from store.verify.verdicts import VERDICTS_KEPT, Verdict, Verdicts, VerdictState

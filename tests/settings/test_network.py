@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from server.front import TlsFiles
-from server.settings import BrokerSettings, SettingsInvalid, load_settings
+from server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
 
 FILES = {"tls_certificate": "/tls.crt", "tls_key": "/tls.key"}
 

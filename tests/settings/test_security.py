@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from server.setting_sections import SecuritySection
-from server.settings import BrokerSettings, SettingsInvalid, load_settings
+from server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
+from server.settings.sections import SecuritySection
 from store.errors import Invalid
 from tests.users.tables import FIRST_KEY, SECOND_KEY, SECRET
 

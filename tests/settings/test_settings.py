@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from server.addresses import split_address
 from server.clients import ClientTimeouts
 from server.delivery.model import NewGroupStart
-from server.settings import BrokerSettings, SettingsInvalid, load_settings
+from server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
 from store.settings import Durability
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cli import shards as command
-from server.settings import BrokerSettings, SettingsInvalid, load_settings
+from server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
 from server.shards.plan import cluster_settings, plan_shards, variables_of
 from store.security.sealing import read_keys
 

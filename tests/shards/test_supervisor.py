@@ -22,7 +22,15 @@ def test_the_supervisor_loads_nothing_of_a_broker() -> None:
     names = "import json, sys; import server.shards.__main__; print(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", names], cwd=PROJECT, capture_output=True, check=True, timeout=60)
     loaded = set(json.loads(done.stdout))
-    assert not loaded & {"pydantic", "typer", "grpc", "numpy", "rocksdict", "server.settings", "server.broker"}
+    assert not loaded & {
+        "pydantic",
+        "typer",
+        "grpc",
+        "numpy",
+        "rocksdict",
+        "server.settings.broker_settings",
+        "server.broker",
+    }
 
 
 def test_lines_pass_with_the_name_of_their_shard(run_programs: RunPrograms) -> None:

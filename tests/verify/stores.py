@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kv import KeyValueEngine
-from server.delivery.inflight import InFlight, InFlightTable
+from server.delivery.state.inflight import InFlight, InFlightTable
 from store.clock import SystemClock
 from store.consumequeue import open_consume_queue_engine
 from store.disk import PosixDisk

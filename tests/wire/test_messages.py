@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server.property_names import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.limits import DEFAULT_LIMITS
 from server.wire.messages import NO_HOST, fill_message, host_from_text, to_message
-from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.validate import check_send
 from store.message import Host, Message, host_text
 from store.offsets import PhysicalOffset, QueueOffset

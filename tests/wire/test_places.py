@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kv import EngineCorrupt, EngineFull
-from server.rpc.admin_port.edge import status_text
+from server.admin_port.calls.edge import status_text
 from server.wire.places import is_store, without_places
 from server.wire.status import status_of
 from store.errors import DiskRefused, StoreDamaged, StorePoisoned

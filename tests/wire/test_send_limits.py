@@ -8,9 +8,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.property_names import RESERVED_PROPERTIES
 from server.wire.limits import DEFAULT_LIMITS, ENTRIES_MAX, WireLimits
 from server.wire.message_types import ACCEPTED_TYPES, check_types
-from server.wire.reserved import RESERVED_PROPERTIES
 from server.wire.status import Refused, code_of
 from server.wire.validate import CheckedSend, check_send
 from store.errors import BrokerError

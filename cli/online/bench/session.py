@@ -15,7 +15,7 @@ from cli.online.channel import call_metadata
 from cli.online.client import HEARTBEAT_INTERVAL_S, CallRefused, Reader, Requests
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.front.h2.header_blocks import encode_fields
+from server.front.h2.protocol.header_blocks import encode_fields
 from store.clock import Clock
 
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"

@@ -11,11 +11,11 @@ import structlog
 
 from server.front.h2.call import Client
 from server.front.h2.connection import Connection
-from server.front.h2.frames import ErrorCode
 from server.front.h2.hello import has_hung_up
+from server.front.h2.limits.turns import Source
 from server.front.h2.patience import Patience
-from server.front.h2.states import State
-from server.front.h2.turns import Source
+from server.front.h2.protocol.frames import ErrorCode
+from server.front.h2.protocol.states import State
 
 if TYPE_CHECKING:
     import ssl

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from server.addresses import host_of
 from server.front.contract import Call, Method
-from server.front.h2.grpc_messages import pack_messages, with_prefix
-from server.front.h2.header_blocks import text_of
+from server.front.h2.protocol.grpc_messages import pack_messages, with_prefix
+from server.front.h2.protocol.header_blocks import text_of
 from server.front.status import GrpcStatus
-from server.guarded import run_guarded
+from server.tasks.guarded import run_guarded
 
 if TYPE_CHECKING:
     from server.front.h2.calls import Calls
-    from server.front.h2.message_reader import MessageReader
+    from server.front.h2.protocol.message_reader import MessageReader
 
 OK: Final = GrpcStatus.OK
 BINARY_SUFFIX = "-bin"

@@ -10,10 +10,11 @@ import structlog
 
 from server.front.caller import told_of
 from server.front.contract import Method
-from server.front.h2 import frames
 from server.front.h2.call import Client, H2Call
-from server.front.h2.frames import ErrorCode, Flag, FrameType
-from server.front.h2.grpc_messages import (
+from server.front.h2.limits.turns import address_of
+from server.front.h2.protocol import frames
+from server.front.h2.protocol.frames import ErrorCode, Flag, FrameType
+from server.front.h2.protocol.grpc_messages import (
     MESSAGE_PREFIX,
     MESSAGE_PREFIX_SIZE,
     NOT_GRPC_TEXT,
@@ -24,13 +25,12 @@ from server.front.h2.grpc_messages import (
     trailers,
     with_prefix,
 )
-from server.front.h2.header_blocks import decoded
-from server.front.h2.message_reader import MessageReader
-from server.front.h2.request_head import NotGrpc
-from server.front.h2.scanning import RequestHead
+from server.front.h2.protocol.header_blocks import decoded
+from server.front.h2.protocol.message_reader import MessageReader
+from server.front.h2.protocol.request_head import NotGrpc
+from server.front.h2.protocol.scanner import RequestHead
 from server.front.h2.sending import Sender
 from server.front.h2.switchboard import Switchboard
-from server.front.h2.turns import address_of
 from server.front.status import GrpcStatus
 
 log = structlog.get_logger(__name__)

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-from server.front.h2 import frames
-from server.front.h2.allowance import CALLS_PER_FRAME, Allowance
 from server.front.h2.call import Client, H2Call
 from server.front.h2.calls import CONNECTION_WINDOW, STREAMS_MAX, Calls
-from server.front.h2.frames import (
+from server.front.h2.greeting import HTTP_1_ANSWER, Greeting, answer_to_preface, greeting_in
+from server.front.h2.limits.allowance import CALLS_PER_FRAME, Allowance
+from server.front.h2.protocol import frames
+from server.front.h2.protocol.frames import (
     FRAME_HEAD,
     FRAME_HEAD_SIZE,
     FRAME_SIZE_MAX,
@@ -36,11 +37,10 @@ from server.front.h2.frames import (
     check_dependency,
     unpadded,
 )
-from server.front.h2.greeting import HTTP_1_ANSWER, Greeting, answer_to_preface, greeting_in
-from server.front.h2.grpc_messages import MESSAGE_PREFIX_SIZE
-from server.front.h2.header_blocks import BlockDecoder, PartialBlock
-from server.front.h2.huffman_coded import HuffmanCoded
-from server.front.h2.request_head import (
+from server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX_SIZE
+from server.front.h2.protocol.header_blocks import BlockDecoder, PartialBlock
+from server.front.h2.protocol.huffman_coded import HuffmanCoded
+from server.front.h2.protocol.request_head import (
     FAST_BLOCK_SIZE_MAX,
     HeadReader,
     Malformed,
@@ -48,10 +48,10 @@ from server.front.h2.request_head import (
     TooLarge,
     check_trailers,
 )
-from server.front.h2.scanning import Scanner
+from server.front.h2.protocol.scanner import Scanner
+from server.front.h2.protocol.states import TRANSITIONS, State
+from server.front.h2.protocol.stream_rules import RULES, Outcome, StreamState
 from server.front.h2.sending import Sender
-from server.front.h2.states import TRANSITIONS, State
-from server.front.h2.stream_rules import RULES, Outcome, StreamState
 from server.front.h2.switchboard import Switchboard
 from server.front.status import GrpcStatus
 

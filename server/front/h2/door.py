@@ -19,8 +19,8 @@ import structlog
 from server.front.figures import FrontFigures
 from server.front.h2.callers import Callers
 from server.front.h2.hello import TLS_HANDSHAKE, client_hello, first_byte
+from server.front.h2.limits.turns import Source, Turns
 from server.front.h2.patience import GREETING_S
-from server.front.h2.turns import Source, Turns
 from server.front.inherited import inherited_sockets
 from server.front.tls import LiveTls
 

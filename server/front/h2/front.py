@@ -16,13 +16,13 @@ from server.front.figures import FrontFigures
 from server.front.h2.adapter import H2Protocol
 from server.front.h2.call import H2Call
 from server.front.h2.door import Door
-from server.front.h2.scanning import ScannerMaker
+from server.front.h2.limits.turns import Source, Turns
+from server.front.h2.protocol.scanner import ScannerMaker
 from server.front.h2.switchboard import Switchboard
-from server.front.h2.turns import Source, Turns
 from server.front.inherited import close_inherited, inherited_sockets
 from server.front.status import GrpcStatus
 from server.front.tls import LiveTls
-from server.guarded import run_guarded
+from server.tasks.guarded import run_guarded
 
 log = structlog.get_logger(__name__)
 

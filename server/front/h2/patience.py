@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from server.front.h2.connection import Connection
-from server.front.h2.frames import ErrorCode, PeerError
-from server.front.h2.states import State
+from server.front.h2.protocol.frames import ErrorCode, PeerError
+from server.front.h2.protocol.states import State
 
 GREETING_S: Final = 10.0
 """How long a peer may take to say its preface and SETTINGS; only then is it a client. A header block has as long."""

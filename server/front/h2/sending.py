@@ -14,10 +14,18 @@ from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
-from server.front.h2 import frames
-from server.front.h2.frames import FRAME_SIZE_MAX, WINDOW_DEFAULT, WINDOW_MAX, ErrorCode, Flag, FrameType, PeerError
-from server.front.h2.grpc_messages import MESSAGE_PREFIX_SIZE, RESPONSE_HEAD, TRAILERS_OK
-from server.front.h2.unread import Unread
+from server.front.h2.limits.unread import Unread
+from server.front.h2.protocol import frames
+from server.front.h2.protocol.frames import (
+    FRAME_SIZE_MAX,
+    WINDOW_DEFAULT,
+    WINDOW_MAX,
+    ErrorCode,
+    Flag,
+    FrameType,
+    PeerError,
+)
+from server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX_SIZE, RESPONSE_HEAD, TRAILERS_OK
 
 if TYPE_CHECKING:
     from server.front.h2.call import H2Call

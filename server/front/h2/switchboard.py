@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from server.front.contract import FrontLimits, Method, Methods
 from server.front.figures import FrontFigures
-from server.front.h2.incoming import Incoming
-from server.front.h2.request_head import OWN_HEADERS
-from server.front.h2.scanning import ScannerMaker
-from server.front.h2.unread import Unread
+from server.front.h2.limits.incoming import Incoming
+from server.front.h2.limits.unread import Unread
+from server.front.h2.protocol.request_head import OWN_HEADERS
+from server.front.h2.protocol.scanner import ScannerMaker
 from server.front.status import GrpcStatus
 
 if TYPE_CHECKING:

@@ -1,0 +1,395 @@
+"""Messages of a topic in the order of the log, the oldest or the newest first.
+
+The queues of a topic are merged by where their next records lie. What is done with each is put off for as long as
+possible, for a topic may have a hundred thousand of them: one range read tells where all of them end, and a queue
+whose end lies further away than what is wanted is never opened. So the newest messages cost the same of ten queues and
+of many, and a page further back costs a search in each queue that got a message since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heapreplace
+from typing import Final, NamedTuple, Protocol
+
+from server.admin.browsing.wish import EVERYTHING, MessageWish
+from server.errors import TooMuchForOneCall
+from server.tasks.pacing import Pace
+from store.consumequeue import ConsumeQueueEntry, QueueEnd
+from store.errors import BrokerError, MessageGivenUp, StoreDamaged
+from store.index import TIME_MAX_MS
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from store.record import StoredMessage
+from store.time_search import TimeBoundary
+
+ENTRIES_AT_ONCE: Final = 32
+ENDS_AT_ONCE: Final = 500
+"""Some 0.5 ms."""
+ASKED: Final = 64
+"""Queues that are asked where a time lies, before all others are."""
+SEARCHED_MAX: Final = 20_000
+"""Queues of one call in which it has to be searched, each for some 50 µs. A topic is made with 8,192 at most."""
+UNLIMITED: Final = 1 << 62
+
+
+class BrowsedStore(Protocol):
+    """What is asked of the message store."""
+
+    @property
+    def dispatched_up_to(self) -> PhysicalOffset: ...
+
+    def bounds(self, queue: QueueId) -> QueueBounds: ...
+
+    def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]: ...
+
+    def offset_at_time(self, queue: QueueId, time_ms: int, boundary: TimeBoundary) -> QueueOffset: ...
+
+    def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None: ...
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]: ...
+
+    def read(self, entry: ConsumeQueueEntry) -> StoredMessage: ...
+
+
+class LogBeginning(Protocol):
+    """Where the log begins now."""
+
+    @property
+    def minimum(self) -> PhysicalOffset: ...
+
+
+class Selected(NamedTuple):
+    """All queues of a topic, or one. A lite topic is queue 0 of its light queue."""
+
+    topic: str
+    queue: int | None = None
+
+
+class Wanted(NamedTuple):
+    """Messages stored in [begin_ms, end_ms], without the first `skip` of them.
+
+    `beyond` is the place in the log behind (newest first: before) which to go on, `offset` an offset of the one queue
+    that is selected. The page ends with `limit` messages, with `size_max` bytes of them unless the first alone is
+    larger, and when `looked_at_max` messages were looked at or `read_max` bytes of them read.
+    """
+
+    limit: int
+    size_max: int
+    is_ascending: bool = True
+    begin_ms: int = 0
+    end_ms: int = TIME_MAX_MS
+    beyond: PhysicalOffset | None = None
+    offset: QueueOffset | None = None
+    skip: int = 0
+    looked_at_max: int = UNLIMITED
+    read_max: int = UNLIMITED
+    wish: MessageWish = EVERYTHING
+
+
+class Found(NamedTuple):
+    """`next` is for `Wanted.beyond`; None when there was nothing further when the call began.
+
+    `entries` are those of the messages. `looked_up_to_ms`: when the last one that was looked at was stored; None where
+    none was, or its record does not tell.
+    """
+
+    messages: list[StoredMessage]
+    entries: list[ConsumeQueueEntry]
+    next: PhysicalOffset | None
+    looked_at: int
+    looked_up_to_ms: int | None
+
+
+class MessageBrowser:
+    """Lives on the event loop's thread."""
+
+    def __init__(self, store: BrowsedStore, log: LogBeginning) -> None:
+        self._store = store
+        self._log = log
+
+    def has_queue(self, topic: str, queue: int, count: int) -> bool:
+        """Whether a topic of so many queues has it, or had it."""
+        ends = self._store.ends(topic, queue - 1, 1) if queue >= count else ()
+        return 0 <= queue < count or any(each.number == queue for each in ends)
+
+    async def find(self, selected: Selected, wanted: Wanted, pace: Pace) -> Found:
+        """Raises StoreDamaged: damage is told and never passed over; what an operator gave up is, and what expires.
+
+        Raises TooMuchForOneCall where too many queues have messages between here and there.
+        """
+        merge = _Merge(self._store, self._log, selected.topic, wanted)
+        await merge.begin(selected, pace)
+        page = _Page(self._store, wanted)
+        while (entry := await merge.first(pace)) is not None:
+            await pace.pause()
+            if page.is_full:
+                return await page.found(pace, has_more=True)
+            try:
+                if not await page.take(entry, pace):
+                    return await page.found(pace, has_more=page.is_full)
+            except StoreDamaged:
+                if entry.physical_offset >= self._log.minimum:
+                    raise
+                # it has expired since its entry was read
+            merge.step()
+        return await page.found(pace, has_more=False)
+
+
+class _Page:
+    """What was found so far."""
+
+    def __init__(self, store: BrowsedStore, wanted: Wanted) -> None:
+        self._store = store
+        self._wanted = wanted
+        self._messages: list[StoredMessage] = []
+        self._entries: list[ConsumeQueueEntry] = []
+        self._size = 0
+        self._read = 0
+        self._skipped = 0
+        self._looked_at = 0
+        self._last: ConsumeQueueEntry | None = None
+        self.is_full = False
+
+    async def take(self, entry: ConsumeQueueEntry, pace: Pace) -> bool:
+        """Whether to go on: no where the page is full, or what follows is of other times. Raises StoreDamaged."""
+        wanted = self._wanted
+        if self._skipped < wanted.skip:
+            self._skipped += 1
+        elif wanted.wish.may_match(entry.tags_code):
+            try:
+                message = self._store.read(entry)
+            except MessageGivenUp:
+                message = None
+            if message is not None and not await self._take(entry, message, pace):
+                return False
+        self._last = entry
+        self._looked_at += 1
+        self.is_full = (
+            len(self._messages) == wanted.limit
+            or self._looked_at >= wanted.looked_at_max
+            or self._read >= wanted.read_max
+        )
+        return True
+
+    async def _take(self, entry: ConsumeQueueEntry, message: StoredMessage, pace: Pace) -> bool:
+        wanted = self._wanted
+        stored_ms = message.store_timestamp_ms
+        is_late, is_early = stored_ms > wanted.end_ms, stored_ms < wanted.begin_ms
+        if is_late or is_early:
+            # store times never go back
+            return is_early if wanted.is_ascending else is_late
+        self._read += message.size
+        if not await wanted.wish.matches(message, pace):
+            return True
+        if self._messages and self._size + message.size > wanted.size_max:
+            self.is_full = True
+            return False
+        self._size += message.size
+        self._messages.append(message)
+        self._entries.append(entry)
+        return True
+
+    async def found(self, pace: Pace, *, has_more: bool) -> Found:
+        last = self._last
+        await pace.pause()
+        return Found(
+            self._messages,
+            self._entries,
+            last.physical_offset if has_more and last is not None else None,
+            self._looked_at,
+            None if last is None else _time_of(self._store, last),
+        )
+
+
+class _Merge:
+    """The queues of a topic in the order of the log.
+
+    The heap holds for each queue a place at or before which its next record lies (in the order of the page), which is
+    exact for queues that are open.
+    """
+
+    def __init__(self, store: BrowsedStore, log: LogBeginning, topic: str, wanted: Wanted) -> None:
+        self._store = store
+        self._log = log
+        self._topic = topic
+        self._wanted = wanted
+        self._horizon = store.dispatched_up_to
+        """Nothing that comes later is shown: queues that were looked at before might have got something older."""
+        self._heap: list[tuple[int, int]] = []
+        self._open: dict[int, list[ConsumeQueueEntry]] = {}
+        """Entries of queues by number, the next one last."""
+        self._searched = 0
+
+    async def begin(self, selected: Selected, pace: Pace) -> None:
+        found: list[QueueEnd] = []
+        number = -1 if selected.queue is None else selected.queue - 1
+        limit = ENDS_AT_ONCE if selected.queue is None else 1
+        while ends := self._store.ends(self._topic, number, limit):
+            number = ends[-1].number
+            if selected.queue not in {None, number}:
+                break
+            found += [end for end in ends if end.physical_offset >= self._log.minimum]
+            await pace.pause()
+            if selected.queue is not None or len(ends) < limit:
+                break
+        early = await self._early(found, pace)
+        for begin in range(0, len(found), ENDS_AT_ONCE):
+            part = found[begin : begin + ENDS_AT_ONCE]
+            self._heap += [(place, end.number) for end in part if (place := self._bound(end, early)) is not None]
+            await pace.pause()
+        heapify(self._heap)  # of a hundred thousand some 10 ms
+
+    async def _early(self, ends: Sequence[QueueEnd], pace: Pace) -> PhysicalOffset:
+        """A place below which nothing was stored at the time of the page's beginning or later, as some queues tell.
+
+        What ends there need not be searched.
+        """
+        wanted = self._wanted
+        early = PhysicalOffset(0)
+        if not wanted.is_ascending or not wanted.begin_ms or wanted.beyond is not None or len(ends) <= ASKED:
+            return early
+        for end in ends[:: len(ends) // ASKED]:
+            await pace.pause()
+            queue = QueueId(self._topic, end.number)
+            at = self._store.offset_at_time(queue, wanted.begin_ms, TimeBoundary.LOWER)
+            before = self._up_to(queue, self._store.bounds(queue), at)
+            if before:
+                early = max(early, before[-1].physical_offset)
+        return early
+
+    def _bound(self, end: QueueEnd, early: PhysicalOffset) -> int | None:
+        """Where its first entry may lie at the earliest, as the heap has it; None where it has nothing that counts."""
+        wanted, last = self._wanted, end.physical_offset
+        if not wanted.is_ascending:
+            return -(last if wanted.beyond is None else min(last, wanted.beyond - 1))
+        begin = early if wanted.beyond is None else wanted.beyond + 1
+        return begin if last >= begin else None
+
+    async def first(self, pace: Pace) -> ConsumeQueueEntry | None:
+        """The next entry of all; None where there is none. Raises TooMuchForOneCall, StoreDamaged."""
+        while self._heap:
+            place, number = self._heap[0]
+            entries = self._open.get(number)
+            if entries is None:
+                await pace.pause()
+                if entries := self._begun(QueueId(self._topic, number)):
+                    self._open[number] = entries
+                    heapreplace(self._heap, (self._place(entries[-1]), number))
+                else:
+                    heappop(self._heap)
+            elif place >= self._horizon:
+                return None
+            else:
+                return entries[-1]
+        return None
+
+    def step(self) -> None:
+        """Go on behind the first one."""
+        _, number = self._heap[0]
+        entries = self._open[number]
+        done = entries.pop()
+        if not entries:
+            queue = QueueId(self._topic, number)
+            entries = self._behind(queue, done) if self._wanted.is_ascending else self._before(queue, done)
+        if entries:
+            self._open[number] = entries
+            heapreplace(self._heap, (self._place(entries[-1]), number))
+        else:
+            del self._open[number]
+            heappop(self._heap)
+
+    def _place(self, entry: ConsumeQueueEntry) -> int:
+        return entry.physical_offset if self._wanted.is_ascending else -entry.physical_offset
+
+    # -- one queue
+
+    def _begun(self, queue: QueueId) -> list[ConsumeQueueEntry]:
+        """Its first entries that may be wanted, the next one last."""
+        return self._first_ascending(queue) if self._wanted.is_ascending else self._first_descending(queue)
+
+    def _first_ascending(self, queue: QueueId) -> list[ConsumeQueueEntry]:
+        wanted = self._wanted
+        if wanted.offset is not None and wanted.beyond is None:
+            return self._store.entries(queue, wanted.offset, ENTRIES_AT_ONCE)[::-1]
+        oldest = self._store.entries(queue, QueueOffset(0), ENTRIES_AT_ONCE)
+        is_early = [self._is_early(each) for each in oldest]
+        # of very many queues most hold little: one read finds that out
+        if None not in is_early and (len(oldest) < ENTRIES_AT_ONCE or not is_early[-1]):
+            return [each for each, early in zip(reversed(oldest), reversed(is_early), strict=True) if not early]
+        self._count_search()
+        if wanted.beyond is not None:
+            passed = self._store.last_entry_below(queue, PhysicalOffset(wanted.beyond + 1))
+            start = QueueOffset(0 if passed is None else passed.queue_offset + 1)
+        else:
+            start = self._store.offset_at_time(queue, wanted.begin_ms, TimeBoundary.LOWER)
+        return self._store.entries(queue, start, ENTRIES_AT_ONCE)[::-1]
+
+    def _is_early(self, entry: ConsumeQueueEntry) -> bool | None:
+        """Whether it lies before the page's beginning; None where the entry does not tell."""
+        wanted = self._wanted
+        if wanted.beyond is not None:
+            return entry.physical_offset <= wanted.beyond
+        if not wanted.begin_ms:
+            return False
+        return None if entry.store_timestamp_ms is None else entry.store_timestamp_ms < wanted.begin_ms
+
+    def _behind(self, queue: QueueId, done: ConsumeQueueEntry) -> list[ConsumeQueueEntry]:
+        return self._store.entries(queue, QueueOffset(done.queue_offset + 1), ENTRIES_AT_ONCE)[::-1]
+
+    def _first_descending(self, queue: QueueId) -> list[ConsumeQueueEntry]:
+        wanted = self._wanted
+        below = self._horizon if wanted.beyond is None else wanted.beyond
+        bounds = self._store.bounds(queue)
+        end = bounds.maximum if wanted.offset is None else min(bounds.maximum, QueueOffset(wanted.offset + 1))
+        # most pages begin near the end: one read finds that out
+        newest = self._up_to(queue, bounds, QueueOffset(end))
+        if newest and newest[0].physical_offset < below and self._is_in_time(newest[0]):
+            return [each for each in newest if each.physical_offset < below and self._is_in_time(each)]
+        self._count_search()
+        if wanted.end_ms < TIME_MAX_MS and wanted.beyond is None:
+            at = self._store.offset_at_time(queue, wanted.end_ms, TimeBoundary.UPPER)
+            found = self._up_to(queue, bounds, QueueOffset(at + 1))
+            # the first one stands for there being none
+            is_late = at == bounds.minimum and found and (_time_of(self._store, found[-1]) or 0) > wanted.end_ms
+            return [] if is_late else found
+        last = self._store.last_entry_below(queue, below)
+        return [] if last is None else [last]
+
+    def _is_in_time(self, entry: ConsumeQueueEntry) -> bool:
+        """As far as the entry tells."""
+        wanted, stored_ms = self._wanted, entry.store_timestamp_ms
+        if wanted.end_ms == TIME_MAX_MS:
+            return True
+        return stored_ms is not None and stored_ms <= wanted.end_ms
+
+    def _before(self, queue: QueueId, done: ConsumeQueueEntry) -> list[ConsumeQueueEntry]:
+        bounds = self._store.bounds(queue)
+        if done.queue_offset <= bounds.minimum:
+            return []
+        if found := self._up_to(queue, bounds, done.queue_offset):
+            return found
+        last = self._store.last_entry_below(queue, done.physical_offset)
+        return [] if last is None else [last]
+
+    def _up_to(self, queue: QueueId, bounds: QueueBounds, end: QueueOffset) -> list[ConsumeQueueEntry]:
+        """The last entries below an offset, as far as there is no long hole, ascending."""
+        begin = QueueOffset(max(bounds.minimum, end - ENTRIES_AT_ONCE))
+        return [each for each in self._store.entries(queue, begin, ENTRIES_AT_ONCE) if each.queue_offset < end]
+
+    def _count_search(self) -> None:
+        self._searched += 1
+        if self._searched > SEARCHED_MAX:
+            raise TooMuchForOneCall(
+                f"queue: more than {SEARCHED_MAX} queues of topic {self._topic} have messages between there and now: "
+                "name one of them, or begin nearer to the newest"
+            )
+
+
+def _time_of(store: BrowsedStore, entry: ConsumeQueueEntry) -> int | None:
+    """When its message was stored; None where that cannot be read."""
+    if entry.store_timestamp_ms is not None:
+        return entry.store_timestamp_ms
+    try:
+        return store.read(entry).store_timestamp_ms
+    except BrokerError:
+        return None

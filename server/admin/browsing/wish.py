@@ -1,0 +1,81 @@
+"""Which messages a reader wants to see: those that a filter lets through and whose body holds some bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from server.filters import MessageFilter, SqlFilter, TagFilter
+from server.filters.java_text import trimmed
+from server.tasks.pacing import Pace
+from store.errors import Invalid
+from store.record import StoredMessage
+from store.record.compressed_bodies import uncompressed_parts
+from store.record.system_flag import compression
+
+CONTAINED_MAX: Final = 256
+"""Bytes that are looked for in a body."""
+PART_SIZE: Final = 256 * 1024
+"""Bytes of a body that are looked at in one go: a tenth of a millisecond."""
+
+
+class MessageWish(NamedTuple):
+    """`contained` empty: whatever the body. `may_see` None: the reader may see all; what it may not does not match."""
+
+    filter: MessageFilter
+    contained: bytes = b""
+    may_see: Callable[[StoredMessage], bool] | None = None
+
+    @classmethod
+    def of(cls, expression: str, *, is_sql: bool, contained: bytes) -> MessageWish:
+        """Raises Invalid that names the field."""
+        if len(contained) > CONTAINED_MAX:
+            raise Invalid(f"filter.body_contains: {len(contained)} bytes, at most {CONTAINED_MAX} are allowed")
+        is_written = bool(trimmed(expression))
+        if not is_written and not contained:
+            return EVERYTHING
+        try:
+            is_sql = is_sql and is_written
+            chosen: MessageFilter = SqlFilter.parse(expression) if is_sql else TagFilter.parse(expression)
+        except Invalid as error:
+            raise Invalid(f"filter.expression: {error}") from error
+        return cls(chosen, contained)
+
+    def may_match(self, tags_code: int) -> bool:
+        """Whether the record has to be read."""
+        return self.filter.may_match(tags_code)
+
+    async def matches(self, message: StoredMessage, pace: Pace) -> bool:
+        if self.may_see is not None and not self.may_see(message):
+            return False
+        return self.filter.matches(message.properties) and (
+            not self.contained or await contains(message, self.contained, pace)
+        )
+
+
+EVERYTHING: Final = MessageWish(TagFilter.parse(""))
+
+
+async def contains(message: StoredMessage, contained: bytes, pace: Pace) -> bool:
+    """Whether the body, uncompressed, holds the bytes. What is not compressed as it says does not."""
+    overlap = b""
+    for part in _parts(message):
+        looked_at = overlap + part
+        if contained in looked_at:
+            return True
+        overlap = looked_at[-(len(contained) - 1) :] if len(contained) > 1 else b""
+        await pace.pause()
+    return False
+
+
+def _parts(message: StoredMessage) -> Iterator[bytes]:
+    try:
+        method = compression(message.system_flag)
+    except ValueError:
+        return
+    body = message.body
+    if method is not None:
+        yield from uncompressed_parts(bytes(body), method, PART_SIZE)
+        return
+    for begin in range(0, len(body), PART_SIZE):
+        yield bytes(body[begin : begin + PART_SIZE])

@@ -1,0 +1,386 @@
+"""What an operator may do with a group's dead letters: look at them, and send them to the group once more.
+
+A dead letter that is sent again is copied into the group's retry topic (`server.delivery.retry_topics`), so that only
+this group gets it, with the topic it came from and with attempts counted anew. It stays where it is. How far they were
+sent again is kept as the offset of a group of the broker's own in the topic for dead letters; those below it that were
+refused are in flight for that group, until their copies are stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import islice
+from typing import Final, NamedTuple
+
+import structlog
+
+from server.append.copies import copy_of
+from server.append.group_commit import Stored, settle
+from server.delivery import InFlightTable, MessageSource, StateWriter, retry_topic_name
+from server.delivery.dead_letters import ORIGIN_MESSAGE_ID, ORIGIN_TOPIC, copied_properties, make_internal_topic
+from server.delivery.state.inflight import InFlight
+from server.errors import TooMuchForOneCall
+from store.errors import Invalid, TopicNotFound
+from store.in_flight_key import subscription_prefix
+from store.message import Host, Message
+from store.metadata import ConsumerOffsetTable, TopicTable
+from store.metadata.names import DEAD_LETTER_PREFIX, SYSTEM_GROUP_PREFIX
+from store.offsets import QueueId, QueueOffset
+from store.record import StoredMessage, offset_message_id
+from store.record.properties import KEYS, ORIGIN_GROUP, RETRY_TOPIC, TAGS, UNIQUE_KEY
+from store.record.system_flag import TRANSACTION_MASK
+
+log = structlog.get_logger(__name__)
+
+RESENDER: Final = SYSTEM_GROUP_PREFIX + "RESENT_DEAD_LETTERS"
+LISTED_MAX: Final = 1_000
+RESENT_MAX: Final = 1_000
+"""Dead letters that one call sends; a job sends any number."""
+SENT_AT_ONCE: Final = 32
+ENTRIES_AT_ONCE: Final = 256
+FIRST: Final = QueueOffset(0)
+REFUSED_COUNTED_MAX: Final = 10_000
+"""Refused ones that are counted for one group."""
+
+_REFUSED: Final = InFlight(visible_at_ms=0, delivery_id=0, lease_until_ms=0, attempt=1, client_id="")
+
+_Some = Sequence[tuple[QueueOffset, StoredMessage]]
+
+
+class DeadLetter(NamedTuple):
+    """One of them. `topic` is where it came from; None where the record does not tell."""
+
+    offset: QueueOffset
+    message_id: str
+    topic: str | None
+    tag: str
+    keys: tuple[str, ...]
+    attempts: int
+    stored_at_ms: int
+    was_resent: bool
+
+
+class DeadLetterList(NamedTuple):
+    """Some dead letters, the bounds of their queue, and the first that was never sent again."""
+
+    letters: list[DeadLetter]
+    minimum: QueueOffset
+    maximum: QueueOffset
+    next_offset: QueueOffset
+
+
+class Refused(NamedTuple):
+    offset: QueueOffset
+    reason: str
+
+
+@dataclass
+class Resent:
+    """What a call has sent, and what it left where it is."""
+
+    count: int = 0
+    refused: list[Refused] = field(default_factory=list)
+
+    def add(self, portion: Portion) -> None:
+        self.count += portion.sent
+        self.refused += portion.refused
+
+
+class Portion(NamedTuple):
+    """Some dead letters that were looked at: how many were sent, which were not, and what comes behind the last one.
+
+    `is_again`: they are of those that were refused before.
+    """
+
+    looked_at: int
+    sent: int
+    refused: list[Refused]
+    following: QueueOffset
+    is_again: bool = False
+
+
+class _Run(Enum):
+    """Which dead letters are sent: such as are named, those that were refused before, or those that come behind."""
+
+    NAMED = auto()
+    AGAIN = auto()
+    NEW = auto()
+
+
+class DeadLetterBox:
+    """The dead letters of all groups. Everything runs on the event loop's thread."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        *,
+        source: MessageSource,
+        offsets: ConsumerOffsetTable,
+        inflight: InFlightTable,
+        writer: StateWriter,
+        send: Callable[[Sequence[Message], Stored], None],
+        until_durable: Callable[[], Awaitable[None]],
+        store_host: Callable[[], Host],
+    ) -> None:
+        """`until_durable` waits until what was sent is on the disk."""
+        self._topics = topics
+        self._source = source
+        self._offsets = offsets
+        self._inflight = inflight
+        self._writer = writer
+        self._send = send
+        self._until_durable = until_durable
+        self._store_host = store_host
+        self._sending: set[str] = set()
+
+    def list(self, group: str, start: QueueOffset | None, count: int) -> DeadLetterList:
+        """At most `count` from an offset on. Raises TopicNotFound when the group has none, Invalid, StoreDamaged."""
+        if not 0 < count <= LISTED_MAX:
+            raise Invalid(f"count {count}: must be 1 to {LISTED_MAX}")
+        queue = self._queue(group)
+        bounds, following = self._source.bounds(queue), self._next_offset(queue)
+        records = self._unsent(queue) if start is None else self._records(queue, start)
+        letters = []
+        for offset, record in islice(records, count):
+            was_resent = offset < following and not self._is_refused(queue, offset)
+            letters.append(_letter(offset, record, was_resent=was_resent))
+        return DeadLetterList(letters, bounds.minimum, bounds.maximum, next(self._refused(queue), following))
+
+    def waiting(self, group: str) -> int | None:
+        """How many were never sent again; None: too many were refused to be counted. Raises kv.KvError."""
+        queue = QueueId(DEAD_LETTER_PREFIX + group, 0)
+        if self._topics.get(queue.topic) is None:
+            return 0
+        refused = sum(1 for _ in islice(self._refused(queue), REFUSED_COUNTED_MAX + 1))
+        bounds = self._source.bounds(queue)
+        new = bounds.maximum - min(max(bounds.minimum, self._next_offset(queue)), bounds.maximum)
+        return None if refused > REFUSED_COUNTED_MAX else refused + new
+
+    async def resend(self, group: str, offsets: Sequence[QueueOffset] = (), *, dry_run: bool = False) -> Resent:
+        """Send these, or all that never were, to the group.
+
+        Raises TooMuchForOneCall, and as `portions`.
+        """
+        self.require_few(group, offsets)
+        result = Resent()
+        async with aclosing(self.portions(group, offsets, dry_run=dry_run)) as portions:
+            async for portion in portions:
+                if not dry_run:
+                    self._write()
+                result.add(portion)
+        if not dry_run:
+            await self._until_durable()
+            self._writer.write_durably()
+            log.info("dead letters sent again", group=group, count=result.count, refused=len(result.refused))
+        return result
+
+    def require_few(self, group: str, offsets: Collection[int]) -> None:
+        """Whether a single call may send them. Raises TooMuchForOneCall, TopicNotFound."""
+        count = len(offsets) or self.count(group, RESENT_MAX)
+        if count > RESENT_MAX:
+            raise TooMuchForOneCall(
+                f"group {group} has {count} dead letters to be sent again, and a call sends {RESENT_MAX}: begin a job"
+            )
+
+    def count(self, group: str, refused_max: int, refused_from: QueueOffset = FIRST) -> int:
+        """How many were never sent again, with up to one more than `refused_max` of those that were refused.
+
+        Raises TopicNotFound.
+        """
+        queue = self._queue(group)
+        refused = sum(1 for _ in islice(self._refused(queue, refused_from), refused_max + 1))
+        return refused + max(0, self.end_of(group) - self.next_offset(group))
+
+    async def portions(
+        self,
+        group: str,
+        offsets: Sequence[QueueOffset] = (),
+        *,
+        refused_from: QueueOffset | None = FIRST,
+        start: QueueOffset | None = None,
+        end: QueueOffset | None = None,
+        dry_run: bool = False,
+    ) -> AsyncGenerator[Portion, None]:
+        """Send these to the group, some at a time, or if none are given all that never were.
+
+        First those that were refused, from `refused_from` on (None: leave them out), then those from `start` to `end`.
+        How far it is, is staged for the next write when a portion is yielded. To be closed by who leaves it early.
+
+        Raises TopicNotFound when it has no dead letters, Invalid for an offset that is none or while the same is under
+        way, StoreDamaged for a record that cannot be read, and what refuses the sending for now.
+        """
+        queue = self._queue(group)
+        if group in self._sending:
+            raise Invalid(f"the dead letters of group {group} are being sent again already")
+        self._sending.add(group)
+        try:
+            if offsets:
+                runs = [(_Run.NAMED, self._chosen(queue, offsets))]
+            else:
+                start = self._next_offset(queue) if start is None else start
+                again = [] if refused_from is None else self._refused(queue, refused_from)
+                runs = [(_Run.AGAIN, self._chosen(queue, again)), (_Run.NEW, self._records(queue, start, end))]
+            for run, records in runs:
+                while some := list(islice(records, SENT_AT_ONCE)):
+                    portion = await self._resend(group, some, dry_run=dry_run)
+                    if not dry_run:
+                        self._stage(queue, run, some, portion)
+                    yield portion._replace(is_again=run is _Run.AGAIN)
+        finally:
+            self._sending.discard(group)
+
+    def _stage(self, queue: QueueId, run: _Run, some: _Some, portion: Portion) -> None:
+        """Stage what became of a portion: which were refused, and how far it is."""
+        batch, prefix = self._writer.batch(), subscription_prefix(RESENDER, queue.topic)
+        refused = {each.offset for each in portion.refused}
+        for offset, _ in some:
+            if offset not in refused:
+                if run is not _Run.NEW and self._is_refused(queue, offset):
+                    self._inflight.delete(batch, prefix, queue.number, offset, _REFUSED)
+            elif run is _Run.NEW:
+                self._inflight.put(batch, prefix, queue.number, offset, _REFUSED)
+        if run is _Run.NEW:
+            self._offsets.stage(batch, RESENDER, queue, portion.following)
+
+    def _write(self) -> None:
+        """Raises StorePoisoned, kv.EngineFull: what follows must not be marked then."""
+        outcome: list[Exception | None] = []
+        self._writer.when_written(outcome.append)
+        self._writer.write_now()
+        error = outcome.pop()
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # it refers to this frame
+
+    def next_offset(self, group: str) -> QueueOffset:
+        """The first dead letter that was never sent again. Raises TopicNotFound."""
+        return self._next_offset(self._queue(group))
+
+    def end_of(self, group: str) -> QueueOffset:
+        """Behind the last dead letter that there is now. Raises TopicNotFound."""
+        return self._source.bounds(self._queue(group)).maximum
+
+    async def _resend(self, group: str, some: _Some, *, dry_run: bool) -> Portion:
+        messages: list[tuple[QueueOffset, Message]] = []
+        refused: list[Refused] = []
+        for offset, record in some:
+            topic = _origin(record)
+            if topic is None:
+                refused.append(Refused(offset, "the record does not tell which topic it came from"))
+            elif self._topics.get(topic) is None:
+                refused.append(Refused(offset, f"topic {topic}, which it came from, does not exist"))
+            else:
+                messages.append((offset, _copy(group, topic, record, self._store_host())))
+        if messages and not dry_run:
+            for name in {message.topic for _, message in messages}:
+                make_internal_topic(self._topics, name)
+            refused += await self._store(messages)
+        return Portion(len(some), len(some) - len(refused), refused, QueueOffset(some[-1][0] + 1))
+
+    async def _store(self, messages: Sequence[tuple[QueueOffset, Message]]) -> Sequence[Refused]:
+        """Together, or one by one where one of them cannot be stored. Raises what passes."""
+        try:
+            await self._stored([message for _, message in messages])
+        except Invalid:
+            refused = []
+            for offset, message in messages:
+                try:
+                    await self._stored([message])
+                except Invalid as error:
+                    refused.append(Refused(offset, str(error)))
+            return refused
+        return []
+
+    async def _stored(self, messages: Sequence[Message]) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._send(messages, lambda _appended, error: settle(done, error))
+        await done
+
+    # -- reading
+
+    def _queue(self, group: str) -> QueueId:
+        name = DEAD_LETTER_PREFIX + group
+        if self._topics.get(name) is None:
+            raise TopicNotFound(f"group {group} has no dead letters: there is no topic {name}")
+        return QueueId(name, 0)
+
+    def _next_offset(self, queue: QueueId) -> QueueOffset:
+        stored = self._offsets.get(RESENDER, queue)
+        return self._source.bounds(queue).minimum if stored is None else stored
+
+    def _records(
+        self, queue: QueueId, start: QueueOffset, end: QueueOffset | None = None
+    ) -> Iterator[tuple[QueueOffset, StoredMessage]]:
+        """From an offset on to where the queue ends now: what comes meanwhile waits for the next call."""
+        end = self._source.bounds(queue).maximum if end is None else end
+        while start < end:
+            entries = self._source.entries(queue, start, min(ENTRIES_AT_ONCE, end - start))
+            if not entries:
+                return
+            for entry in entries:
+                yield entry.queue_offset, self._source.read(entry)
+            start = QueueOffset(entries[-1].queue_offset + 1)
+
+    def _unsent(self, queue: QueueId) -> Iterator[tuple[QueueOffset, StoredMessage]]:
+        """Those that were never sent again, the refused ones first: all of them lie before the others."""
+        yield from self._chosen(queue, self._refused(queue))
+        yield from self._records(queue, self._next_offset(queue))
+
+    def _refused(self, queue: QueueId, start: QueueOffset = FIRST) -> Iterator[QueueOffset]:
+        """Those that were not sent again when it was their turn, and have not expired; read a page at a time."""
+        prefix = subscription_prefix(RESENDER, queue.topic)
+        start = max(start, self._source.bounds(queue).minimum)
+        while True:
+            page = self._inflight.of_queue(prefix, queue.number, start, ENTRIES_AT_ONCE)
+            yield from (offset for offset, _ in page)
+            if len(page) < ENTRIES_AT_ONCE:
+                return
+            start = QueueOffset(page[-1][0] + 1)
+
+    def _is_refused(self, queue: QueueId, offset: QueueOffset) -> bool:
+        return self._inflight.get(subscription_prefix(RESENDER, queue.topic), queue.number, offset) is not None
+
+    def _chosen(self, queue: QueueId, offsets: Iterable[QueueOffset]) -> Iterator[tuple[QueueOffset, StoredMessage]]:
+        for offset in offsets:
+            entries = self._source.entries(queue, offset, 1)
+            if not entries or entries[0].queue_offset != offset:
+                raise Invalid(f"offset {offset}: topic {queue.topic} has no message there")
+            yield offset, self._source.read(entries[0])
+
+
+def _origin(record: StoredMessage) -> str | None:
+    return record.properties.get(ORIGIN_TOPIC) or record.properties.get(RETRY_TOPIC)
+
+
+def _letter(offset: QueueOffset, record: StoredMessage, *, was_resent: bool) -> DeadLetter:
+    properties = record.properties
+    return DeadLetter(
+        offset,
+        properties.get(UNIQUE_KEY) or offset_message_id(record.store_host, record.physical_offset),
+        _origin(record),
+        properties.get(TAGS, ""),
+        tuple(key for key in properties.get(KEYS, "").split(" ") if key),
+        record.reconsume_times,
+        record.store_timestamp_ms,
+        was_resent,
+    )
+
+
+def _copy(group: str, topic: str, record: StoredMessage, store_host: Host) -> Message:
+    properties = copied_properties(record)
+    for name in (ORIGIN_TOPIC, ORIGIN_MESSAGE_ID):
+        properties.pop(name, None)
+    copy = copy_of(
+        record,
+        topic=retry_topic_name(group, topic),
+        queue_number=0,
+        properties={**properties, RETRY_TOPIC: topic, ORIGIN_GROUP: group},
+        store_host=store_host,
+    )
+    return copy._replace(system_flag=record.system_flag & ~TRANSACTION_MASK, reconsume_times=0)

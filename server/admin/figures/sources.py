@@ -1,0 +1,77 @@
+"""The parts of a broker that figures are taken from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from server.clients import ClientKind
+from server.cluster.cluster import Cluster
+from server.counters.rates import RecentRates
+from server.counters.throughput import Throughput
+from server.front import Front
+from server.observability.instrumentation import Background
+from server.process.certificates import Certificates
+from server.process.health import HealthState
+from server.process.process_figures import ProcessFigures
+from server.rpc.messaging import Components, Messaging
+from server.upkeep import Upkeep
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sources:
+    """`process` is None where nobody watches it, `cluster` for a broker that is alone."""
+
+    messaging: Messaging
+    background: Background
+    upkeep: Upkeep
+    front: Front
+    health: HealthState
+    certificates: Certificates
+    process: ProcessFigures | None
+    cluster: Cluster | None
+    open_to_everybody: Mapping[str, str]
+    """Ports by name, and their addresses, where whoever reaches them administers the broker."""
+
+    @property
+    def components(self) -> Components:
+        return self.messaging.components
+
+    @property
+    def throughput(self) -> Throughput:
+        return self.messaging.throughput
+
+    @property
+    def rates(self) -> RecentRates:
+        return self.messaging.rates
+
+    @property
+    def connections(self) -> int | None:
+        figures = self.front.figures
+        return None if figures is None else figures.connections_open
+
+    @property
+    def producers(self) -> int:
+        return self.components.clients.kinds.get(ClientKind.PRODUCER, 0)
+
+    @property
+    def consumers(self) -> int:
+        return sum(self.components.clients.kinds.values()) - self.producers
+
+    @property
+    def dispatch_lag_bytes(self) -> int:
+        """How much of the log no consumer can see yet."""
+        messages = self.components.store.messages
+        return messages.appended_up_to - messages.dispatched_up_to
+
+    @property
+    def migration_lag_bytes(self) -> int | None:
+        """How much of the log one of files and RocksDB has and the other has not; None where there is but one."""
+        migration = self.components.store.migration
+        phase = migration.phase
+        return migration.figures().lag_bytes if phase.writes_files and phase.writes_rocksdb else None
+
+    @property
+    def lite_topics(self) -> int | None:
+        counts = self.components.lite_topics
+        return counts.total if counts.is_complete else None

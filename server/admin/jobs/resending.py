@@ -1,0 +1,261 @@
+"""Jobs that send stored messages once more, as new messages, to their topic or to another one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from server.jobs.asked import MessageResend
+from server.jobs.running import Running
+from server.maintenance.key_index import FOUND_MAX, KeyIndex
+from server.metadata import queues_of_topic
+from store.consumequeue import ConsumeQueueEntry
+from store.errors import Forbidden, Invalid, MessageGivenUp, OffsetOutOfRange, StoreDamaged, TopicNotFound, Unavailable
+from store.index import TIME_MAX_MS
+from store.metadata import Topic, TopicTable
+from store.metadata.names import is_system_topic
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from store.record import StoredMessage
+from store.time_search import TimeBoundary
+
+SENT_AT_ONCE: Final = 16
+KEY_MAX: Final = 4_096
+"""Characters of a key: jobs are kept."""
+SIZE_AT_ONCE: Final = 1024 * 1024
+"""Bytes of records that are sent together, unless the first alone is larger."""
+
+INTERNAL_PREFIX: Final = "%"
+"""Begins the names of retry topics and of those for dead letters: only the broker sends to them."""
+
+QUEUE, OFFSET, PLACE = "queue", "offset", "place"
+"""Of cursors: the queue that is being sent, and the next offset of it; or the last record that a key has found."""
+
+Outcomes = Callable[[], Awaitable[Sequence[Exception | None]]]
+"""How each of some sends has ended."""
+
+
+class ReadStore(Protocol):
+    """What is asked of the message store."""
+
+    def bounds(self, queue: QueueId) -> QueueBounds: ...
+
+    def offset_at_time(self, queue: QueueId, time_ms: int, boundary: TimeBoundary) -> QueueOffset: ...
+
+    def iterate_queues(self, topic: str) -> list[QueueId]: ...
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]: ...
+
+    def read(self, entry: ConsumeQueueEntry) -> StoredMessage: ...
+
+    def record_at(self, at: PhysicalOffset) -> StoredMessage: ...
+
+
+class Resender(Protocol):
+    """Sends messages by the rules for all senders."""
+
+    def send(self, records: Sequence[StoredMessage], topic: Topic, job_id: int) -> Outcomes:
+        """Send them now, in their order."""
+
+
+class _Range(NamedTuple):
+    """[start, end) of a queue."""
+
+    queue: QueueId
+    start: QueueOffset
+    end: QueueOffset
+
+
+class _Item(NamedTuple):
+    """A message, where to go on behind it, and how many were looked at for it. `missing`: why there is no record."""
+
+    cursor: dict[str, int]
+    looked_at: int
+    record: StoredMessage | None
+    missing: str = ""
+
+
+class MessageResendWork:
+    """A portion that is sent and not kept as such is sent once more; then the ids of its messages are the same."""
+
+    def __init__(self, store: ReadStore, topics: TopicTable, index: KeyIndex, resender: Resender) -> None:
+        self._store = store
+        self._topics = topics
+        self._index = index
+        self._resender = resender
+
+    def check(self, asked: MessageResend) -> None:
+        """Raises TopicNotFound, Forbidden, NoIndex, Invalid."""
+        source = self._topic(asked.topic, "topic")
+        target = self._topic(asked.to_topic, "to_topic")
+        for topic in (source, target):
+            if is_system_topic(topic.name):
+                raise Forbidden(f"topic {topic.name} belongs to the broker")
+        if target.name.startswith(INTERNAL_PREFIX):
+            raise Forbidden(f"to_topic: only the broker sends to topic {target.name}")
+        has_offsets = asked.from_offset is not None or asked.to_offset is not None
+        has_times = asked.from_ms is not None or asked.to_ms is not None
+        if len(asked.key) > KEY_MAX:
+            raise Invalid(f"key: {len(asked.key)} characters, at most {KEY_MAX} are allowed")
+        if asked.key:
+            if asked.queue is not None or has_offsets:
+                raise Invalid("key: it is looked for in all queues, so no queue or offset may be given")
+            self._index.require()
+        elif has_offsets and asked.queue is None:
+            raise Invalid("queue: offsets are of one queue, which must be given")
+        elif asked.queue is None and not has_times:
+            raise Invalid("key, queue or a time must be given")
+        if asked.queue is not None and QueueId(source.name, asked.queue) not in self._queues(source):
+            raise Invalid(f"queue: topic {source.name} has no queue {asked.queue}")
+        for name, begin, end in (
+            ("from_offset", asked.from_offset, asked.to_offset),
+            ("from_ms", asked.from_ms, asked.to_ms),
+        ):
+            if (begin or 0) < 0 or (end is not None and end < (begin or 0)):
+                raise Invalid(f"{name}: {begin} to {end} is no range")
+
+    async def run(self, asked: MessageResend, running: Running) -> None:
+        if asked.key:
+            await self._run_key(asked, running)
+            return
+        ranges = await self._ranges(asked, running)
+        if running.job.total is None:
+            running.expect(sum(each.end - each.start for each in ranges))
+        for wanted in _left(ranges, running.job.cursor):
+            await self._run_range(asked, wanted, running)
+
+    # -- which
+
+    def _topic(self, name: str, field: str) -> Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            raise TopicNotFound(f"{field}: no topic {name}")
+        return topic
+
+    def _queues(self, topic: Topic) -> list[QueueId]:
+        return queues_of_topic(self._store, topic.name, topic.queue_count)
+
+    async def _ranges(self, asked: MessageResend, running: Running) -> list[_Range]:
+        if asked.queue is None:
+            queues = self._queues(self._topic(asked.topic, "topic"))
+        else:
+            queues = [QueueId(asked.topic, asked.queue)]
+        ranges = []
+        for queue in queues:
+            await running.rest()
+            bounds = self._store.bounds(queue)
+            start = max(bounds.minimum, asked.from_offset or 0)
+            end = bounds.maximum if asked.to_offset is None else min(bounds.maximum, asked.to_offset)
+            if asked.from_ms is not None:
+                start = max(start, self._store.offset_at_time(queue, asked.from_ms, TimeBoundary.LOWER))
+            if asked.to_ms is not None:
+                end = min(end, self._store.offset_at_time(queue, asked.to_ms + 1, TimeBoundary.LOWER))
+            if start < end:
+                ranges.append(_Range(queue, QueueOffset(start), QueueOffset(end)))
+        return ranges
+
+    async def _run_range(self, asked: MessageResend, wanted: _Range, running: Running) -> None:
+        queue, at, end = wanted
+        while at < end:
+            at = max(at, self._store.bounds(queue).minimum)  # messages expire meanwhile
+            entries = self._store.entries(queue, at, min(SENT_AT_ONCE, end - at))
+            entries = [each for each in entries if each.queue_offset < end and each.physical_offset < asked.log_end]
+            if not entries:
+                break
+            items = self._read(queue, at, entries, reads=not running.job.is_dry_run)
+            await self._send(asked, items, running)
+            at = QueueOffset(items[-1].cursor[OFFSET])
+        if at < end:
+            # the rest came after the job was begun
+            running.did(end - at, {QUEUE: queue.number, OFFSET: end}, {})
+
+    def _read(
+        self, queue: QueueId, at: QueueOffset, entries: Sequence[ConsumeQueueEntry], *, reads: bool
+    ) -> list[_Item]:
+        """The first of the entries with their records, if it `reads`. Raises StoreDamaged for the very first."""
+        items: list[_Item] = []
+        size = 0
+        for entry in entries:
+            size += entry.size
+            if items and size > SIZE_AT_ONCE:
+                break
+            following = QueueOffset(entry.queue_offset + 1)
+            cursor, looked_at = {QUEUE: queue.number, OFFSET: following}, following - at
+            at = following
+            try:
+                items.append(_Item(cursor, looked_at, self._store.read(entry) if reads else None))
+            except MessageGivenUp as error:
+                items.append(_Item(cursor, looked_at, None, str(error)))
+            except StoreDamaged:
+                if not items:
+                    raise
+                break
+        return items
+
+    async def _run_key(self, asked: MessageResend, running: Running) -> None:
+        """The oldest first."""
+        end_ms = TIME_MAX_MS if asked.to_ms is None else asked.to_ms
+        found = await self._index.find(
+            asked.topic, asked.key, begin_ms=asked.from_ms or 0, end_ms=end_ms, limit=FOUND_MAX
+        )
+        running.begin_step()
+        if len(found.messages) == FOUND_MAX:
+            raise Invalid(f"key: {FOUND_MAX} messages or more have it, which is too many: give a time, too")
+        places = sorted(each.physical_offset for each in found.messages if each.physical_offset < asked.log_end)
+        unread = [f"messages may be missing, {each.name} could not be read: {each.reason}" for each in found.unread]
+        if running.job.total is None:
+            running.expect(len(places))
+            running.did(0, {}, {}, unread)
+        behind = running.job.cursor.get(PLACE, -1)
+        left = [place for place in places if place > behind]
+        for first in range(0, len(left), SENT_AT_ONCE):
+            items = [self._read_at(place) for place in left[first : first + SENT_AT_ONCE]]
+            await self._send(asked, items, running)
+
+    def _read_at(self, place: PhysicalOffset) -> _Item:
+        """Raises StoreDamaged."""
+        try:
+            return _Item({PLACE: place}, 1, self._store.record_at(place))
+        except (MessageGivenUp, OffsetOutOfRange) as error:
+            return _Item({PLACE: place}, 1, None, str(error))
+
+    # -- away
+
+    async def _send(self, asked: MessageResend, items: Sequence[_Item], running: Running) -> None:
+        """Raises Unavailable when one is not taken for now: it and those behind it are sent again, in their order."""
+        outcomes = await self._outcomes(asked, [each.record for each in items if each.record is not None], running)
+        answers = iter(outcomes)
+        for item in items:
+            error = None if item.missing else next(answers, None)
+            if isinstance(error, Unavailable):
+                running.keep()
+                raise Unavailable(str(error))
+            reason = item.missing or error
+            if item.record is not None:
+                reason = reason and f"offset {item.record.queue_offset} of queue {item.record.queue_number}: {reason}"
+            counts = {"refused": 1} if reason else {"sent": 1}
+            running.did(item.looked_at, item.cursor, counts, [str(reason)] if reason else [])
+        running.keep()
+        await running.rest()
+
+    async def _outcomes(
+        self, asked: MessageResend, records: Sequence[StoredMessage], running: Running
+    ) -> Sequence[Exception | None]:
+        """Nothing where nothing is sent."""
+        target = self._topic(asked.to_topic, "to_topic")
+        if running.job.is_dry_run:
+            return ()
+        outcomes = self._resender.send(records, target, running.job.id)
+        await running.pause()
+        found = await outcomes()
+        running.begin_step()
+        return found
+
+
+def _left(ranges: Sequence[_Range], cursor: Mapping[str, int]) -> Iterator[_Range]:
+    """What lies behind a cursor."""
+    number = cursor.get(QUEUE, -1)
+    for each in ranges:
+        if each.queue.number == number:
+            yield each._replace(start=QueueOffset(max(each.start, cursor[OFFSET])))
+        elif each.queue.number > number:
+            yield each

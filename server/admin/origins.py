@@ -1,0 +1,62 @@
+"""Which topics a stored message is of: copies of it wait, come back and are set aside in topics of the broker's own.
+
+Who may not read a topic may not read those copies either, wherever they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from server.delivery.retry_topics import topic_of_retry
+from server.held.copies import CHECKED_TOO_OFTEN_TOPIC
+from server.property_names import DEAD_LETTER_TOPIC
+from store.held.topics import HALF_TOPIC, TIMER_TOPIC
+from store.metadata.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
+from store.record import StoredMessage
+from store.record.properties import REAL_TOPIC, RETRY_TOPIC
+from store.record.tags import SCHEDULE_TOPIC
+
+INTERNAL_PREFIX: Final = "%"
+"""Begins the names of retry topics, of those for dead letters, and of light queues."""
+
+WAITING_TOPICS: Final = frozenset({TIMER_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC, CHECKED_TOO_OFTEN_TOPIC})
+"""Whose messages all were sent to another one."""
+
+
+def has_copies(topic: str) -> bool:
+    """Whether a topic or light queue of this name may hold messages of other topics."""
+    return topic.startswith(INTERNAL_PREFIX) or is_system_topic(topic)
+
+
+def topics_of(record: StoredMessage) -> frozenset[str] | None:
+    """The topic that the message lies in and those that it was sent to; None where nobody can tell."""
+    if not has_copies(record.topic):
+        return frozenset((record.topic,))
+    properties = record.properties
+    found: set[str] = set()
+    left: list[str] = [record.topic]
+    while left:
+        name = left.pop()
+        if name in found:
+            continue
+        found.add(name)
+        if not has_copies(name):
+            continue
+        origin = _origin(name, properties)
+        if origin is None:
+            return None
+        if origin:
+            left.append(origin)
+    return frozenset(found)
+
+
+def _origin(name: str, properties: Mapping[str, str]) -> str | None:
+    """What the copy in this topic was sent to; "" for what was sent to nothing else, None where nobody can tell."""
+    if name.startswith(DEAD_LETTER_PREFIX):
+        return properties.get(DEAD_LETTER_TOPIC) or properties.get(RETRY_TOPIC)
+    if name.startswith(RETRY_PREFIX):
+        return topic_of_retry(name, properties)
+    if name in WAITING_TOPICS:
+        return properties.get(REAL_TOPIC)
+    return properties.get(REAL_TOPIC, "")

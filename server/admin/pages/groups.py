@@ -1,0 +1,137 @@
+"""Pages of groups: how far they are behind in each topic that they read, and in all of them.
+
+The work of a page is bounded as that of `server.admin.pages.topics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from server.admin.figures.sources import Sources
+from server.admin.pages.names import NameSearch
+from server.admin.pages.pages import Order, Wanted, longest_lag, names_of
+from server.admin.pages.pairs import (
+    NAMES_MAX,
+    SHOWN_MAX,
+    Budget,
+    PairFigures,
+    Pairs,
+    first_of,
+    longest_known,
+    sum_known,
+)
+from server.counters.rates import RatesNow
+from server.delivery.retry_topics import topic_beside
+from server.lag.consumer_lag import ConsumerLag, PairLag
+from server.tasks.pacing import Pace, Pacing
+from store.metadata import Group
+
+TOPICS_MAX: Final = 500
+"""Topics that are looked at of one group, its retry topics among them."""
+TOPICS_SHOWN: Final = 50
+
+
+class GroupFigures(NamedTuple):
+    """None: not known. `topics` are by name, the first ones; the sums are of all."""
+
+    group: Group
+    consumers: int
+    topics: Sequence[PairFigures]
+    topic_count: int | None
+    ready: int | None
+    in_flight: int | None
+    lag_ms: int | None
+    dead_letters: int | None
+
+
+class GroupPage(NamedTuple):
+    groups: Sequence[GroupFigures]
+    has_more: bool
+    matching: int
+
+
+@dataclass(slots=True)
+class _Making:
+    """One page, and what may still be looked at for it."""
+
+    pace: Pace
+    pairs: Pairs
+    names: Budget = field(default_factory=lambda: Budget(NAMES_MAX))
+    shown: Budget = field(default_factory=lambda: Budget(SHOWN_MAX))
+
+
+class GroupPages:
+    """Lives on the event loop's thread."""
+
+    def __init__(self, sources: Sources, dead_letters: Callable[[str], int | None]) -> None:
+        """`dead_letters` tells how many of a group were never sent again."""
+        its = sources.components
+        self._groups = its.store.groups
+        self._topics = its.store.topics
+        self._offsets = its.store.offsets
+        self._clients = its.clients
+        self._lag: ConsumerLag = sources.background.lag
+        self._rates = sources.rates
+        self._dead_letters = dead_letters
+        self._pacing = Pacing(its.clock)
+        self._search = NameSearch(self._groups.names_behind, lambda: sources.background.names.groups, its.clock)
+
+    async def page(self, wanted: Wanted) -> GroupPage:
+        """Raises KvError, StoreDamaged."""
+        rates = self._rates.now()
+
+        def weights() -> dict[str, float]:
+            return self._busiest(rates) if wanted.order is Order.BUSIEST else self._furthest_behind()
+
+        async with self._pacing.turn() as pace:
+            page = await names_of(
+                wanted, self._search, pace, weights=weights, is_there=lambda name: self._groups.get(name) is not None
+            )
+            making, groups = _Making(pace, Pairs(self._lag, self._clients, rates, pace, Budget())), []
+            for name in page.names:
+                group = self._groups.get(name)
+                if group is not None:  # deleted meanwhile
+                    groups.append(await self._figures(group, making))
+                await pace.pause()
+        return GroupPage(groups, page.has_more, page.matching)
+
+    async def _figures(self, group: Group, making: _Making) -> GroupFigures:
+        names = self._offsets.topics_of(group.name, light_queues=False)
+        read, is_all = await first_of(names, TOPICS_MAX, making.names, making.pace)
+        topics = self._without_retries(group.name, read)
+        found = []
+        for topic in topics if is_all else topics[:TOPICS_SHOWN]:
+            found.append(await making.pairs.of(group.name, topic))
+            await making.pace.pause()
+        return GroupFigures(
+            group,
+            sum(not each.is_lost for each in self._clients.consumers_of(group.name)),
+            [each for each in found[:TOPICS_SHOWN] if making.shown.take()],
+            len(topics) if is_all else None,
+            ready=sum_known([each.ready for each in found]) if is_all else None,
+            in_flight=sum_known([each.in_flight for each in found]) if is_all else None,
+            lag_ms=longest_known([each.lag_ms for each in found]) if is_all else None,
+            dead_letters=self._dead_letters(group.name),
+        )
+
+    def _without_retries(self, group: str, read: Sequence[str]) -> list[str]:
+        """What a group's retry topics hold counts in the topics that they are beside."""
+        every = set(read)
+        return sorted(
+            name for name in read if self._topics.get(name) is not None and topic_beside(group, name) not in every
+        )
+
+    def _busiest(self, rates: RatesNow) -> dict[str, float]:
+        weights: dict[str, float] = {}
+        for (group, _), rate in rates.received.items():
+            weights[group] = weights.get(group, 0.0) + rate
+        return weights
+
+    def _furthest_behind(self) -> dict[str, float]:
+        return longest_lag(self._lag.found.values(), _group_of)
+
+
+def _group_of(pair: PairLag) -> str:
+    return pair.group

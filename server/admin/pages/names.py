@@ -1,0 +1,110 @@
+"""Pages of names out of very many: who looks for a part of a name has all of them looked at, a moment at a time.
+
+A walk over a million names takes some 0.4 s of the event loop's time, in pieces of a millisecond with as long a pause
+after each, and one walk at a time. So how many names match is found out once, and told again for a while; where few
+do, their names are kept with it and the next pages take no walk at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from server.tasks.pacing import Pace
+from store.clock import Clock
+from store.metadata.rows import NamesFound
+
+ROWS_PER_STEP: Final = 512
+PAUSES_PER_STEP: Final = 1
+"""Half of the event loop's time is left to others."""
+KEPT_S: Final = 10.0
+KEPT_SEARCHES: Final = 16
+KEPT_NAMES: Final = 1_000
+"""Of a search: more than that are walked to again."""
+
+NamesBehind = Callable[[str, int, str], NamesFound]
+"""Some rows behind a name, at most so many, and those of them that have a text in them (`NamedRows.names_behind`)."""
+
+
+class NamePage(NamedTuple):
+    """Names in their order. `matching` is how many there are of them on all pages."""
+
+    names: list[str]
+    has_more: bool
+    matching: int
+
+
+class _Search(NamedTuple):
+    at_s: float
+    matching: int
+    names: list[str] | None
+    """All of them; None where they are too many."""
+
+
+class NameSearch:
+    """Of one table. Lives on the event loop's thread."""
+
+    def __init__(self, names_behind: NamesBehind, count: Callable[[], int | None], clock: Clock) -> None:
+        """`count` tells how many names there are, None while nobody has counted them."""
+        self._names_behind = names_behind
+        self._count = count
+        self._clock = clock
+        self._searches: OrderedDict[str, _Search] = OrderedDict()
+        self._turn = asyncio.Semaphore(1)
+
+    async def page(self, contains: str, after: str, limit: int, pace: Pace) -> NamePage:
+        """The first names behind `after` that have `contains` in them; "" stands for all."""
+        part = contains.lower()
+        count = self._count() if not part else None
+        if count is None:
+            search = await self._search(part, pace)
+            if search.names is not None:
+                first = bisect_right(search.names, after) if after else 0
+                names = search.names[first : first + limit]
+                return NamePage(names, first + limit < len(search.names), search.matching)
+            count = search.matching
+        names = await self._walk(part, after, limit + 1, pace)
+        return NamePage(names[:limit], len(names) > limit, count)
+
+    async def _search(self, part: str, pace: Pace) -> _Search:
+        async with self._turn:
+            known = self._searches.get(part)
+            if known is None or self._clock.monotonic_s() - known.at_s >= KEPT_S:
+                known = await self._look_at_all(part)
+        pace.begin_step()
+        return known
+
+    async def _look_at_all(self, part: str) -> _Search:
+        pace = Pace(self._clock, pauses_per_step=PAUSES_PER_STEP)
+        names: list[str] = []
+        matching, behind = 0, ""
+        while True:
+            found = self._names_behind(behind, ROWS_PER_STEP, part)
+            matching += len(found.names)
+            if len(names) <= KEPT_NAMES:
+                names += found.names
+            if found.last is None:
+                break
+            behind = found.last
+            await pace.pause()
+        search = _Search(self._clock.monotonic_s(), matching, names if matching <= KEPT_NAMES else None)
+        self._searches[part] = search
+        self._searches.move_to_end(part)
+        if len(self._searches) > KEPT_SEARCHES:
+            self._searches.popitem(last=False)
+        return search
+
+    async def _walk(self, part: str, after: str, limit: int, pace: Pace) -> list[str]:
+        names: list[str] = []
+        behind = after
+        while len(names) < limit:
+            found = self._names_behind(behind, ROWS_PER_STEP, part)
+            names += found.names
+            if found.last is None:
+                break
+            behind = found.last
+            await pace.pause()
+        return names[:limit]

@@ -1,0 +1,122 @@
+"""How far groups are behind in topics: as the last round in the background has found it, or looked at now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from kv import KvError
+from server.clients import ClientRegistry
+from server.counters.rates import RatesNow
+from server.lag.consumer_lag import ConsumerLag, GroupTopic, PairLag
+from server.tasks.pacing import Pace
+from store.errors import BrokerError
+
+STEPS_MAX: Final = 2_048
+"""Queues, and some hundred messages in flight each, that are looked at for the groups of one page: about 0.1 s of the
+event loop's time at most, with three times as long of pauses in it."""
+
+
+NAMES_MAX: Final = 10_000
+"""Names of groups that read topics, or of topics that groups read, that are gone through for one page."""
+SHOWN_MAX: Final = 4_000
+"""Groups in topics that one page has: 1.5 MB with the longest names, and clients take 4 MiB."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """What a page may still look at."""
+
+    left: int = STEPS_MAX
+
+    def take(self, steps: int = 1) -> bool:
+        """Whether there was so much left."""
+        if steps > self.left:
+            return False
+        self.left -= steps
+        return True
+
+
+async def first_of(names: Iterable[str], limit: int, budget: Budget, pace: Pace) -> tuple[list[str], bool]:
+    """As many of the names as may be looked at, and whether those are all."""
+    found: list[str] = []
+    for name in names:
+        if len(found) >= limit or not budget.take():
+            return found, False
+        found.append(name)
+        await pace.pause()
+    return found, True
+
+
+class PairFigures(NamedTuple):
+    """A group in a topic, its retry topics there included. None: not known."""
+
+    group: str
+    topic: str
+    ready: int | None
+    in_flight: int | None
+    lag_ms: int | None
+    received_per_second: float | None
+    consumers: int
+
+
+class Pairs:
+    """Of one page. `rates` are those of its moment."""
+
+    def __init__(self, lag: ConsumerLag, clients: ClientRegistry, rates: RatesNow, pace: Pace, budget: Budget) -> None:
+        self._lag = lag
+        self._clients = clients
+        self._rates = rates
+        self._pace = pace
+        self._budget = budget
+        self._consumers: dict[str, Counter[str]] = {}
+
+    async def of(self, group: str, topic: str) -> PairFigures:
+        key = GroupTopic(group, topic)
+        found = self._lag.found.get(key)
+        if found is None:
+            found = await self._look(self._lag.measure(key))
+        return PairFigures(
+            group,
+            topic,
+            ready=None if found is None else found.ready,
+            in_flight=None if found is None else found.in_flight,
+            lag_ms=None if found is None else found.lag_ms,
+            received_per_second=self._rates.received_of(group, topic),
+            consumers=self._consumers_of(group)[topic],
+        )
+
+    async def _look(self, steps: Generator[None, None, PairLag | None]) -> PairLag | None:
+        """None for what cannot be read now, and where there is nothing left to look with."""
+        with suppress(OSError, KvError, BrokerError):
+            while self._budget.take():
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    found: PairLag | None = end.value
+                    return found
+                await self._pace.pause()
+        return None
+
+    def _consumers_of(self, group: str) -> Counter[str]:
+        """By topic, those that are there."""
+        counted = self._consumers.get(group)
+        if counted is None:
+            there = (each for each in self._clients.consumers_of(group) if not each.is_lost)
+            counted = self._consumers[group] = Counter(topic for each in there for topic in each.settings.topics)
+        return counted
+
+
+def sum_known(numbers: Sequence[int | None]) -> int | None:
+    """None where one of them is not known."""
+    known = [each for each in numbers if each is not None]
+    return sum(known) if len(known) == len(numbers) else None
+
+
+def longest_known(ages_ms: Sequence[int | None]) -> int | None:
+    """The same of the longest; 0 where there is none."""
+    known = [each for each in ages_ms if each is not None]
+    return max(known, default=0) if len(known) == len(ages_ms) else None

@@ -1,0 +1,171 @@
+"""Pages of topics: what they hold, what goes through them of late, and who reads them how far.
+
+Nothing walks over all queues. A page looks at a bounded number of queues, and at another one for the groups that are
+not in memory (`server.admin.pages.pairs`); what it does not get to is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from kv import KvError
+from server.admin.figures.sources import Sources
+from server.admin.pages.names import NameSearch
+from server.admin.pages.pages import Order, Wanted, longest_lag, names_of
+from server.admin.pages.pairs import NAMES_MAX, SHOWN_MAX, Budget, PairFigures, Pairs, first_of
+from server.counters.rates import RatesNow
+from server.lag.consumer_lag import ConsumerLag, PairLag
+from server.tasks.pacing import Pace, Pacing
+from store.consumequeue import ConsumeQueueEntry
+from store.errors import BrokerError
+from store.metadata import Topic
+from store.metadata.rows import NamesFound
+from store.offsets import QueueOffset
+
+QUEUES_MAX: Final = 2_048
+"""Of one page, for what its topics hold: 256 topics of eight queues. About 0.06 s of the event loop's time."""
+QUEUES_PER_TOPIC_MAX: Final = 1_024
+READERS_MAX: Final = 1_000
+"""Groups that are counted of one topic."""
+GROUPS_SHOWN: Final = 20
+
+
+class Kept(NamedTuple):
+    """What the queues of a topic hold. `last_stored_ms` is None where nothing is there, or it cannot be read."""
+
+    messages: int
+    estimated_bytes: int
+    last_stored_ms: int | None
+
+
+class TopicFigures(NamedTuple):
+    """None: not known, or not asked for. `groups` are by name, the first ones."""
+
+    topic: Topic
+    kept: Kept | None
+    sent_per_second: float | None
+    received_per_second: float | None
+    groups: Sequence[PairFigures]
+    group_count: int | None
+
+
+class TopicPage(NamedTuple):
+    topics: Sequence[TopicFigures]
+    has_more: bool
+    matching: int
+
+
+@dataclass(slots=True)
+class _Making:
+    """One page, and what may still be looked at for it."""
+
+    rates: RatesNow
+    pace: Pace
+    pairs: Pairs
+    queues: Budget = field(default_factory=lambda: Budget(QUEUES_MAX))
+    names: Budget = field(default_factory=lambda: Budget(NAMES_MAX))
+    shown: Budget = field(default_factory=lambda: Budget(SHOWN_MAX))
+
+
+class TopicPages:
+    """Lives on the event loop's thread."""
+
+    def __init__(self, sources: Sources) -> None:
+        its = sources.components
+        self._topics = its.store.topics
+        self._groups = its.store.groups
+        self._messages = its.store.messages
+        self._offsets = its.store.offsets
+        self._clients = its.clients
+        self._lag: ConsumerLag = sources.background.lag
+        self._rates = sources.rates
+        self._pacing = Pacing(its.clock)
+        self._search = NameSearch(self._topics.names_behind, lambda: sources.background.names.topics, its.clock)
+        self._search_all = NameSearch(self._names_of_all, lambda: None, its.clock)
+
+    async def page(self, wanted: Wanted, *, include_system: bool = False) -> TopicPage:
+        """Raises KvError, StoreDamaged."""
+        rates = self._rates.now()
+
+        def weights() -> dict[str, float]:
+            return self._busiest(rates) if wanted.order is Order.BUSIEST else self._furthest_behind()
+
+        async with self._pacing.turn() as pace:
+            search = self._search_all if include_system else self._search
+            page = await names_of(
+                wanted,
+                search,
+                pace,
+                weights=weights,
+                is_there=lambda name: self._is_there(name, include_system=include_system),
+            )
+            making = _Making(rates, pace, Pairs(self._lag, self._clients, rates, pace, Budget()))
+            topics = []
+            for name in page.names:
+                topic = self._topics.get(name)
+                if topic is not None:  # deleted meanwhile
+                    topics.append(await self._figures(topic, making))
+                await pace.pause()
+        return TopicPage(topics, page.has_more, page.matching)
+
+    async def _figures(self, topic: Topic, making: _Making) -> TopicFigures:
+        names = self._offsets.readers_of(topic.name)
+        read, is_all = await first_of(names, READERS_MAX, making.names, making.pace)
+        readers = sorted(name for name in read if self._groups.get(name) is not None)
+        groups = [await making.pairs.of(group, topic.name) for group in readers[:GROUPS_SHOWN] if making.shown.take()]
+        return TopicFigures(
+            topic,
+            await self._kept(topic, making.queues, making.pace),
+            making.rates.sent_to(topic.name),
+            making.rates.received_by(readers, topic.name) if is_all else None,
+            groups,
+            len(readers) if is_all else None,
+        )
+
+    async def _kept(self, topic: Topic, budget: Budget, pace: Pace) -> Kept | None:
+        """None for more queues than a page looks at, and for such as cannot be read."""
+        queues = self._messages.iterate_queues(topic.name)
+        if len(queues) > QUEUES_PER_TOPIC_MAX or not budget.take(len(queues)):
+            return None
+        messages, lasts = 0, []
+        with suppress(OSError, KvError, BrokerError):
+            for queue in queues:
+                bounds = self._messages.bounds(queue)
+                if bounds.maximum > bounds.minimum:
+                    messages += bounds.maximum - bounds.minimum
+                    lasts += self._messages.entries(queue, QueueOffset(bounds.maximum - 1), 1)
+                await pace.pause()
+            size = sum(each.size for each in lasts) / len(lasts) if lasts else 0
+            return Kept(messages, round(messages * size), self._last_stored_ms(lasts))
+        return None
+
+    def _last_stored_ms(self, lasts: Sequence[ConsumeQueueEntry]) -> int | None:
+        newest = max(lasts, key=lambda each: each.physical_offset, default=None)
+        if newest is None or newest.store_timestamp_ms is not None:
+            return None if newest is None else newest.store_timestamp_ms
+        with suppress(OSError, KvError, BrokerError):  # who receives it hears what is wrong with it
+            return self._messages.read(newest).store_timestamp_ms
+        return None
+
+    def _names_of_all(self, behind: str, limit: int, contains: str) -> NamesFound:
+        return self._topics.names_behind(behind, limit, contains, include_system=True)
+
+    def _is_there(self, name: str, *, include_system: bool) -> bool:
+        topic = self._topics.get(name)
+        return topic is not None and (include_system or not topic.is_system)
+
+    def _busiest(self, rates: RatesNow) -> dict[str, float]:
+        weights = dict(rates.sent)
+        for (_, topic), rate in rates.received.items():
+            weights[topic] = weights.get(topic, 0.0) + rate
+        return weights
+
+    def _furthest_behind(self) -> dict[str, float]:
+        return longest_lag(self._lag.found.values(), _topic_of)
+
+
+def _topic_of(pair: PairLag) -> str:
+    return pair.topic

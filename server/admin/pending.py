@@ -1,0 +1,158 @@
+"""What waits for its time or for its producer's word: the first of each, and how much is due when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from kv import KvError
+from server.admin.storage import StorageLook
+from server.held import DelayedDelivery, Transactions
+from server.observability.waiting_figures import WaitingFigures
+from store.clock import Clock
+from store.errors import BrokerError
+from store.held import CheckDue, DueMessage, HalfMessage
+from store.message_store import MessageStore
+from store.offsets import PhysicalOffset, QueueOffset
+from store.record import StoredMessage
+from store.record.properties import REAL_TOPIC, UNIQUE_KEY
+
+FOREVER_MS: Final = 1 << 62
+WITHIN_MS: Final = (60_000, 3_600_000, 86_400_000, 7 * 86_400_000)
+DUE_LOOKED_AT_MAX: Final = 100_000
+CHECKS_LOOKED_AT_MAX: Final = 10_000
+ROWS_AT_ONCE: Final = 500
+PAUSE_S: Final = 0.002
+"""Between two reads: what is read keeps the interpreter's lock for a millisecond."""
+
+
+class TimerView(NamedTuple):
+    """`record` None: it cannot be read."""
+
+    due: DueMessage
+    record: StoredMessage | None
+
+    @property
+    def topic(self) -> str:
+        return _property(self.record, REAL_TOPIC)
+
+    @property
+    def message_id(self) -> str:
+        return _property(self.record, UNIQUE_KEY)
+
+
+class TransactionView(NamedTuple):
+    """`record` None: it cannot be read. `check` None: not found."""
+
+    half: HalfMessage
+    record: StoredMessage | None
+    check: CheckDue | None
+
+    @property
+    def topic(self) -> str:
+        return _property(self.record, REAL_TOPIC)
+
+
+class PendingView(NamedTuple):
+    """`due`: how many timers are due within each of `WITHIN_MS` and not before, of those that were looked at."""
+
+    timers: int | None
+    transactions: int | None
+    first_timers: list[TimerView]
+    first_transactions: list[TransactionView]
+    due: dict[int, int]
+    due_looked_at: int
+    late_ms: int
+
+
+class PendingLook:
+    """Lives on the event loop's thread; rows and records are read on that of `look`."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        delays: DelayedDelivery,
+        transactions: Transactions,
+        *,
+        figures: WaitingFigures,
+        look: StorageLook,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._held = store.held
+        self._delays = delays
+        self._transactions = transactions
+        self._figures = figures
+        self._look = look
+        self._clock = clock
+        self._halves_from = QueueOffset(0)
+        """Below are none: the database need not pass over what was resolved before."""
+
+    async def pending(self, limit: int) -> PendingView:
+        """At most so many of each. Raises kv.KvError."""
+        first = self._delays.first_waiting()
+        timers = await self._look.elsewhere(self._timers, first, limit)
+        transactions = await self._look.elsewhere(self._first_transactions, limit, self._transactions.checked_until_ms)
+        due, looked_at = await self._due(first)
+        figures = self._figures
+        return PendingView(figures.timers, figures.halves, timers, transactions, due, looked_at, figures.late_ms)
+
+    def _timers(self, first: DueMessage | None, limit: int) -> list[TimerView]:
+        if first is None:
+            return []
+        return [
+            TimerView(each, self._record(each.physical_offset)) for each in self._held.due(FOREVER_MS, limit, first)
+        ]
+
+    async def _due(self, first: DueMessage | None) -> tuple[dict[int, int], int]:
+        due, looked_at = dict.fromkeys(WITHIN_MS, 0), 0
+        now_ms = self._clock.wall_ms()
+        while first is not None and looked_at < DUE_LOOKED_AT_MAX:
+            rows = await self._look.elsewhere(self._held.due, FOREVER_MS, ROWS_AT_ONCE, first)
+            for each in rows:
+                within_ms = next((bound for bound in WITHIN_MS if each.due_ms - now_ms <= bound), None)
+                if within_ms is not None:
+                    due[within_ms] += 1
+            looked_at += len(rows)
+            first = rows[-1].following if len(rows) == ROWS_AT_ONCE else None
+            await asyncio.sleep(PAUSE_S)
+        return due, looked_at
+
+    def _first_transactions(self, limit: int, checked_until_ms: int) -> list[TransactionView]:
+        halves = self._held.halves(self._halves_from, limit)
+        if halves:
+            self._halves_from = halves[0].queue_offset
+        checks = self._checks_of({each.queue_offset for each in halves}, checked_until_ms)
+        return [
+            TransactionView(each, self._record(each.physical_offset), checks.get(each.queue_offset)) for each in halves
+        ]
+
+    def _checks_of(self, wanted: set[QueueOffset], from_ms: int) -> dict[QueueOffset, CheckDue]:
+        """The next check of each, of those that are due first."""
+        found: dict[QueueOffset, CheckDue] = {}
+        looked_at = 0
+        while len(found) < len(wanted) and looked_at < CHECKS_LOOKED_AT_MAX:
+            rows = self._held.checks_due(from_ms, FOREVER_MS, ROWS_AT_ONCE)
+            found.update((each.queue_offset, each) for each in rows if each.queue_offset in wanted)
+            looked_at += len(rows)
+            if len(rows) < ROWS_AT_ONCE:
+                break
+            from_ms = self._past(rows, from_ms)
+        return found
+
+    @staticmethod
+    def _past(rows: Sequence[CheckDue], from_ms: int) -> int:
+        """Where to go on: the time of the last row comes again, unless all rows are of one time."""
+        last_ms = rows[-1].at_ms
+        return last_ms if last_ms > from_ms else last_ms + 1
+
+    def _record(self, at: PhysicalOffset) -> StoredMessage | None:
+        try:
+            return self._store.record_at(at)
+        except (BrokerError, KvError, OSError):
+            return None
+
+
+def _property(record: StoredMessage | None, name: str) -> str:
+    return "" if record is None else record.properties.get(name, "")

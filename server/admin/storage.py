@@ -1,0 +1,238 @@
+"""Where a broker's messages lie and for how long: what `StorageService` tells of the log and of what is beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from itertools import pairwise
+from typing import Final, NamedTuple, ParamSpec, TypeVar
+
+from kv import KvError
+from server.errors import NoIndex
+from server.maintenance.key_index import KeyIndex
+from server.observability.metrics.rocksdb import EngineFigures
+from server.tasks.pacing import Pace
+from store.clock import Clock
+from store.consumequeue import ConsumeQueueEntry
+from store.disk import DiskSpace
+from store.errors import BrokerError
+from store.expiry import ExpirySettings
+from store.metadata import Topic
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from store.opening import OpenStore
+from store.paths import segment_name
+
+HOUR_MS = 3_600_000
+
+
+def expires_at_ms(settings: ExpirySettings, newest_ms: int, now_ms: int) -> int:
+    """For a file without a record newer than that; the hours are those of the local clock."""
+    at_ms = max(newest_ms + settings.retention_ms, now_ms)
+    if not settings.delete_when:
+        return at_ms
+    for _ in range(48):  # twice a day, for clocks that are put forward
+        try:
+            local = datetime.fromtimestamp(at_ms / 1000)
+        except (OverflowError, ValueError, OSError):  # the records' times may be any number
+            return at_ms
+        if local.hour in settings.delete_when:
+            break
+        at_ms += HOUR_MS - (local.minute * 60_000 + local.second * 1000 + local.microsecond // 1000)
+    return at_ms
+
+
+SHOWN_MAX: Final = 1_000
+"""Files of the log that are shown; of more the first and the last."""
+TABLES: Final = ".table_bytes"
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+class SegmentView(NamedTuple):
+    """`size`: bytes that are filled. `last_ms`: no record is newer. Times are None where not known."""
+
+    name: str
+    begin: PhysicalOffset
+    size: int
+    first_ms: int | None
+    last_ms: int | None
+
+
+class NextExpiry(NamedTuple):
+    """Which file goes next by its age, where it ends, and when that is at the earliest."""
+
+    name: str
+    end: PhysicalOffset
+    at_ms: int
+
+
+class RocksFigures(NamedTuple):
+    """`family` is empty for figures of the whole database."""
+
+    database: str
+    family: str
+    figures: Mapping[str, int]
+
+
+class StorageView(NamedTuple):
+    """See `Storage` of storage.proto."""
+
+    space: DiskSpace | None
+    settings: ExpirySettings
+    segments: list[SegmentView]
+    segment_count: int
+    log_begin: PhysicalOffset
+    log_end: PhysicalOffset
+    oldest_ms: int | None
+    newest_ms: int | None
+    expiry: NextExpiry | None
+    parts: Mapping[str, int | None]
+    families: list[RocksFigures]
+
+
+class SpanView(NamedTuple):
+    """See `QueueSpan` of storage.proto."""
+
+    queue: int
+    bounds: QueueBounds
+    first_ms: int | None
+    last_ms: int | None
+    expires_next: int | None
+
+
+class StorageLook:
+    """Lives on the event loop's thread; what reads the disk is on a thread of its own."""
+
+    def __init__(
+        self, store: OpenStore, index: KeyIndex, expiry_settings: Callable[[], ExpirySettings], clock: Clock
+    ) -> None:
+        self._store = store
+        self._index = index
+        self._expiry_settings = expiry_settings
+        self._clock = clock
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="looking")
+
+    async def stop(self) -> None:
+        """When it returns nothing is under way on the thread any more."""
+        await asyncio.to_thread(self._executor.shutdown)
+
+    async def storage(self) -> StorageView:
+        """Raises OSError, kv.KvError."""
+        return await self.elsewhere(self._look, await self._index_bytes())
+
+    async def spans(self, topic: Topic, behind: int, limit: int, pace: Pace) -> tuple[list[SpanView], bool]:
+        """Of the next queues with numbers above that, and whether there are more. Raises kv.KvError."""
+        messages = self._store.messages
+        numbers = {*range(behind + 1, min(topic.queue_count, behind + limit + 2))}
+        numbers.update(each.number for each in messages.ends(topic.name, behind, limit + 1))
+        chosen = sorted(numbers)[: limit + 1]
+        expiry = await self.elsewhere(self._next_expiry)
+        spans = []
+        for number in chosen[:limit]:
+            await pace.pause()
+            spans.append(self._span(QueueId(topic.name, number), None if expiry is None else expiry.end))
+        return spans, len(chosen) > limit
+
+    async def elsewhere(
+        self, work: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs
+    ) -> _Result:
+        """On its thread, which only reads."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: work(*args, **kwargs))
+
+    # -- the log
+
+    def _look(self, index_bytes: int | None) -> StorageView:
+        log, messages = self._store.expiry, self._store.messages
+        bases = log.bases
+        log_end = messages.reader.end
+        shown = bases if len(bases) <= SHOWN_MAX else [*bases[: SHOWN_MAX // 2], *bases[-SHOWN_MAX // 2 :]]
+        segments = [self._segment(base, log_end) for base in shown]
+        families = list(self._families())
+        tables = [figures["table_bytes"] for _, _, figures in families if "table_bytes" in figures]
+        parts: dict[str, int | None] = {"RocksDB": sum(tables) if tables else None}
+        if index_bytes is not None:
+            parts["key index"] = index_bytes
+        if self._store.queues.files is not None:
+            parts["consume queues in files"] = None  # they may be a million
+        return StorageView(
+            log.space(),
+            self._expiry_settings(),
+            segments,
+            len(bases),
+            bases[0] if bases else log_end,
+            log_end,
+            segments[0].first_ms if segments else None,
+            messages.last_stored_ms or None,
+            self._next_expiry(),
+            parts,
+            families,
+        )
+
+    def _segment(self, base: PhysicalOffset, log_end: PhysicalOffset) -> SegmentView:
+        log = self._store.expiry
+        end = PhysicalOffset(base + log.segment_size)
+        behind_ms = log.first_stored_ms(end)
+        last_ms = self._store.messages.last_stored_ms or None if end >= log_end else behind_ms
+        size = max(0, min(end, log_end) - base)
+        return SegmentView(segment_name(base), base, size, log.first_stored_ms(base), last_ms if size else None)
+
+    def _next_expiry(self) -> NextExpiry | None:
+        log = self._store.expiry
+        for base, following in pairwise(log.bases[:2]):
+            newest_ms = log.first_stored_ms(following)
+            if newest_ms is not None:
+                at_ms = expires_at_ms(self._expiry_settings(), newest_ms, self._clock.wall_ms())
+                return NextExpiry(segment_name(base), following, at_ms)
+        return None
+
+    # -- beside the log
+
+    async def _index_bytes(self) -> int | None:
+        try:
+            return sum(each.size_bytes for each in await self._index.files() if each.is_local)
+        except NoIndex:
+            return None
+
+    def _families(self) -> Iterator[RocksFigures]:
+        store = self._store
+        engines: dict[str, EngineFigures] = {
+            "queues": store.queues,
+            "state": store.state_engine,
+            "held": store.messages.held,
+        }
+        for database, engine in engines.items():
+            found: dict[str, dict[str, int]] = {}
+            for name, value in engine.statistics().items():
+                family, dot, figure = name.partition(".")
+                found.setdefault(family if dot else "", {})[figure if dot else name] = value
+            for family, figures in found.items():
+                yield RocksFigures(database, family, figures)
+
+    # -- queues
+
+    def _span(self, queue: QueueId, expiring_end: PhysicalOffset | None) -> SpanView:
+        messages = self._store.messages
+        bounds = messages.bounds(queue)
+        first_ms = last_ms = None
+        if bounds.minimum < bounds.maximum:
+            first_ms = self._time_at(queue, bounds.minimum)
+            last_ms = self._time_at(queue, QueueOffset(bounds.maximum - 1))
+        expires_next = None
+        if expiring_end is not None:
+            expires_next = self._store.queues.store.unread_below(queue, bounds.minimum, expiring_end)
+        return SpanView(queue.number, bounds, first_ms, last_ms, expires_next)
+
+    def _time_at(self, queue: QueueId, offset: QueueOffset) -> int | None:
+        found = self._store.messages.entries(queue, offset, 1)
+        return self._time_of(found[0]) if found else None
+
+    def _time_of(self, entry: ConsumeQueueEntry) -> int | None:
+        if entry.store_timestamp_ms is not None:
+            return entry.store_timestamp_ms
+        try:
+            return self._store.messages.read(entry).store_timestamp_ms
+        except (BrokerError, KvError, OSError):
+            return None

@@ -1,0 +1,255 @@
+"""What each call of the admin port needs to be allowed to do. What has no row here is for super users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from server._generated.quarry.admin.v1.clients_pb2 import CLIENT_TYPE_CONSUMER, CLIENT_TYPE_PRODUCER
+from server.admin.origins import has_copies
+from server.security.authorization import SUPER_USERS_ONLY, Need
+from server.security.terms import Access
+from store.security.model import Action, ResourceKind
+
+ALL: Final = "*"
+"""What a list is of. Only rules for everything of a kind cover it."""
+
+HEALTH_SERVICE: Final = "grpc.health.v1.Health"
+REFLECTION_SERVICE: Final = "grpc.reflection.v1alpha.ServerReflection"
+
+OPEN_SERVICES: Final = (HEALTH_SERVICE, "quarry.cluster.v1.ClusterService")
+"""Probes cannot sign, and members of the cluster sign with its key, which is looked at there."""
+
+STRANGERS_SERVICES: Final = (HEALTH_SERVICE, REFLECTION_SERVICE)
+"""Calls of these stay a stranger's where nobody is asked who he is: none of them has work that takes long."""
+
+READERS_SERVICES: Final = (REFLECTION_SERVICE,)
+"""For every user: what the services look like is no secret, but no stranger's business."""
+
+SUPER_SERVICES: Final = ("quarry.admin.v1.SecurityService",)
+"""For super users even where rules are not looked at: who changes users could make itself one of them."""
+
+JOB_SERVICE: Final = "quarry.admin.v1.JobService"
+"""Who may do what with a job depends on the job."""
+
+CLUSTER: Final = ResourceKind.CLUSTER
+TOPIC: Final = ResourceKind.TOPIC
+GROUP: Final = ResourceKind.GROUP
+
+Accesses = Callable[[Any, str], Iterable[Access]]
+"""What a request does, in a cluster of this name."""
+
+
+def _cluster(action: Action) -> Accesses:
+    return lambda _request, cluster: [Access(CLUSTER, cluster, action)]
+
+
+def _named(kind: ResourceKind, action: Action) -> Accesses:
+    return lambda request, _cluster: [Access(kind, request.name, action)]
+
+
+def _listed(*kinds: ResourceKind) -> Accesses:
+    return lambda _request, _cluster: [Access(kind, ALL, Action.LIST) for kind in kinds]
+
+
+def _of_topic(action: Action) -> Accesses:
+    return lambda request, _cluster: [Access(TOPIC, request.topic, action)]
+
+
+def _of_group(action: Action) -> Accesses:
+    return lambda request, _cluster: [Access(GROUP, request.group, action)]
+
+
+def _spans(request: Any, _cluster: str) -> list[Access]:
+    of_group = [Access(GROUP, request.group, Action.GET)] if request.group else []
+    return [Access(TOPIC, request.topic, Action.GET), *of_group]
+
+
+def _reset(request: Any, _cluster: str) -> list[Access]:
+    return [Access(GROUP, request.group, Action.UPDATE), Access(TOPIC, request.topic, Action.UPDATE)]
+
+
+def job_accesses(named: Any) -> list[Access]:
+    """What the work of a job does: of a request to begin it, or of the job itself. Nothing of what names no work."""
+    match named.WhichOneof("work"):
+        case "reset_offset":
+            return _reset(named.reset_offset, "")
+        case "resend_dead_letters":
+            return [Access(GROUP, named.resend_dead_letters.group, Action.UPDATE)]
+        case "resend_messages":
+            asked = named.resend_messages
+            return [Access(TOPIC, asked.topic, Action.GET), Access(TOPIC, asked.to_topic or asked.topic, Action.PUB)]
+        case _:
+            return []
+
+
+def _between(group_action: Action, topic_action: Action) -> Accesses:
+    """Of the official service, whose requests name a group and a topic in messages of their own."""
+    return lambda request, _cluster: [
+        Access(GROUP, request.group.name, group_action),
+        Access(TOPIC, request.topic.name, topic_action),
+    ]
+
+
+def _official(kind: ResourceKind, action: Action) -> Accesses:
+    return lambda request, _cluster: [Access(kind, getattr(request, kind.value).name, action)]
+
+
+def _subscriptions(request: Any, _cluster: str) -> list[Access]:
+    """What is named; who names nothing asks for those of all groups."""
+    named = [
+        Access(kind, getattr(request, kind.value).name, Action.GET)
+        for kind in (GROUP, TOPIC)
+        if request.HasField(kind.value)
+    ]
+    return named or [Access(GROUP, ALL, Action.LIST)]
+
+
+def _message(request: Any, _cluster: str) -> list[Access]:
+    """One of a topic; who names none asks for those of all topics."""
+    return [Access(TOPIC, request.topic or ALL, Action.GET)]
+
+
+def _clients(request: Any, _cluster: str) -> list[Access]:
+    """Those of what is named; who names nothing asks for those of all groups and topics."""
+    named = [Access(kind, name, Action.GET) for kind, name in ((GROUP, request.group), (TOPIC, request.topic)) if name]
+    if named:
+        return named
+    kinds = {CLIENT_TYPE_CONSUMER: (GROUP,), CLIENT_TYPE_PRODUCER: (TOPIC,)}.get(request.type, (GROUP, TOPIC))
+    return [Access(kind, ALL, Action.LIST) for kind in kinds]
+
+
+ACCESSES: Final[Mapping[str, Accesses]] = {
+    "Admin/ChangeLogLevel": _cluster(Action.UPDATE),
+    "Admin/DescribeTopicStatus": _official(TOPIC, Action.GET),
+    "Admin/ListSubscription": _subscriptions,
+    "Admin/DescribeSubscription": _subscriptions,
+    "Admin/DeleteSubscription": _between(Action.UPDATE, Action.UPDATE),
+    "Admin/DescribeGroupAccumulation": _official(GROUP, Action.GET),
+    "Admin/ListConsumerConnection": _official(GROUP, Action.GET),
+    "Admin/ResetGroupOffset": _between(Action.UPDATE, Action.UPDATE),
+    "Admin/QueryMessage": _official(TOPIC, Action.GET),
+    "Admin/PrintThreadStackTrace": _official(GROUP, Action.GET),
+    "Admin/VerifyMessage": _between(Action.UPDATE, Action.GET),
+    "Admin/AdminSendMessage": _official(TOPIC, Action.PUB),
+    "Admin/GetConsumerRunningInfo": _official(GROUP, Action.GET),
+    "Admin/GetTopicRoute": _official(TOPIC, Action.GET),
+    "Admin/QueryTimeSpan": _official(GROUP, Action.GET),
+    "Admin/GetProxyRuntimeStats": _cluster(Action.GET),
+    "AdminService/GetBroker": _cluster(Action.GET),
+    "AdminService/CreateTopic": _named(TOPIC, Action.CREATE),
+    "AdminService/UpdateTopic": _named(TOPIC, Action.UPDATE),
+    "AdminService/DeleteTopic": _named(TOPIC, Action.DELETE),
+    "AdminService/GetTopic": _named(TOPIC, Action.GET),
+    "AdminService/ListTopics": _listed(TOPIC),
+    "AdminService/CreateGroup": _named(GROUP, Action.CREATE),
+    "AdminService/UpdateGroup": _named(GROUP, Action.UPDATE),
+    "AdminService/DeleteGroup": _named(GROUP, Action.DELETE),
+    "AdminService/GetGroup": _named(GROUP, Action.GET),
+    "AdminService/ListGroups": _listed(GROUP),
+    "AdminService/ResetOffset": _reset,
+    "AdminService/ListQueues": _of_topic(Action.GET),
+    "AdminService/SummarizeQueues": _cluster(Action.GET),
+    "AdminService/ExpireSegments": _cluster(Action.UPDATE),
+    "AdminService/BeginBackup": _cluster(Action.UPDATE),
+    "AdminService/RenewBackup": _cluster(Action.UPDATE),
+    "AdminService/EndBackup": _cluster(Action.UPDATE),
+    "BrowsingService/BrowseMessages": _of_topic(Action.GET),
+    "BrowsingService/TailMessages": _of_topic(Action.GET),
+    "ClientService/ListClients": _clients,
+    "DeadLetterService/ListDeadLetters": _of_group(Action.GET),
+    "DeadLetterService/ResendDeadLetters": _of_group(Action.UPDATE),
+    "IndexService/ListIndexFiles": _cluster(Action.GET),
+    "IndexService/VerifyIndexFiles": _cluster(Action.GET),
+    "IndexService/CompactIndexFiles": _cluster(Action.UPDATE),
+    "IndexService/UploadIndexFiles": _cluster(Action.UPDATE),
+    "JobService/BeginJob": lambda request, _cluster: job_accesses(request),
+    # of which jobs, is decided job by job
+    "JobService/GetJob": lambda _request, _cluster: [],
+    "JobService/ListJobs": lambda _request, _cluster: [],
+    "JobService/CancelJob": lambda _request, _cluster: [],
+    "LiteTopicService/ListLiteTopics": _of_topic(Action.GET),
+    "LiteTopicService/GetLiteTopic": _of_topic(Action.GET),
+    "LiteTopicService/DeleteLiteTopic": _of_topic(Action.DELETE),
+    "LiteTopicService/GetLiteTopicStatistics": _of_topic(Action.GET),
+    "LiteTopicService/ListLiteBacklog": lambda request, _cluster: [
+        Access(TOPIC, request.topic, Action.GET),
+        Access(GROUP, request.group, Action.GET),
+    ],
+    "MembersService/ListMembers": _cluster(Action.GET),
+    "MembersService/DrainMember": _cluster(Action.UPDATE),
+    "MembersService/ActivateMember": _cluster(Action.UPDATE),
+    "MembersService/RemoveMember": _cluster(Action.UPDATE),
+    "MembersService/Rejoin": _cluster(Action.UPDATE),
+    "MigrationService/GetMigration": _cluster(Action.GET),
+    "MigrationService/AdvanceMigration": _cluster(Action.UPDATE),
+    "MigrationService/RollBackMigration": _cluster(Action.UPDATE),
+    "SettingsService/ListSettings": _cluster(Action.GET),
+    "SettingsService/GetSetting": _cluster(Action.GET),
+    "SettingsService/SetSetting": _cluster(Action.UPDATE),
+    "SettingsService/ResetSetting": _cluster(Action.UPDATE),
+    "QueryService/GetMessage": _message,
+    "QueryService/QueryMessages": _of_topic(Action.GET),
+    "QueryService/TraceMessages": _of_topic(Action.GET),
+    "StorageService/GetStorage": _cluster(Action.GET),
+    "StorageService/ListQueueSpans": _spans,
+    "StorageService/ListPending": _cluster(Action.GET),
+    "VerificationService/BeginVerification": _cluster(Action.UPDATE),
+    "VerificationService/GetVerification": _cluster(Action.GET),
+    "VerificationService/ListVerifications": _cluster(Action.GET),
+    "VerificationService/CancelVerification": _cluster(Action.UPDATE),
+    "OverviewService/GetOverview": _cluster(Action.GET),
+    "OverviewService/ListOverviews": _cluster(Action.GET),
+    "OverviewService/GetHistory": _cluster(Action.GET),
+    "OverviewService/ListTopicFigures": _listed(TOPIC, GROUP),
+    "OverviewService/ListGroupFigures": _listed(TOPIC, GROUP),
+}
+"""By service and method."""
+
+READING: Final = (
+    "Get",
+    "List",
+    "Describe",
+    "Query",
+    "Print",
+    "Summarize",
+    "VerifyIndexFiles",
+    "Test",
+    "Trace",
+    "Browse",
+    "Tail",
+    "RenewBackup",
+)
+"""How names of methods begin that change nothing; a backup that goes on is no change either."""
+
+
+def admin_needs(method: str, request: Any, cluster: str) -> list[Need]:
+    """`method` is the whole path."""
+    accesses = ACCESSES.get(short_name(method))
+    if accesses is None or _is_copied_from_others(method, request):
+        return list(SUPER_USERS_ONLY)
+    return [(each,) for each in accesses(request, cluster)]
+
+
+def _is_copied_from_others(method: str, request: Any) -> bool:
+    """Whether a job would copy what lies in a topic of the broker's and is of other topics: nobody looks at each."""
+    return (
+        short_name(method) == "JobService/BeginJob"
+        and request.WhichOneof("work") == "resend_messages"
+        and has_copies(request.resend_messages.topic)
+    )
+
+
+def short_name(method: str) -> str:
+    """`/quarry.admin.v1.AdminService/GetTopic` → `AdminService/GetTopic`."""
+    service, _, name = method.removeprefix("/").partition("/")
+    return f"{service.rpartition('.')[2]}/{name}"
+
+
+def service_of(method: str) -> str:
+    return method.removeprefix("/").partition("/")[0]
+
+
+def is_change(method: str) -> bool:
+    """Whether it may change something, as far as its name tells."""
+    return service_of(method).startswith(("quarry.", "apache.")) and not method.rpartition("/")[2].startswith(READING)

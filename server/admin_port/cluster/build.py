@@ -1,0 +1,127 @@
+"""What makes a broker a member of a cluster, where there is one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
+
+from server.admin_port.cluster.client import PeerClient
+from server.admin_port.cluster.members import MembersService
+from server.admin_port.cluster.service import ClusterService, GroupCalls
+from server.admin_port.server import MoreService
+from server.cluster.cluster import Cluster
+from server.cluster.reading_order import GroupLeft, ReadingOrder
+from server.cluster.replication.rejoin import messages_of
+from server.cluster.signing import ClusterKeys
+from server.delivery import Delivery
+from server.errors import MemberUnreachable, NotAMember
+from server.faults import FaultLog
+from server.lag.group_progress import Budget, GroupProgress
+from server.routing import BrokerIdentity
+from server.rpc.messaging import Components, Messaging
+from server.settings.broker_settings import BrokerSettings
+from server.tasks.pacing import Pace
+from server.tasks.supervision import Supervisor
+from store.clock import Clock
+from store.errors import Invalid
+from store.metadata import Topic
+from store.opening import OpenStore
+from store.shared import Applied, SharedKind
+
+
+def make_cluster(settings: BrokerSettings, store: OpenStore, delivery: Delivery, clock: Clock) -> Cluster | None:
+    """None for a broker that is alone. Raises Invalid for a key file that is no good, StoreDamaged."""
+    shared, key_file = store.shared, settings.cluster.key_file
+    if shared is None or key_file is None:
+        return None
+
+    def applied(rows: Applied) -> None:
+        """Other members have deleted topics and groups: what lies beside their rows goes, too."""
+        for row in rows.changed:
+            if row.value is None and row.kind is SharedKind.TOPIC:
+                delivery.delete_topic(row.name)
+                store.messages.delete_topic(row.name)
+            elif row.value is None and row.kind is SharedKind.GROUP:
+                delivery.delete_group(row.name)
+
+    return Cluster(
+        settings,
+        store,
+        shared,
+        delivery,
+        clock,
+        keys=ClusterKeys.read(key_file),
+        connect=lambda address, keys, name, member: PeerClient(
+            address, keys, clock, settings.for_peer_tls(), name, member=member
+        ),
+        applied=applied,
+        messages_of=partial(messages_of, store),
+    )
+
+
+def joined(
+    cluster: Cluster | None, supervisor: Supervisor, identity: BrokerIdentity, admin_listening: str
+) -> AbstractAsyncContextManager[None]:
+    """A member of the cluster as long as it is entered."""
+    return nullcontext() if cluster is None else cluster.running(supervisor, identity, admin_listening)
+
+
+def cluster_services(
+    cluster: Cluster | None,
+    messaging: Messaging,
+    clock: Clock,
+    faults: FaultLog,
+    *,
+    overview: Callable[[], bytes],
+    order: ReadingOrder,
+) -> list[MoreService]:
+    """What the admin port serves for operators, and for other members, whom `overview` tells of this one."""
+    if cluster is None:
+        return [MembersService(None, None, faults)]
+    calls = GroupCalls(
+        confirmation=cluster.groups.confirmation,
+        consumed=cluster.consumed,
+        take_forwarded=messaging.sending.take_forwarded,
+        change_lite=messaging.lite.take_told,
+        overview=overview,
+        left_in_order=lambda topic: order.left(topic, Pace(clock)),
+    )
+    return [
+        MembersService(cluster.members, cluster.rejoining, faults, lambda: cluster.groups.waiting_for),
+        ClusterService(cluster.exchange, calls, cluster.keys, clock, faults),
+    ]
+
+
+def make_reading_order(cluster: Cluster | None, its: Components) -> ReadingOrder:
+    """Of this broker, and of all members where it is one of a cluster."""
+    store = its.store
+    progress = GroupProgress(store, its.delivery, its.state_writer, its.clock)
+
+    async def left(group: str, topic: Topic, pace: Pace) -> int:
+        found = await progress.of_topic(group, topic, pace, Budget())
+        return found.ready + found.in_flight
+
+    return ReadingOrder(
+        store.messages,
+        topic=store.topics.get,
+        group=store.groups.get,
+        readers_of=store.offsets.readers_of,
+        left=left,
+        is_storing=its.commit.is_storing,
+        elsewhere=None if cluster is None else partial(_left_elsewhere, cluster),
+    )
+
+
+async def _left_elsewhere(cluster: Cluster, topic: str) -> dict[str, list[GroupLeft]]:
+    """Raises MemberUnreachable."""
+
+    async def left(name: str) -> list[GroupLeft]:
+        try:
+            return await cluster.peers.left_in_order(name, topic)
+        except (MemberUnreachable, NotAMember, Invalid) as error:
+            raise MemberUnreachable(f"member {name} cannot be asked: {error}") from None
+
+    names = [each.member.name for each in cluster.members.all() if not each.is_self]
+    return dict(zip(names, await asyncio.gather(*map(left, names)), strict=True))

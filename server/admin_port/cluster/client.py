@@ -1,0 +1,164 @@
+"""Calls of another member. Both sides show that they have the cluster's key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from server.admin_port.cluster.methods import (
+    CHANGE_LITE,
+    CONFIRM,
+    CONSUMED,
+    EXCHANGE,
+    FORWARD,
+    LEFT_IN_ORDER,
+    NUDGE,
+    OVERVIEW,
+)
+from server.admin_port.cluster.shared_rows import from_position, to_horizons, to_position, to_row
+from server.cluster.handover.barriers import Consumed, Pair
+from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
+from server.cluster.reading_order import GroupLeft
+from server.cluster.replays import Numbers
+from server.cluster.replication.exchange import Page
+from server.cluster.signing import ClusterKeys
+from server.errors import MemberUnreachable
+from server.process.certificates import PeerTls
+from store.clock import Clock
+from store.errors import Invalid
+from store.shared import Position
+
+CALL_TIMEOUT_S: Final = 5.0
+CONFIRM_TIMEOUT_S: Final = 1.0
+FORWARD_TIMEOUT_S: Final = 2.5
+"""Less than clients wait by default: what is lost with a connection is sent again within their time."""
+ANSWER_SIZE_MAX: Final = 8 * 1024 * 1024
+_OPTIONS: Final = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", ANSWER_SIZE_MAX),
+    # a member that comes back is asked soon, not after minutes
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+
+Answer = TypeVar("Answer", bound=Message)
+Asked = (
+    pb.ExchangeRequest
+    | pb.NudgeRequest
+    | pb.ConfirmRequest
+    | pb.ConsumedRequest
+    | pb.ForwardRequest
+    | pb.ChangeLiteRequest
+    | pb.OverviewRequest
+    | pb.LeftInOrderRequest
+)
+
+
+class PeerClient:
+    """One member's admin port. Each call may take some seconds; raises MemberUnreachable with the reason."""
+
+    def __init__(
+        self,
+        address: str,
+        keys: ClusterKeys,
+        clock: Clock,
+        tls: PeerTls | None = None,
+        tls_name: str | None = None,
+        *,
+        member: str = "",
+    ) -> None:
+        """`tls_name`: what its certificate must be for, in place of the address. `member`: its name, where known.
+
+        Raises MemberUnreachable for a file of TLS that cannot be read.
+        """
+        self._address = address
+        self._keys = keys
+        self._clock = clock
+        self._member = member
+        self._numbers = Numbers()
+        if tls is None:
+            self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        else:
+            try:
+                credentials = grpc.ssl_channel_credentials(*tls.read())
+            except OSError as error:
+                raise MemberUnreachable(f"{address}: {error.filename}: {error.strerror}") from None
+            named = () if tls_name is None else (("grpc.ssl_target_name_override", tls_name),)
+            self._channel = grpc.aio.secure_channel(address, credentials, options=(*_OPTIONS, *named))
+
+    async def exchange(self, name: str, address: str, since: Position | None, rows_max: int) -> Page:
+        """What has changed there since; Invalid for an answer that makes no sense."""
+        request = pb.ExchangeRequest(
+            name=name, address=address, since=None if since is None else from_position(since), rows_max=rows_max
+        )
+        answer = await self._call(EXCHANGE, request, pb.ExchangeResponse)
+        rows = [to_row(each) for each in answer.rows]
+        return Page(answer.name, rows, answer.since, to_position(answer.until), answer.more, to_horizons(answer))
+
+    async def nudge(self, name: str, address: str) -> None:
+        await self._call(NUDGE, pb.NudgeRequest(name=name, address=address), pb.NudgeResponse)
+
+    async def confirm(self) -> Confirmation:
+        """Which view the member is in."""
+        answer = await self._call(CONFIRM, pb.ConfirmRequest(), pb.ConfirmResponse, timeout_s=CONFIRM_TIMEOUT_S)
+        return Confirmation(answer.view_id, answer.fence if answer.HasField("fence") else None)
+
+    async def consumed(self, position: int, pairs: Sequence[Pair]) -> Consumed:
+        """Which of the pairs have got all that its log holds before the position."""
+        request = pb.ConsumedRequest(position=position, pairs=[pb.Pair(group=g, topic=t) for g, t in pairs])
+        answer = await self._call(CONSUMED, request, pb.ConsumedResponse)
+        return Consumed([Pair(each.group, each.topic) for each in answer.pairs], answer.is_passed)
+
+    async def forward(self, sends: Sequence[ForwardedSend]) -> list[bytes | None]:
+        """Its answers to clients' sends; Invalid for another number of them."""
+        request = pb.ForwardRequest(
+            sends=[pb.Send(client_id=each.client_id, peer=each.peer, request=each.body) for each in sends]
+        )
+        answer = await self._call(FORWARD, request, pb.ForwardResponse, timeout_s=FORWARD_TIMEOUT_S)
+        if len(answer.answers) != len(sends):
+            raise Invalid(f"{self._address}: {len(answer.answers)} answers to {len(sends)} sends")
+        return [each.response if each.HasField("response") else None for each in answer.answers]
+
+    async def change_lite(self, change: LiteChange) -> None:
+        """What a client of lite topics wants; Invalid when it is refused there."""
+        request = pb.ChangeLiteRequest(client_id=change.client_id, request=change.body)
+        await self._call(CHANGE_LITE, request, pb.ChangeLiteResponse)
+
+    async def overview(self) -> bytes:
+        """It at a glance, a quarry.admin.v1.Overview."""
+        answer = await self._call(OVERVIEW, pb.OverviewRequest(), pb.OverviewResponse)
+        return answer.overview
+
+    async def left_in_order(self, topic: str) -> list[GroupLeft]:
+        """What groups have still to get of the topic in order."""
+        answer = await self._call(LEFT_IN_ORDER, pb.LeftInOrderRequest(topic=topic), pb.LeftInOrderResponse)
+        return [GroupLeft(each.group, each.messages) for each in answer.groups]
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def _call(
+        self, method: str, request: Asked, answer_type: type[Answer], *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Answer:
+        call_number = self._numbers.next()
+        request.once.session, request.once.number = call_number
+        request.once.member = self._member
+        body = request.SerializeToString()
+        headers = self._keys.sign_call(method, body, self._clock.wall_ms() // 1000)
+        make: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method)
+        call = make(body, metadata=headers, timeout=timeout_s)
+        try:
+            answered = await call
+            trailers = {key: value for key, value in await call.trailing_metadata() if isinstance(value, str)}
+        except grpc.aio.AioRpcError as error:
+            raise MemberUnreachable(f"{self._address}: {error.code().name.lower()}: {error.details()}") from None
+        self._keys.check_answer(headers[1][1], answered, trailers)
+        try:
+            return answer_type.FromString(answered)
+        except DecodeError:
+            raise MemberUnreachable(f"{self._address}: its answer is no {answer_type.__name__}") from None

@@ -1,0 +1,182 @@
+"""`quarry.cluster.v1.ClusterService`. Bytes in, bytes out: what is signed is what was sent, not what it means."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from server.admin_port.calls.edge import refuse
+from server.admin_port.calls.slots import member_known
+from server.admin_port.cluster.methods import (
+    CHANGE_LITE,
+    CONFIRM,
+    CONSUMED,
+    EXCHANGE,
+    FORWARD,
+    LEFT_IN_ORDER,
+    NUDGE,
+    OVERVIEW,
+    SERVICE,
+)
+from server.admin_port.cluster.shared_rows import from_horizons, from_position, from_row, to_position
+from server.cluster.handover.barriers import Consumed, Pair
+from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
+from server.cluster.reading_order import GroupLeft
+from server.cluster.replays import Number, Replays
+from server.cluster.replication.exchange import Exchange
+from server.cluster.signing import ClusterKeys
+from server.errors import NotAMember
+from server.faults import FaultLog
+from server.wire.parsing import parsed
+from store.clock import Clock
+from store.errors import Invalid
+
+CHANGES: Final = (FORWARD, CHANGE_LITE)
+"""Calls that do something which another call of the same bytes would do again."""
+
+ROWS_MAX: Final = 1_000
+PAIRS_MAX: Final = 1_000
+
+Request = TypeVar("Request", bound=Message)
+Outcome = TypeVar("Outcome")
+
+
+class GroupCalls(NamedTuple):
+    """What members ask about message groups and lite topics, and for operators."""
+
+    confirmation: Callable[[], Confirmation]
+    consumed: Callable[[int, Sequence[Pair]], Consumed]
+    take_forwarded: Callable[[ForwardedSend, Callable[[bytes | None], None]], None]
+    change_lite: Callable[[LiteChange, Callable[[Exception | None], None]], None]
+    overview: Callable[[], bytes]
+    left_in_order: Callable[[str], Awaitable[list[GroupLeft]]]
+
+
+class ClusterService:
+    """For the other members."""
+
+    def __init__(
+        self, exchange: Exchange, groups: GroupCalls, keys: ClusterKeys, clock: Clock, faults: FaultLog
+    ) -> None:
+        self._exchange = exchange
+        self._groups = groups
+        self._keys = keys
+        self._clock = clock
+        self._replays = Replays(clock)
+        self._faults = faults
+
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Serve it, too; returns its full name."""
+        handlers = {
+            EXCHANGE: self._checked(EXCHANGE, pb.ExchangeRequest, self._answer_exchange),
+            NUDGE: self._checked(NUDGE, pb.NudgeRequest, self._answer_nudge),
+            CONFIRM: self._checked(CONFIRM, pb.ConfirmRequest, self._answer_confirm),
+            CONSUMED: self._checked(CONSUMED, pb.ConsumedRequest, self._answer_consumed),
+            FORWARD: self._checked(FORWARD, pb.ForwardRequest, self._answer_forward),
+            CHANGE_LITE: self._checked(CHANGE_LITE, pb.ChangeLiteRequest, self._answer_change_lite),
+            OVERVIEW: self._checked(OVERVIEW, pb.OverviewRequest, self._answer_overview),
+            LEFT_IN_ORDER: self._checked(LEFT_IN_ORDER, pb.LeftInOrderRequest, self._answer_left_in_order),
+        }
+        by_name = {path.rpartition("/")[2]: handler for path, handler in handlers.items()}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, by_name),))
+        return SERVICE
+
+    def _checked(
+        self, method: str, request_type: type[Request], answer: Callable[[Request], Awaitable[Message]]
+    ) -> Any:
+        async def call(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+            headers = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+            try:
+                signature = self._keys.check_call(method, body, headers, self._clock.wall_ms() // 1000)
+                request = parsed(request_type, body)
+                self._require_once(method, request, signature)
+                member_known()
+                answered = (await answer(request)).SerializeToString()
+            except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
+                await refuse(context, error, self._faults)
+            context.set_trailing_metadata(self._keys.sign_answer(signature, answered))
+            return answered
+
+        return grpc.unary_unary_rpc_method_handler(call)
+
+    def _require_once(self, method: str, request: Any, signature: str) -> None:
+        """Raises NotAMember for a call that came before, or that was made to another member."""
+        if request.HasField("once"):
+            once = request.once
+            if once.member and once.member != self._exchange.own_name:
+                raise NotAMember(f"the call was made to member {once.member[:80]!r}")
+            self._replays.take(Number(once.session, once.number))
+        elif method in CHANGES:
+            self._replays.take_unnumbered(signature)
+
+    async def _answer_exchange(self, request: pb.ExchangeRequest) -> pb.ExchangeResponse:
+        since = to_position(request.since) if request.HasField("since") else None
+        page = self._exchange.asked(request.name, request.address, since, min(request.rows_max or ROWS_MAX, ROWS_MAX))
+        return pb.ExchangeResponse(
+            name=page.name,
+            rows=map(from_row, page.rows),
+            since=page.since,
+            until=from_position(page.until),
+            more=page.more,
+            known=from_horizons(page.told.known),
+            forgotten=from_horizons(page.told.forgotten),
+        )
+
+    async def _answer_nudge(self, request: pb.NudgeRequest) -> pb.NudgeResponse:
+        self._exchange.nudged(request.name, request.address)
+        return pb.NudgeResponse()
+
+    async def _answer_confirm(self, _request: pb.ConfirmRequest) -> pb.ConfirmResponse:
+        confirmation = self._groups.confirmation()
+        return pb.ConfirmResponse(view_id=confirmation.view_id, fence=confirmation.fence)
+
+    async def _answer_consumed(self, request: pb.ConsumedRequest) -> pb.ConsumedResponse:
+        if len(request.pairs) > PAIRS_MAX:
+            raise Invalid(f"{len(request.pairs)} pairs, at most {PAIRS_MAX} are allowed")
+        pairs, is_passed = self._groups.consumed(
+            request.position, [Pair(each.group, each.topic) for each in request.pairs]
+        )
+        return pb.ConsumedResponse(pairs=[pb.Pair(group=g, topic=t) for g, t in pairs], is_passed=is_passed)
+
+    async def _answer_forward(self, request: pb.ForwardRequest) -> pb.ForwardResponse:
+        """When all of them are stored, or refused."""
+        loop = asyncio.get_running_loop()
+        outcomes: list[asyncio.Future[bytes | None]] = []
+        for each in request.sends:
+            outcome: asyncio.Future[bytes | None] = loop.create_future()
+            outcomes.append(outcome)
+            self._groups.take_forwarded(
+                ForwardedSend(each.client_id, each.peer, each.request), partial(_settle, outcome)
+            )
+        return pb.ForwardResponse(answers=[pb.Answer(response=each) for each in await asyncio.gather(*outcomes)])
+
+    async def _answer_change_lite(self, request: pb.ChangeLiteRequest) -> pb.ChangeLiteResponse:
+        """When it is stored."""
+        outcome: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._groups.change_lite(LiteChange(request.client_id, request.request), partial(_settle, outcome))
+        error = await outcome
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error, outcome  # which refer to this frame
+        return pb.ChangeLiteResponse()
+
+    async def _answer_overview(self, _request: pb.OverviewRequest) -> pb.OverviewResponse:
+        return pb.OverviewResponse(overview=self._groups.overview())
+
+    async def _answer_left_in_order(self, request: pb.LeftInOrderRequest) -> pb.LeftInOrderResponse:
+        left = await self._groups.left_in_order(request.topic)
+        return pb.LeftInOrderResponse(groups=[pb.GroupLeft(group=each.group, messages=each.messages) for each in left])
+
+
+def _settle(outcome: asyncio.Future[Outcome], answer: Outcome) -> None:
+    if not outcome.cancelled():  # the caller may have given up
+        outcome.set_result(answer)

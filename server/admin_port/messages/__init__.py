@@ -1,0 +1,1 @@
+"""The services of the admin port about messages: browsing, queries, dead letters, and jobs."""

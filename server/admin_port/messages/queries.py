@@ -1,0 +1,193 @@
+"""`quarry.admin.v1.QueryService`: messages by their keys, ids and places, on the admin port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from server._generated.quarry.admin.v1 import query_pb2 as pb
+from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceServicer, add_QueryServiceServicer_to_server
+from server.admin.message_lookup import NO_SUCH_ID, LookedUp, MessageLookup
+from server.admin.message_trace import GroupTrace, MessageState, MessageTracer, QueueTrace
+from server.admin_port.calls.caller import caller_may
+from server.admin_port.calls.edge import answered
+from server.admin_port.calls.fields import not_negative, printable
+from server.admin_port.calls.found import caller_may_see
+from server.errors import NoSuchMessage
+from server.faults import FaultLog
+from server.maintenance.key_index import FOUND_MAX, KeyIndex
+from server.rpc.messaging import Components
+from server.wire.places import without_places
+from store.errors import Invalid, TopicNotFound
+from store.index import TIME_MAX_MS, FoundMessages, Unread
+from store.metadata import TopicTable
+from store.offsets import QueueId, QueueOffset
+from store.record import StoredMessage
+
+NAME: Final = pb.DESCRIPTOR.services_by_name["QueryService"].full_name
+LIMIT_DEFAULT: Final = 32
+TRACED_MAX: Final = 100
+ANSWER_SIZE_MAX: Final = 3 * 1024 * 1024
+"""Bytes of records in an answer, unless one alone is larger: gRPC's clients take 4 MiB."""
+_STATES: Final = {
+    MessageState.WAITING: pb.MESSAGE_STATE_WAITING,
+    MessageState.IN_FLIGHT: pb.MESSAGE_STATE_IN_FLIGHT,
+    MessageState.RETRYING: pb.MESSAGE_STATE_RETRYING,
+    MessageState.DONE: pb.MESSAGE_STATE_DONE,
+}
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def query_service(components: Components, index: KeyIndex) -> QueryService:
+    its = components
+    return QueryService(
+        its.store.topics,
+        index,
+        MessageLookup(its.store.messages, index),
+        MessageTracer(its.store, its.delivery, its.state_writer, its.clock),
+        its.faults,
+    )
+
+
+class QueryService(QueryServiceServicer):
+    """Calls and translates."""
+
+    def __init__(
+        self, topics: TopicTable, index: KeyIndex, lookup: MessageLookup, tracer: MessageTracer, faults: FaultLog
+    ) -> None:
+        self._topics = topics
+        self._index = index
+        self._lookup = lookup
+        self._tracer = tracer
+        self._faults = faults
+
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Serve it, too; returns its full name."""
+        add_QueryServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        return NAME
+
+    async def QueryMessages(self, request: pb.QueryMessagesRequest, context: _Context) -> pb.QueryMessagesResponse:
+        return await answered(context, self._found(request), self._faults)
+
+    async def TraceMessages(self, request: pb.QueryMessagesRequest, context: _Context) -> pb.TraceMessagesResponse:
+        return await answered(context, self._traced(request), self._faults)
+
+    async def GetMessage(self, request: pb.GetMessageRequest, context: _Context) -> pb.GetMessageResponse:
+        return await answered(context, self._got(request), self._faults)
+
+    async def _find(self, request: pb.QueryMessagesRequest) -> FoundMessages:
+        """Without those that are to be skipped."""
+        skip, limit = request.skip, request.limit or LIMIT_DEFAULT
+        if not 0 < limit <= FOUND_MAX:
+            raise Invalid(f"limit {limit}: must be 1 to {FOUND_MAX}")
+        if not 0 <= skip <= FOUND_MAX - limit:
+            raise Invalid(f"skip {skip}: must be 0 to {FOUND_MAX - limit} with limit {limit}, to_ms leads further back")
+        begin_ms = not_negative("from_ms", request.from_ms)
+        end_ms = min(request.to_ms, TIME_MAX_MS) if request.HasField("to_ms") else TIME_MAX_MS
+        if end_ms < begin_ms:
+            raise Invalid(f"to_ms: {end_ms} is earlier than from_ms")
+        found = await self._index.find(
+            printable("topic", request.topic),
+            request.key,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            limit=skip + limit,
+        )
+        return found._replace(messages=[each for each in found.messages if caller_may_see(each)][skip:])
+
+    async def _found(self, request: pb.QueryMessagesRequest) -> pb.QueryMessagesResponse:
+        found = await self._find(request)
+        fitting = list(_fitting(found.messages))
+        return pb.QueryMessagesResponse(
+            messages=[
+                pb.FoundMessage(physical_offset=each.physical_offset, record=self._lookup.raw(each)) for each in fitting
+            ],
+            indexed_offset=found.indexed_up_to,
+            dispatched_offset=found.handed_over,
+            unread=_unread(found.unread),
+            has_more=len(fitting) < len(found.messages),
+        )
+
+    async def _traced(self, request: pb.QueryMessagesRequest) -> pb.TraceMessagesResponse:
+        if request.limit > TRACED_MAX:
+            raise Invalid(f"limit {request.limit}: must be 1 to {TRACED_MAX}")
+        found = await self._find(request)
+        answer = pb.TraceMessagesResponse(unread=_unread(found.unread))
+        for each in _fitting(found.messages):
+            answer.messages.append(self._trace(each))
+            await asyncio.sleep(0)
+        answer.has_more = len(answer.messages) < len(found.messages)
+        return answer
+
+    async def _got(self, request: pb.GetMessageRequest) -> pb.GetMessageResponse:
+        match request.WhichOneof("which"):
+            case "id" if request.id:
+                looked_up = await self._with_id(printable("topic", request.topic) or None, printable("id", request.id))
+            case "place":
+                looked_up = LookedUp(
+                    self._lookup.by_place(self._queue(request), QueueOffset(request.place.offset), caller_may_see)
+                )
+            case _:
+                raise Invalid("id, place: one of them must be given")
+        return pb.GetMessageResponse(
+            message=self._trace(looked_up.message), same_id=looked_up.same_id, unread=_unread(looked_up.unread)
+        )
+
+    async def _with_id(self, topic: str | None, message_id: str) -> LookedUp:
+        """Only who may see everything is told what lies at a place in the log where there is no such message."""
+        try:
+            return await self._lookup.by_id(topic, message_id, caller_may_see)
+        except NoSuchMessage as error:
+            if str(error).startswith(NO_SUCH_ID) and not caller_may([]):
+                raise NoSuchMessage(NO_SUCH_ID) from None
+            raise
+
+    def _queue(self, request: pb.GetMessageRequest) -> QueueId:
+        """Raises Invalid, TopicNotFound."""
+        if not request.topic:
+            raise Invalid("topic: it must be given with a place")
+        topic = self._topics.get(printable("topic", request.topic))
+        if topic is None:
+            raise TopicNotFound(f"topic: no topic {request.topic}")
+        return QueueId(topic.name, request.place.queue)
+
+    def _trace(self, message: StoredMessage) -> pb.MessageTrace:
+        traced = pb.MessageTrace(physical_offset=message.physical_offset, record=self._lookup.raw(message))
+        traced.queues.extend(map(_queue_trace, self._tracer.trace(message)))
+        return traced
+
+
+def _fitting(messages: Iterable[StoredMessage]) -> Iterator[StoredMessage]:
+    """As many as an answer may have."""
+    size = 0
+    for each in messages:
+        if size and size + each.size > ANSWER_SIZE_MAX:
+            return
+        size += each.size
+        yield each
+
+
+def _unread(files: Iterable[Unread]) -> list[pb.UnreadFile]:
+    return [pb.UnreadFile(name=each.name, reason=without_places(each.reason)) for each in files]
+
+
+def _queue_trace(each: QueueTrace) -> pb.QueueTrace:
+    return pb.QueueTrace(
+        topic=each.queue.topic,
+        queue=each.queue.number,
+        offset=each.offset,
+        is_there=each.is_there,
+        groups=[_group_trace(group) for group in each.groups],
+    )
+
+
+def _group_trace(each: GroupTrace) -> pb.GroupTrace:
+    traced = pb.GroupTrace(group=each.group, state=_STATES[each.state], attempts=each.attempts)
+    if each.attempts:
+        traced.visible_at_ms, traced.client_id = each.visible_at_ms, each.client_id
+    return traced

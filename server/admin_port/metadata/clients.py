@@ -1,0 +1,101 @@
+"""`quarry.admin.v1.ClientService`: who is connected, on the admin port."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import grpc.aio
+
+from server._generated.quarry.admin.v1 import clients_pb2 as pb
+from server._generated.quarry.admin.v1.clients_pb2_grpc import (
+    ClientServiceServicer,
+    add_ClientServiceServicer_to_server,
+)
+from server.addresses import host_of
+from server.admin_port.calls.edge import streams
+from server.clients import Client, ClientKind, ClientRegistry
+from server.faults import FaultLog
+from store.errors import GroupNotFound, Invalid, TopicNotFound
+from store.metadata import GroupTable, TopicTable, check_group_name
+from store.metadata.names import check_internal_topic_name
+
+NAME: Final = pb.DESCRIPTOR.services_by_name["ClientService"].full_name
+LOOKED_AT_ONCE: Final = 1_024
+"""Clients between two turns of others."""
+PAGE_NAMES: Final = 4_096
+"""Clients and topics of a page, unless one client alone has more: half a MiB at most of names."""
+
+
+class ClientService(ClientServiceServicer):
+    """Of all clients those that are there: not those that are taken for gone, whatever is still kept of them."""
+
+    def __init__(self, clients: ClientRegistry, topics: TopicTable, groups: GroupTable, faults: FaultLog) -> None:
+        self._clients = clients
+        self._topics = topics
+        self._groups = groups
+        self.faults = faults
+
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Serve it, too; returns its full name."""
+        add_ClientServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        return NAME
+
+    @streams
+    def ListClients(self, request: pb.ListClientsRequest) -> Iterator[pb.ListClientsResponse]:
+        page, names = pb.ListClientsResponse(), 0
+        for count, client in enumerate(self._asked_for(request), start=1):
+            if _is_wanted(client, request):
+                row = _row(client, request.topic)
+                weight = 1 + len(row.topics)
+                if page.clients and names + weight > PAGE_NAMES:
+                    yield page
+                    page, names = pb.ListClientsResponse(), 0
+                page.clients.append(row)
+                names += weight
+            if count % LOOKED_AT_ONCE == 0:
+                yield page
+                page, names = pb.ListClientsResponse(), 0
+        yield page
+
+    def _asked_for(self, request: pb.ListClientsRequest) -> Iterable[Client]:
+        """All that may be wanted. Raises Invalid, TopicNotFound, GroupNotFound."""
+        if request.type not in pb.ClientType.values():
+            raise Invalid(f"type: {request.type} is none that is known")
+        if request.topic and self._topics.get(request.topic) is None:
+            check_internal_topic_name(request.topic)
+            raise TopicNotFound(f"topic: no topic {request.topic}")
+        if not request.group:
+            return self._clients
+        if request.type == pb.CLIENT_TYPE_PRODUCER:
+            raise Invalid("group: producers have none")
+        consumers = self._clients.consumers_of(request.group)
+        if not consumers and self._groups.get(request.group) is None:
+            check_group_name(request.group)
+            raise GroupNotFound(f"group: no group {request.group}")
+        return consumers
+
+
+def _is_wanted(client: Client, request: pb.ListClientsRequest) -> bool:
+    if client.is_lost or (request.topic and request.topic not in client.settings.topics):
+        return False
+    is_producer = client.settings.kind is ClientKind.PRODUCER
+    return request.type in (
+        pb.CLIENT_TYPE_UNSPECIFIED,
+        pb.CLIENT_TYPE_PRODUCER if is_producer else pb.CLIENT_TYPE_CONSUMER,
+    )
+
+
+def _row(client: Client, topic: str) -> pb.Client:
+    settings = client.settings
+    return pb.Client(
+        client_id=client.client_id,
+        kind=settings.kind.value,
+        group=settings.group or "",
+        topics=[topic] if topic else settings.topics,
+        language=settings.language,
+        version=settings.version,
+        hostname=settings.hostname,
+        address=host_of(client.peer),
+        settings_at_ms=client.settings_ms,
+    )

@@ -1,0 +1,103 @@
+"""`quarry.admin.v1.LiteTopicService`: the lite topics of a topic, on the admin port."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from server._generated.quarry.admin.v1 import lite_topics_pb2 as pb
+from server._generated.quarry.admin.v1.lite_topics_pb2_grpc import (
+    LiteTopicServiceServicer,
+    add_LiteTopicServiceServicer_to_server,
+)
+from server.admin_port.calls.edge import answered, answers
+from server.admin_port.calls.fields import given, not_negative
+from server.faults import FaultLog
+from server.lag.lite_backlog import LiteBacklog
+from server.lite.listing import LiteTopicDetails, LiteTopicListing, LiteTopicPage
+from server.tasks.pacing import Pacing
+
+NAME: Final = pb.DESCRIPTOR.services_by_name["LiteTopicService"].full_name
+LISTED_DEFAULT: Final = 100
+BACKLOG_DEFAULT: Final = 20
+BACKLOG_MAX: Final = 200
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class LiteTopicService(LiteTopicServiceServicer):
+    """Each method calls and translates."""
+
+    def __init__(self, listing: LiteTopicListing, backlog: LiteBacklog, pacing: Pacing, faults: FaultLog) -> None:
+        self._listing = listing
+        self._backlog = backlog
+        self._pacing = pacing
+        self.faults = faults
+
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Serve it, too; returns its full name."""
+        add_LiteTopicServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        return NAME
+
+    async def ListLiteTopics(self, request: pb.ListLiteTopicsRequest, context: _Context) -> pb.ListLiteTopicsResponse:
+        page = await answered(context, self._page(request), self.faults)
+        return pb.ListLiteTopicsResponse(lite_topics=map(lite_topic_message, page.lite_topics), has_more=page.has_more)
+
+    async def _page(self, request: pb.ListLiteTopicsRequest) -> LiteTopicPage:
+        limit = not_negative("limit", request.limit) or LISTED_DEFAULT
+        return await self._listing.page(request.topic, prefix=request.prefix, after=request.after, limit=limit)
+
+    async def GetLiteTopic(self, request: pb.GetLiteTopicRequest, context: _Context) -> pb.LiteTopic:
+        finding = self._listing.show(request.topic, request.lite_topic)
+        return lite_topic_message(await answered(context, finding, self.faults))
+
+    async def DeleteLiteTopic(
+        self, request: pb.DeleteLiteTopicRequest, context: _Context
+    ) -> pb.DeleteLiteTopicResponse:
+        await answered(context, self._listing.delete(request.topic, request.lite_topic), self.faults)
+        return pb.DeleteLiteTopicResponse()
+
+    @answers
+    def GetLiteTopicStatistics(self, request: pb.GetLiteTopicStatisticsRequest) -> pb.LiteTopicStatistics:
+        found = self._listing.statistics(request.topic)
+        return pb.LiteTopicStatistics(lite_topics=found.lite_topics, lite_topics_max=found.limit, ttl_ms=found.ttl_ms)
+
+    async def ListLiteBacklog(
+        self, request: pb.ListLiteBacklogRequest, context: _Context
+    ) -> pb.ListLiteBacklogResponse:
+        return await answered(context, self._found_backlog(request), self.faults)
+
+    async def _found_backlog(self, request: pb.ListLiteBacklogRequest) -> pb.ListLiteBacklogResponse:
+        topic, group = given("topic", request.topic), given("group", request.group)
+        limit = min(request.limit or BACKLOG_DEFAULT, BACKLOG_MAX)
+        async with self._pacing.turn() as pace:
+            found = await self._backlog.of(topic, group, limit, pace)
+        return pb.ListLiteBacklogResponse(
+            lite_topics=[
+                pb.LiteBacklog(lite_topic=each.lite_topic, ready=each.ready, oldest_stored_at_ms=each.oldest_ms)
+                for each in found.lite_topics
+            ],
+            is_complete=found.is_complete,
+            clients=[
+                pb.LiteClientDepth(
+                    client_id=each.client_id,
+                    lite_topics_ready=each.ready,
+                    subscriptions=each.subscriptions,
+                    wants_all=each.wants_all,
+                )
+                for each in found.clients
+            ],
+            looked_at=found.looked_at,
+        )
+
+
+def lite_topic_message(each: LiteTopicDetails) -> pb.LiteTopic:
+    return pb.LiteTopic(
+        name=each.name,
+        minimum_offset=each.minimum,
+        maximum_offset=each.maximum,
+        last_stored_at_ms=each.last_stored_ms,
+        subscribers=each.subscribers,
+    )

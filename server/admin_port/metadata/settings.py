@@ -1,0 +1,52 @@
+"""`quarry.admin.v1.SettingsService`: settings that are changed while the broker runs, on the admin port."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import grpc.aio
+
+from server._generated.quarry.admin.v1 import settings_pb2 as pb
+from server._generated.quarry.admin.v1.settings_pb2_grpc import (
+    SettingsServiceServicer,
+    add_SettingsServiceServicer_to_server,
+)
+from server.admin_port.calls.edge import answers
+from server.admin_port.calls.fields import given
+from server.faults import FaultLog
+from server.settings.live_settings import LiveSettings, ShownSetting
+
+NAME: Final = pb.DESCRIPTOR.services_by_name["SettingsService"].full_name
+
+
+class SettingsService(SettingsServiceServicer):
+    """Calls and translates."""
+
+    def __init__(self, settings: LiveSettings, faults: FaultLog) -> None:
+        self._settings = settings
+        self.faults = faults
+
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Serve it, too; returns its full name."""
+        add_SettingsServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        return NAME
+
+    @answers
+    def ListSettings(self, _request: pb.ListSettingsRequest) -> pb.ListSettingsResponse:
+        return pb.ListSettingsResponse(settings=map(_message, self._settings.shown()))
+
+    @answers
+    def GetSetting(self, request: pb.GetSettingRequest) -> pb.Setting:
+        return _message(self._settings.show(given("key", request.key)))
+
+    @answers
+    def SetSetting(self, request: pb.SetSettingRequest) -> pb.Setting:
+        return _message(self._settings.set(given("key", request.key), request.value))
+
+    @answers
+    def ResetSetting(self, request: pb.ResetSettingRequest) -> pb.Setting:
+        return _message(self._settings.reset(given("key", request.key)))
+
+
+def _message(shown: ShownSetting) -> pb.Setting:
+    return pb.Setting(**shown._asdict())

@@ -1,0 +1,257 @@
+"""Who is connected, and what it is subscribed to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import structlog
+
+from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server.addresses import host_of
+from server.admin_port.official.edge import ROWS_MAX, Names, cut
+from server.admin_port.official.lite_readers import LiteReaders
+from server.clients import LITE_CONSUMERS, Client, ClientKind, ClientRegistry, Expression
+from server.lag.group_progress import Budget, GroupProgress
+from server.tasks.pacing import Pace, Pacing
+from server.wire.status import Refused
+from server.wire.times import fill_ms
+from store.metadata import ConsumerOffsetTable, Group
+
+log = structlog.get_logger(__name__)
+
+_CONSUME_TYPES: Final = {
+    ClientKind.PUSH_CONSUMER: "CONSUME_PASSIVELY",
+    ClientKind.LITE_PUSH_CONSUMER: "CONSUME_PASSIVELY",
+}
+_ACTIVELY: Final = "CONSUME_ACTIVELY"
+
+
+@dataclass(slots=True)
+class _Subscription:
+    """A group and a topic, and what its consumers want that are there; `newest` is whose settings came last."""
+
+    newest: Client | None = None
+    expression: Expression | None = None
+    expressions: set[Expression | None] = field(default_factory=set)
+
+
+class ClientCalls:
+    """Of all clients those that are there: not those that are taken for gone, whatever is still kept of them."""
+
+    def __init__(
+        self,
+        clients: ClientRegistry,
+        names: Names,
+        offsets: ConsumerOffsetTable,
+        progress: GroupProgress,
+        pacing: Pacing,
+        *,
+        lite_readers: LiteReaders,
+        delete: Callable[[str, str], None],
+    ) -> None:
+        """`delete` forgets where a group stands in a topic, durably."""
+        self._clients = clients
+        self._names = names
+        self._offsets = offsets
+        self._progress = progress
+        self._pacing = pacing
+        self._lite_readers = lite_readers
+        self._delete = delete
+
+    async def list_consumer_connection(
+        self, request: pb.ListConsumerConnectionRequest
+    ) -> pb.ListConsumerConnectionResponse:
+        """Of a group; those subscribed to a topic, or to a lite topic of the one that the group is bound to."""
+        group = self._group(request.group)
+        topic = self._names.topic(request.topic).name if request.HasField("topic") else None
+        if request.HasField("liteTopic"):
+            is_wanted = self._lite_readers.of(group, topic, request.liteTopic)
+        else:
+            is_wanted = partial(_declares, topic)
+        answer = pb.ListConsumerConnectionResponse()
+        async with self._pacing.turn() as pace:
+            for client in self._clients.consumers_of(group.name):
+                await pace.pause()
+                if client.is_lost or not is_wanted(client):
+                    continue
+                if len(answer.client_info) == ROWS_MAX:
+                    cut(answer, "clients")
+                    break
+                _fill_client(answer.client_info.add(), client)
+        return answer
+
+    async def list_subscription(self, request: pb.ListSubscriptionRequest) -> pb.ListSubscriptionResponse:
+        """By group, by topic, or of one group on one topic: online or not."""
+        if not request.HasField("topic") and not request.HasField("group"):
+            raise Refused(definition.BAD_REQUEST, "topic, group: one of them must be given")
+        topic = self._names.topic(request.topic).name if request.HasField("topic") else None
+        group = self._group(request.group).name if request.HasField("group") else None
+        answer = pb.ListSubscriptionResponse()
+        async with self._pacing.turn() as pace:
+            found = await self._online(group, topic, pace)
+            await self._add_offline(found, group, topic, pace)
+            for (group_name, topic_name), subscription in sorted(found.items()):
+                await pace.pause()
+                if len(answer.subscription_info) == ROWS_MAX:
+                    cut(answer, "subscriptions")
+                    break
+                info = answer.subscription_info.add()
+                _fill_names(info, group_name, topic_name)
+                newest = subscription.newest
+                # as far as anybody is there who could differ
+                info.subscription_consistency = len(subscription.expressions) <= 1
+                if newest is None:
+                    continue
+                info.online = True
+                _fill_subscription(info, newest, subscription.expression)
+        return answer
+
+    async def delete_subscription(self, request: pb.DeleteSubscriptionRequest) -> pb.DeleteSubscriptionResponse:
+        """Of consumers that are gone. The expression is not looked at: a group has one progress in a topic."""
+        topic, group = self._names.topic(request.topic).name, self._group(request.group).name
+        async with self._pacing.turn() as pace:
+            if await self._online(group, topic, pace):
+                raise Refused(
+                    definition.PRECONDITION_FAILED, f"group {group} has consumers of topic {topic} that are connected"
+                )
+        if not self._progress.reads(group, topic):
+            raise Refused(definition.OFFSET_NOT_FOUND, f"group {group} has never read topic {topic}")
+        self._delete(group, topic)
+        log.info("subscription deleted", group=group, topic=topic)
+        return pb.DeleteSubscriptionResponse()
+
+    async def _online(self, group: str | None, topic: str | None, pace: Pace) -> dict[tuple[str, str], _Subscription]:
+        found: dict[tuple[str, str], _Subscription] = {}
+        for client in self._consumers(group):
+            await pace.pause()
+            for each, expression in _wanted(client, topic):
+                key = client.settings.group or "", each
+                if len(found) > ROWS_MAX and key not in found:
+                    continue  # there are more than an answer has already
+                subscription = found.setdefault(key, _Subscription())
+                subscription.expressions.add(expression)
+                if subscription.newest is None or subscription.newest.settings_ms <= client.settings_ms:
+                    subscription.newest, subscription.expression = client, expression
+        return found
+
+    async def _add_offline(
+        self, found: dict[tuple[str, str], _Subscription], group: str | None, topic: str | None, pace: Pace
+    ) -> None:
+        """Those of which only progress is there."""
+        pairs: list[tuple[str, str]] = []
+        if group is not None and topic is not None:
+            pairs = [(group, topic)] if self._progress.reads(group, topic) else []
+        elif group is not None:
+            read = await self._progress.read_topics(group, pace, Budget(), light_queues=False)
+            pairs = [(group, each) for each in read.topics]
+        elif topic is not None:
+            for reader in self._offsets.readers_of(topic):
+                await pace.pause()
+                if len(pairs) > ROWS_MAX:
+                    break
+                if self._progress.reads(reader, topic):
+                    pairs.append((reader, topic))
+        for pair in pairs:
+            found.setdefault(pair, _Subscription())
+
+    async def describe_subscription(self, request: pb.DescribeSubscriptionRequest) -> pb.DescribeSubscriptionResponse:
+        """A row for each consumer and topic; one without a topic for a consumer that has declared none."""
+        topic = self._names.topic(request.topic).name if request.HasField("topic") else None
+        group = self._group(request.group).name if request.HasField("group") else None
+        answer = pb.DescribeSubscriptionResponse()
+        rows = answer.client_subscription_info
+        async with self._pacing.turn() as pace:
+            for client in self._consumers(group):
+                await pace.pause()
+                for each, expression in _wanted(client, topic) or ([] if topic is not None else [("", None)]):
+                    if len(rows) == ROWS_MAX:
+                        cut(answer, "subscriptions of clients")
+                        return answer
+                    row = rows.add()
+                    _fill_client(row.client_info, client)
+                    _fill_names(row.subscription_info, client.settings.group or "", each)
+                    row.subscription_info.online = True
+                    _fill_subscription(row.subscription_info, client, expression)
+        return answer
+
+    async def get_consumer_running_info(
+        self, request: pb.GetConsumerRunningInfoRequest
+    ) -> pb.GetConsumerRunningInfoResponse:
+        """What the broker knows: what goes on inside of a client it is not told, and those fields stay empty."""
+        group = self._group(request.group)
+        client = self.consumer(request.client_id, group.name)
+        answer = pb.GetConsumerRunningInfoResponse()
+        info = answer.consumer_running_info
+        info.properties["PROP_CLIENT_VERSION"] = f"{client.settings.language} {client.settings.version}".strip()
+        info.properties["PROP_CONSUME_TYPE"] = _CONSUME_TYPES.get(client.settings.kind, _ACTIVELY)
+        info.properties["PROP_CONSUMEORDERLY"] = str(group.fifo).lower()
+        for topic, expression in _wanted(client, None):
+            # a topic whose expression is too long to be kept is there without one
+            info.subscriptions[topic].CopyFrom(_filter(expression) or definition.FilterExpression())
+        return answer
+
+    def consumer(self, client_id: str, group: str) -> Client:
+        """A consumer of the group that is there. Raises Refused."""
+        if not client_id:
+            raise Refused(definition.BAD_REQUEST, "client_id: an id must be given")
+        client = self._clients.get(client_id)
+        if client is None or client.is_lost or client.settings.group != group:
+            raise Refused(definition.NOT_FOUND, f"client_id: group {group} has no such consumer here")
+        return client
+
+    def _group(self, named: definition.Resource) -> Group:
+        return self._names.group(named, is_connected=bool(self._clients.consumers_of(named.name)))
+
+    def _consumers(self, group: str | None) -> Iterator[Client]:
+        """Of one group, or all."""
+        clients = iter(self._clients) if group is None else iter(self._clients.consumers_of(group))
+        return (client for client in clients if client.settings.group is not None and not client.is_lost)
+
+
+def _declares(topic: str | None, client: Client) -> bool:
+    return topic is None or topic in client.settings.topics
+
+
+def _wanted(client: Client, topic: str | None) -> Sequence[tuple[str, Expression | None]]:
+    """What it is subscribed to; as far as it is this topic, if one is given."""
+    wanted = zip(client.settings.topics, client.settings.expressions, strict=True)
+    return [pair for pair in wanted if topic is None or pair[0] == topic]
+
+
+def _filter(expression: Expression | None) -> definition.FilterExpression | None:
+    if expression is None:
+        return None
+    kind = definition.SQL if expression.is_sql else definition.TAG
+    return definition.FilterExpression(type=kind, expression=expression.text)
+
+
+def _model(client: Client) -> pb.MessageModel:
+    return pb.LITE_SELECTIVE if client.settings.kind in LITE_CONSUMERS else pb.CLUSTERING
+
+
+def _fill_client(info: pb.ClientInfo, client: Client) -> None:
+    info.client_id = client.client_id
+    info.version = client.settings.version
+    info.language = client.settings.language
+    info.hostname = client.settings.hostname
+    info.egress_ip = host_of(client.peer)
+    info.message_model = _model(client)
+
+
+def _fill_names(info: pb.SubscriptionInfo, group: str, topic: str) -> None:
+    info.group.name = group
+    if topic:
+        info.topic.name = topic
+
+
+def _fill_subscription(info: pb.SubscriptionInfo, client: Client, expression: Expression | None) -> None:
+    """As one consumer has it."""
+    wanted = _filter(expression)
+    if wanted is not None:
+        info.expression.CopyFrom(wanted)
+    fill_ms(info.last_update_timestamp, client.settings_ms)
+    info.message_model = _model(client)

@@ -1,0 +1,159 @@
+"""How far a group is behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server.admin_port.official.edge import ROWS_MAX, Names, cut
+from server.lag.group_progress import NOTHING, Accumulation, Budget, GroupProgress
+from server.tasks.pacing import Pace, Pacing
+from server.wire.status import Refused
+from server.wire.validate import check_count
+from store.clock import Clock
+from store.metadata import Topic, TopicType
+from store.metadata.lite import light_queue_name, parse_light_queue_name
+from store.offsets import QueueId
+
+_Accumulation = pb.DescribeGroupAccumulationResponse.GroupAccumulation
+_TimeSpan = pb.QueryTimeSpanResponse.QueueTimeSpan
+
+
+class LagCalls:
+    """A number that is not known is no 0: then the status says so, and there are no numbers."""
+
+    def __init__(
+        self, names: Names, progress: GroupProgress, pacing: Pacing, *, broker_name: str, clock: Clock
+    ) -> None:
+        self._names = names
+        self._progress = progress
+        self._pacing = pacing
+        self._broker_name = broker_name
+        self._clock = clock
+
+    async def describe_group_accumulation(
+        self, request: pb.DescribeGroupAccumulationRequest
+    ) -> pb.DescribeGroupAccumulationResponse:
+        """In the topics that are given, or in all that the group reads; in one lite topic of a topic."""
+        group = self._names.group(request.group).name
+        topics = self._topics(group, request.topics)
+        async with self._pacing.turn() as pace:
+            if request.HasField("lite_topic"):
+                return await self._of_lite_topic(group, topics, request.lite_topic, pace)
+            return await self._of_topics(group, topics, pace)
+
+    async def _of_topics(self, group: str, topics: Sequence[Topic], pace: Pace) -> pb.DescribeGroupAccumulationResponse:
+        budget = Budget()
+        wanted, light = topics, list[str]()
+        parents = {each.name for each in topics if each.type is TopicType.LITE}
+        if parents or not topics:
+            read = await self._progress.read_topics(group, pace, budget)
+            light = read.light_queues
+            wanted = topics or [self._names.topic(definition.Resource(name=each)) for each in read.topics]
+        found: dict[str, Accumulation] = {}
+        whole = NOTHING
+        for topic in wanted:
+            if self._progress.reads(group, topic.name):
+                found[topic.name] = await self._progress.of_topic(group, topic, pace, budget)
+                whole = whole.with_more(found[topic.name])
+        for name in light:
+            await pace.pause()
+            named = parse_light_queue_name(name)
+            parent = None if named is None else named[0]
+            if topics and parent not in parents:
+                continue
+            counted = await self._progress.of_light_queue(group, name, pace)
+            whole = whole.with_more(counted)
+            if parent is not None:
+                found[parent] = found.get(parent, NOTHING).with_more(counted)
+        for name in parents - found.keys():
+            raise _never_read(group, name)
+        if not found:
+            raise Refused(definition.OFFSET_NOT_FOUND, f"group: {group} has never read anything")
+        answer = pb.DescribeGroupAccumulationResponse()
+        for name, counted in found.items():
+            _fill(answer.topic_accumulation[name], counted)
+        _fill(answer.accumulation, whole)
+        return answer
+
+    async def _of_lite_topic(
+        self, group: str, topics: Sequence[Topic], lite_topic: str, pace: Pace
+    ) -> pb.DescribeGroupAccumulationResponse:
+        if len(topics) != 1:
+            raise Refused(definition.BAD_REQUEST, "topics: a lite topic is of one topic, which must be given")
+        name = light_queue_name(topics[0].name, lite_topic)
+        if not lite_topic or not self._progress.reads_lite(group, topics[0].name, lite_topic):
+            raise Refused(definition.OFFSET_NOT_FOUND, f"lite_topic: group {group} has never read it")
+        counted = await self._progress.of_light_queue(group, name, pace)
+        answer = pb.DescribeGroupAccumulationResponse()
+        _fill(answer.lite_topic_accumulation[lite_topic], counted)
+        _fill(answer.accumulation, counted)
+        return answer
+
+    async def query_time_span(self, request: pb.QueryTimeSpanRequest) -> pb.QueryTimeSpanResponse:
+        """A row for each queue of the topics; times of a queue that holds nothing stay unset."""
+        group = self._names.group(request.group).name
+        topics = self._topics(group, request.topics)
+        for topic in topics:
+            if not self._progress.reads(group, topic.name):
+                raise _never_read(group, topic.name)
+        answer = pb.QueryTimeSpanResponse()
+        async with self._pacing.turn() as pace:
+            if not topics:
+                names = (await self._progress.read_topics(group, pace, Budget(), light_queues=False)).topics
+                topics = [self._names.topic(definition.Resource(name=each)) for each in names]
+            for topic in topics:
+                for queue in self._progress.queues(topic):
+                    await pace.pause()
+                    if len(answer.queue_time_span_list) == ROWS_MAX:
+                        cut(answer, "queues")
+                        return answer
+                    self._fill_span(answer.queue_time_span_list.add(), group, queue)
+        return answer
+
+    def _fill_span(self, span: _TimeSpan, group: str, queue: QueueId) -> None:
+        """Raises Refused where it cannot be known since when the group has something to read."""
+        stand = self._progress.stand(group, queue)
+        span.message_queue.topic.name = queue.topic
+        span.message_queue.id = queue.number
+        span.message_queue.broker.name = self._broker_name
+        begin, end = stand.bounds
+        if begin == end:
+            return
+        span.min_timestamp = self._progress.stored_ms(queue, begin) or 0
+        span.max_timestamp = self._progress.stored_ms(queue, end - 1) or 0
+        if stand.next_offset > begin:
+            span.consume_timestamp = self._progress.stored_ms(queue, stand.next_offset - 1) or 0
+        if stand.ready:
+            since_ms = self._progress.stored_ms(queue, stand.next_offset)
+            if since_ms is None:
+                reason = f"the next message of queue {queue.number} of topic {queue.topic} cannot be read: its delay"
+                raise Refused(definition.INTERNAL_SERVER_ERROR, f"{reason} is not known")
+            span.delay_time_ms = max(0, self._clock.wall_ms() - since_ms)
+
+    def _topics(self, group: str, named: Sequence[definition.Resource]) -> Sequence[Topic]:
+        """Each once. Raises Refused for one that the group has never read: nothing can be said of it.
+
+        Of a topic of type LITE a group reads lite topics.
+        """
+        check_count(named, "topics")
+        topics = {each.name: self._names.topic(each, "topics") for each in named}
+        for name, topic in topics.items():
+            if topic.type is not TopicType.LITE and not self._progress.reads(group, name):
+                raise _never_read(group, name)
+        return list(topics.values())
+
+
+def _never_read(group: str, topic: str) -> Refused:
+    return Refused(definition.OFFSET_NOT_FOUND, f"topics: group {group} has never read topic {topic}")
+
+
+def _fill(target: _Accumulation, counted: Accumulation) -> None:
+    target.inflight_messages = counted.in_flight
+    target.ready_messages = counted.ready
+    target.accumulation = counted.in_flight + counted.ready
+    if counted.delay_ms is not None:
+        target.deliver_delay_time.FromMilliseconds(counted.delay_ms)
+    if counted.passed_ms is not None:
+        target.last_consume_timestamp = counted.passed_ms

@@ -1,0 +1,66 @@
+"""The official admin service of a broker, put together from the broker's parts."""
+
+from __future__ import annotations
+
+from server.admin.administration import Administration
+from server.admin.browsing.browser import MessageBrowser
+from server.admin_port.official.clients import ClientCalls
+from server.admin_port.official.commands import CommandCalls
+from server.admin_port.official.edge import Names
+from server.admin_port.official.lag import LagCalls
+from server.admin_port.official.lite_readers import LiteReaders
+from server.admin_port.official.queries import QueryCalls
+from server.admin_port.official.runtime import RuntimeCalls
+from server.admin_port.official.sends import SendCalls
+from server.admin_port.official.service import Calls, OfficialAdminService
+from server.admin_port.official.topics import TopicCalls
+from server.front import Front
+from server.lag.group_progress import GroupProgress
+from server.rpc.messaging import Messaging
+from server.settings.live_settings import LiveSettings
+from server.tasks.pacing import Pacing
+from server.upkeep import Upkeep
+from store.metadata.lite_subscriptions import LiteSubscriptionTable
+
+
+def official_admin(
+    messaging: Messaging, administration: Administration, settings: LiveSettings, upkeep: Upkeep, front: Front
+) -> OfficialAdminService:
+    its, facts = messaging.components, administration.facts
+    store, clock = its.store, its.clock
+    names, pacing = Names(store.topics, store.groups), Pacing(clock)
+    progress = GroupProgress(store, its.delivery, its.state_writer, clock)
+    clients = ClientCalls(
+        its.clients,
+        names,
+        store.offsets,
+        progress,
+        pacing,
+        lite_readers=LiteReaders(LiteSubscriptionTable(store.state_engine), its.state_writer),
+        delete=its.delivery.delete_subscription,
+    )
+    queries = QueryCalls(
+        names,
+        upkeep.key_index,
+        MessageBrowser(store.messages, store.expiry),
+        pacing,
+        broker_name=facts.name,
+        clock=clock,
+    )
+    runtime = RuntimeCalls(
+        facts,
+        its.clients,
+        messaging.throughput,
+        lambda: None if (figures := front.figures) is None else figures.connections_open,
+        settings,
+    )
+    calls = Calls(
+        clients=clients,
+        commands=CommandCalls(names, clients, queries, messaging.commands, messaging.telemetry),
+        lag=LagCalls(names, progress, pacing, broker_name=facts.name, clock=clock),
+        queries=queries,
+        runtime=runtime,
+        sends=SendCalls(names, messaging.operators_send, clock),
+        topics=TopicCalls(administration, names, its.members, pacing),
+    )
+    return OfficialAdminService(calls, its.faults)

@@ -1,0 +1,66 @@
+"""The broker itself: its figures, and how much it logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from server.admin.administration import BrokerFacts
+from server.clients import ClientKind, ClientRegistry
+from server.counters.throughput import Throughput
+from server.settings.live_settings import LiveSettings
+from store.errors import Invalid
+
+LOG_LEVEL: Final = "log.level"
+UNKNOWN: Final = -1
+"""0 would say that there are none."""
+
+LEVELS: Final[Mapping[int, str]] = {
+    pb.ChangeLogLevelRequest.TRACE: "debug",
+    pb.ChangeLogLevelRequest.DEBUG: "debug",
+    pb.ChangeLogLevelRequest.INFO: "info",
+    pb.ChangeLogLevelRequest.WARN: "warning",
+    pb.ChangeLogLevelRequest.ERROR: "error",
+}
+"""Nothing here is logged that would be less important than debug."""
+
+
+class RuntimeCalls:
+    def __init__(
+        self,
+        facts: BrokerFacts,
+        clients: ClientRegistry,
+        throughput: Throughput,
+        connections: Callable[[], int | None],
+        settings: LiveSettings,
+    ) -> None:
+        """`connections` tells how many are open, None where nobody counts them."""
+        self._facts = facts
+        self._clients = clients
+        self._throughput = throughput
+        self._connections = connections
+        self._settings = settings
+
+    async def get_proxy_runtime_stats(
+        self, _request: pb.GetProxyRuntimeStatsRequest
+    ) -> pb.GetProxyRuntimeStatsResponse:
+        rates, kinds, connections = self._throughput.rates(), self._clients.kinds, self._connections()
+        producers = kinds.get(ClientKind.PRODUCER, 0)
+        return pb.GetProxyRuntimeStatsResponse(
+            proxy_name=self._facts.name,
+            version=self._facts.version,
+            in_tps=rates.sent,
+            out_tps=rates.received,
+            connections=UNKNOWN if connections is None else connections,
+            producers=producers,
+            consumers=sum(kinds.values()) - producers,
+        )
+
+    def change_log_level(self, request: pb.ChangeLogLevelRequest) -> pb.ChangeLogLevelResponse:
+        """Durably, as `quarry settings set` does it. Raises Invalid."""
+        level = LEVELS.get(request.level)
+        if level is None:
+            raise Invalid(f"level: {request.level} is none that is known")
+        shown = self._settings.set(LOG_LEVEL, level)
+        return pb.ChangeLogLevelResponse(remark=f"{LOG_LEVEL} is {shown.value} now")

@@ -1,0 +1,93 @@
+"""A message that an operator sends: it goes the way that all sends go."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.admin_port.calls.peer import caller_peer
+from server.admin_port.official.edge import Context, Names
+from server.front.contract import MessageHandler
+from server.front.local_call import LocalCall, call_locally
+from server.wire.status import Refused
+from server.wire.times import fill_ms
+from store.clock import Clock
+from store.record.properties import LIGHT_QUEUES
+
+CLIENT_ID: Final = "admin-port"
+ID_VERSION: Final = "01"
+ID_BYTES: Final = 16
+
+_SENDERS: Final = (
+    "tag",
+    "keys",
+    "message_id",
+    "body_encoding",
+    "born_host",
+    "delivery_timestamp",
+    "message_group",
+    "trace_context",
+    "lite_topic",
+    "priority",
+)
+"""The system properties that are a sender's to say; the broker says all others."""
+
+
+def random_id() -> str:
+    """As long as those that clients make."""
+    return ID_VERSION + secrets.token_hex(ID_BYTES).upper()
+
+
+class SendCalls:
+    def __init__(self, names: Names, send: MessageHandler, clock: Clock, new_id: Callable[[], str] = random_id) -> None:
+        """`send` is the handler of SendMessage for callers that have been let in already."""
+        self._names = names
+        self._send = send
+        self._clock = clock
+        self._new_id = new_id
+
+    async def admin_send_message(
+        self, request: pb.AdminSendMessageRequest, context: Context
+    ) -> pb.AdminSendMessageResponse:
+        topic = self._names.topic(request.topic)
+        message = self._message(request)
+        message.topic.name = topic.name
+        call = LocalCall(
+            "AdminSendMessage",
+            peer=caller_peer(context),
+            headers={"x-mq-client-id": CLIENT_ID},
+            remaining_s=context.time_remaining(),
+        )
+        body = service.SendMessageRequest(messages=[message]).SerializeToString()
+        sent = service.SendMessageResponse.FromString(await call_locally(self._send, call, body))
+        answer = pb.AdminSendMessageResponse(status=sent.status)
+        if sent.status.code == definition.OK:
+            answer.message_id = sent.entries[0].message_id
+        return answer
+
+    def _message(self, request: pb.AdminSendMessageRequest) -> definition.Message:
+        """Raises Refused."""
+        given = request.system_properties
+        if given.message_type == definition.TRANSACTION:
+            reason = "system_properties: of a transaction a producer must be there that can be asked how it ended"
+            raise Refused(definition.BAD_REQUEST, reason)
+        if LIGHT_QUEUES in request.user_properties:
+            # a producer needs a right for each of them
+            raise Refused(definition.ILLEGAL_MESSAGE_PROPERTY_KEY, f"user_properties: {LIGHT_QUEUES} is for producers")
+        message = definition.Message(body=request.body, user_properties=request.user_properties)
+        system = message.system_properties
+        system.CopyFrom(given)
+        for field, _ in given.ListFields():
+            if field.name not in _SENDERS:
+                system.ClearField(field.name)
+        if request.HasField("tag"):
+            system.tag = request.tag
+        if request.HasField("key"):
+            system.keys.append(request.key)
+        system.message_id = system.message_id or self._new_id()
+        fill_ms(system.born_timestamp, self._clock.wall_ms())
+        return message

@@ -1,0 +1,136 @@
+"""`apache.rocketmq.v2.Admin`: the calls that dashboards of RocketMQ make, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import grpc.aio
+
+from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from server._generated.apache.rocketmq.v2.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
+from server.admin_port.calls.edge import answers
+from server.admin_port.official.clients import ClientCalls
+from server.admin_port.official.commands import CommandCalls
+from server.admin_port.official.edge import Context, in_band
+from server.admin_port.official.lag import LagCalls
+from server.admin_port.official.queries import QueryCalls
+from server.admin_port.official.runtime import RuntimeCalls
+from server.admin_port.official.sends import SendCalls
+from server.admin_port.official.topics import TopicCalls
+from server.faults import FaultLog
+
+NAME: Final = pb.DESCRIPTOR.services_by_name["Admin"].full_name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calls:
+    """What serves them, by what they are about."""
+
+    clients: ClientCalls
+    commands: CommandCalls
+    lag: LagCalls
+    queries: QueryCalls
+    runtime: RuntimeCalls
+    sends: SendCalls
+    topics: TopicCalls
+
+
+class OfficialAdminService(AdminServicer):
+    """Each method finds who serves it."""
+
+    def __init__(self, calls: Calls, faults: FaultLog) -> None:
+        self._calls = calls
+        self.faults = faults
+
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Serve it, too; returns its full name."""
+        add_AdminServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        return NAME
+
+    @answers
+    def ChangeLogLevel(self, request: pb.ChangeLogLevelRequest) -> pb.ChangeLogLevelResponse:
+        """The one answer without a status: what is wrong becomes a gRPC code."""
+        return self._calls.runtime.change_log_level(request)
+
+    @in_band(pb.ListSubscriptionResponse)
+    async def ListSubscription(
+        self, request: pb.ListSubscriptionRequest, _context: Context
+    ) -> pb.ListSubscriptionResponse:
+        return await self._calls.clients.list_subscription(request)
+
+    @in_band(pb.DescribeSubscriptionResponse)
+    async def DescribeSubscription(
+        self, request: pb.DescribeSubscriptionRequest, _context: Context
+    ) -> pb.DescribeSubscriptionResponse:
+        return await self._calls.clients.describe_subscription(request)
+
+    @in_band(pb.DeleteSubscriptionResponse)
+    async def DeleteSubscription(
+        self, request: pb.DeleteSubscriptionRequest, _context: Context
+    ) -> pb.DeleteSubscriptionResponse:
+        return await self._calls.clients.delete_subscription(request)
+
+    @in_band(pb.DescribeGroupAccumulationResponse)
+    async def DescribeGroupAccumulation(
+        self, request: pb.DescribeGroupAccumulationRequest, _context: Context
+    ) -> pb.DescribeGroupAccumulationResponse:
+        return await self._calls.lag.describe_group_accumulation(request)
+
+    @in_band(pb.ListConsumerConnectionResponse)
+    async def ListConsumerConnection(
+        self, request: pb.ListConsumerConnectionRequest, _context: Context
+    ) -> pb.ListConsumerConnectionResponse:
+        return await self._calls.clients.list_consumer_connection(request)
+
+    @in_band(pb.GetConsumerRunningInfoResponse)
+    async def GetConsumerRunningInfo(
+        self, request: pb.GetConsumerRunningInfoRequest, _context: Context
+    ) -> pb.GetConsumerRunningInfoResponse:
+        return await self._calls.clients.get_consumer_running_info(request)
+
+    @in_band(pb.QueryTimeSpanResponse)
+    async def QueryTimeSpan(self, request: pb.QueryTimeSpanRequest, _context: Context) -> pb.QueryTimeSpanResponse:
+        return await self._calls.lag.query_time_span(request)
+
+    @in_band(pb.GetProxyRuntimeStatsResponse)
+    async def GetProxyRuntimeStats(
+        self, request: pb.GetProxyRuntimeStatsRequest, _context: Context
+    ) -> pb.GetProxyRuntimeStatsResponse:
+        return await self._calls.runtime.get_proxy_runtime_stats(request)
+
+    @in_band(pb.DescribeTopicStatusResponse)
+    async def DescribeTopicStatus(
+        self, request: pb.DescribeTopicStatusRequest, _context: Context
+    ) -> pb.DescribeTopicStatusResponse:
+        return await self._calls.topics.describe_topic_status(request)
+
+    @in_band(pb.GetTopicRouteResponse)
+    async def GetTopicRoute(self, request: pb.GetTopicRouteRequest, _context: Context) -> pb.GetTopicRouteResponse:
+        return await self._calls.topics.get_topic_route(request)
+
+    @in_band(pb.ResetGroupOffsetResponse)
+    async def ResetGroupOffset(
+        self, request: pb.ResetGroupOffsetRequest, _context: Context
+    ) -> pb.ResetGroupOffsetResponse:
+        return await self._calls.topics.reset_group_offset(request)
+
+    @in_band(pb.ListMessageResponse)
+    async def QueryMessage(self, request: pb.ListMessageRequest, _context: Context) -> pb.ListMessageResponse:
+        return await self._calls.queries.query_message(request)
+
+    @in_band(pb.AdminSendMessageResponse)
+    async def AdminSendMessage(
+        self, request: pb.AdminSendMessageRequest, context: Context
+    ) -> pb.AdminSendMessageResponse:
+        return await self._calls.sends.admin_send_message(request, context)
+
+    @in_band(pb.PrintThreadStackTraceResponse)
+    async def PrintThreadStackTrace(
+        self, request: pb.PrintThreadStackTraceRequest, context: Context
+    ) -> pb.PrintThreadStackTraceResponse:
+        return await self._calls.commands.print_thread_stack_trace(request, context)
+
+    @in_band(pb.VerifyMessageResponse)
+    async def VerifyMessage(self, request: pb.VerifyMessageRequest, context: Context) -> pb.VerifyMessageResponse:
+        return await self._calls.commands.verify_message(request, context)

@@ -1,0 +1,99 @@
+"""What topics are, where they are, and where groups read them."""
+
+from __future__ import annotations
+
+import json
+from typing import Final, NamedTuple
+
+from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server.admin.administration import Administration
+from server.admin_port.official.edge import Names
+from server.cluster.membership.member import MemberState
+from server.cluster.membership.members import Members
+from server.delivery.model import StoredSince
+from server.tasks.pacing import Pacing
+from server.wire.message_types import ACCEPTED_TYPES
+from server.wire.status import Refused
+from server.wire.times import TIME_MS_MAX, to_ms
+from store.metadata import READ_WRITE, Permission
+
+DESCRIPTION: Final = "description"
+"""The attribute of a topic that is shown as its description."""
+
+
+class _Place(NamedTuple):
+    """A broker that has the topic, and what clients may do there whatever the topic allows."""
+
+    name: str
+    address: str
+    limit: Permission
+
+
+class TopicCalls:
+    def __init__(self, administration: Administration, names: Names, members: Members | None, pacing: Pacing) -> None:
+        """`members` are those of the cluster, where there is one."""
+        self._administration = administration
+        self._names = names
+        self._members = members
+        self._pacing = pacing
+
+    async def describe_topic_status(self, request: pb.DescribeTopicStatusRequest) -> pb.DescribeTopicStatusResponse:
+        """A topic of type MIXED has no type in the protocol. When a topic was made is not written down."""
+        topic = self._names.topic(request.topic)
+        types = ACCEPTED_TYPES[topic.type]
+        return pb.DescribeTopicStatusResponse(
+            topic_message_type=types[0] if len(types) == 1 else definition.MESSAGE_TYPE_UNSPECIFIED,
+            description=topic.attributes.get(DESCRIPTION),
+            tags=topic.attributes,
+        )
+
+    async def get_topic_route(self, request: pb.GetTopicRouteRequest) -> pb.GetTopicRouteResponse:
+        """As RocketMQ's name server writes routes, in JSON. What else a request names changes nothing."""
+        topic = self._names.topic(request.topic)
+        places = self._places()
+        route = {
+            "brokerDatas": [
+                {"brokerAddrs": {"0": each.address}, "brokerName": each.name, "cluster": self._cluster}
+                for each in places
+            ],
+            "filterServerTable": {},
+            "queueDatas": [
+                {
+                    "brokerName": each.name,
+                    "perm": (topic.permission & each.limit).value,
+                    "readQueueNums": topic.read_queues,
+                    "topicSysFlag": 0,
+                    "writeQueueNums": topic.write_queues,
+                }
+                for each in places
+            ],
+        }
+        return pb.GetTopicRouteResponse(topic_route_data=json.dumps(route, separators=(",", ":"), sort_keys=True))
+
+    async def reset_group_offset(self, request: pb.ResetGroupOffsetRequest) -> pb.ResetGroupOffsetResponse:
+        """To the first message of each queue that was stored then or later."""
+        group, topic = self._names.group(request.group), self._names.topic(request.topic)
+        if not request.HasField("reset_timestamp"):
+            raise Refused(definition.BAD_REQUEST, "reset_timestamp: a time must be given")
+        time_ms = to_ms(request.reset_timestamp)
+        if not 0 <= time_ms <= TIME_MS_MAX:
+            raise Refused(definition.BAD_REQUEST, f"reset_timestamp: {time_ms} ms is before 1970 or after 9999")
+        async with self._pacing.turn() as pace:
+            await self._administration.reset_offset(group.name, topic.name, StoredSince(time_ms), pace)
+        return pb.ResetGroupOffsetResponse()
+
+    @property
+    def _cluster(self) -> str:
+        return self._administration.facts.cluster
+
+    def _places(self) -> list[_Place]:
+        """By name. Of a member the address without TLS, if it has one."""
+        facts, members = self._administration.facts, self._members
+        if members is None:
+            return [_Place(facts.name, facts.advertised_address, READ_WRITE)]
+        places = [_Place(facts.name, facts.advertised_address, Permission.READ if members.is_draining else READ_WRITE)]
+        for member in members.routed():
+            limit = Permission.READ if member.state is MemberState.DRAINING else READ_WRITE
+            places.append(_Place(member.name, member.address or member.tls_address or "", limit))
+        return sorted(places, key=lambda place: place.name)

@@ -1,0 +1,63 @@
+"""What operators look at, put together from a broker's parts, and what the admin port serves of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from server.admin.browsing.browser import MessageBrowser
+from server.admin.browsing.tails import Tails
+from server.admin.pending import PendingLook
+from server.admin.storage import StorageLook
+from server.admin_port.messages.browsing import BrowsingService
+from server.admin_port.metadata.lite_topics import LiteTopicService
+from server.admin_port.server import MoreService
+from server.admin_port.storage.storage import StorageService
+from server.lag.group_progress import GroupProgress
+from server.lag.lite_backlog import LiteBacklog
+from server.lite.wanted import WantedLiteTopics
+from server.observability.waiting_figures import WaitingFigures
+from server.rpc.messaging import Messaging
+from server.tasks.pacing import Pacing
+from server.upkeep import Upkeep
+from store.metadata.lite_subscriptions import LiteSubscriptionTable
+
+
+class OperatorsLook(NamedTuple):
+    """`look` is to be stopped when nothing of it is served any more."""
+
+    look: StorageLook
+    services: list[MoreService]
+
+    async def stop(self) -> None:
+        await self.look.stop()
+
+
+def make_operators_look(messaging: Messaging, upkeep: Upkeep, waiting: WaitingFigures, tails: Tails) -> OperatorsLook:
+    its = messaging.components
+    store, clock, faults = its.store, its.clock, its.faults
+    look = StorageLook(store, upkeep.key_index, lambda: upkeep.retention.settings, clock)
+    pending = PendingLook(store.messages, its.delays, its.transactions, figures=waiting, look=look, clock=clock)
+    browser = MessageBrowser(store.messages, store.expiry)
+    pacing = Pacing(clock)
+    browsing = BrowsingService(
+        store.topics, browser, tails, reader=store.messages.reader, clock=clock, pacing=pacing, faults=faults
+    )
+    table = LiteSubscriptionTable(store.state_engine)
+    progress = GroupProgress(store, its.delivery, its.state_writer, clock)
+    backlog = LiteBacklog(
+        progress,
+        its.delivery.lite,
+        topics=store.topics,
+        groups=store.groups,
+        offsets=store.offsets,
+        table=table,
+        wanted=WantedLiteTopics(table, groups=store.groups, topics=store.topics, queues=store.messages),
+    )
+    return OperatorsLook(
+        look,
+        [
+            browsing,
+            StorageService(look, pending, store.topics, progress=progress, pacing=pacing, faults=faults),
+            LiteTopicService(upkeep.lite_topics.listing, backlog, pacing, faults),
+        ],
+    )

@@ -1,0 +1,77 @@
+"""Long work for operators, put together from a broker's parts, and what the admin port serves of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from server.admin.administration import Administration
+from server.admin.dead_letter_box import DeadLetterBox
+from server.admin.figures.recorder import Recording, make_recording
+from server.admin.figures.sources import Sources
+from server.admin.jobs.dead_letters import DeadLetterWork
+from server.admin.jobs.resending import MessageResendWork
+from server.admin.jobs.resetting import ResetWork
+from server.admin_port.messages.dead_letters import DeadLetterService
+from server.admin_port.messages.jobs import JobService
+from server.admin_port.messages.resending import MessageResender
+from server.admin_port.overview.service import make_overview_service
+from server.admin_port.server import MoreService
+from server.delivery import InFlightTable
+from server.jobs import JobKind, Jobs
+from server.tasks.supervision import Supervisor
+from store.jobs import JobTable
+
+
+class OperatorsWork(NamedTuple):
+    """It is to run as long as the services are served. `own_overview` is for the other members of a cluster."""
+
+    jobs: Jobs
+    recording: Recording
+    services: list[MoreService]
+    own_overview: Callable[[], bytes]
+
+    @asynccontextmanager
+    async def running(self, supervisor: Supervisor) -> AsyncIterator[None]:
+        async with supervisor.running("jobs", self.jobs.run()), supervisor.running("history", self.recording.run()):
+            yield
+
+
+def make_operators_work(sources: Sources, administration: Administration) -> OperatorsWork:
+    messaging, upkeep, its = sources.messaging, sources.upkeep, sources.components
+    store, clock = its.store, its.clock
+    box = DeadLetterBox(
+        store.topics,
+        source=store.messages,
+        offsets=store.offsets,
+        inflight=InFlightTable(store.state_engine),
+        writer=its.state_writer,
+        send=its.copies.send,
+        until_durable=its.commit.until_durable,
+        store_host=its.store_host,
+    )
+    resender = MessageResender(messaging.operators_resend, its.store_host, clock)
+    jobs = Jobs(
+        JobTable(store.state_engine),
+        {
+            JobKind.RESET_OFFSET: ResetWork(administration, its.delivery, store.offsets),
+            JobKind.RESEND_DEAD_LETTERS: DeadLetterWork(box),
+            JobKind.RESEND_MESSAGES: MessageResendWork(store.messages, store.topics, upkeep.key_index, resender),
+        },
+        writer=its.state_writer,
+        until_durable=its.commit.until_durable,
+        clock=clock,
+        metrics=its.metrics.jobs,
+    )
+    service = JobService(
+        jobs,
+        upkeep.verification,
+        log_end=lambda: store.messages.dispatched_up_to,
+        cluster=administration.facts.cluster,
+        faults=its.faults,
+    )
+    recording = make_recording(sources)
+    overviews = make_overview_service(sources, administration, recording, jobs, box)
+    services: list[MoreService] = [DeadLetterService(box, its.faults), service, overviews]
+    return OperatorsWork(jobs, recording, services, overviews.own_overview)

@@ -1,0 +1,135 @@
+"""The admin port: the services of `quarry.admin.v1` with gRPC health and reflection, on grpcio and its own address.
+
+It shares the event loop with the broker, so that administration needs no locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from server._generated.quarry.admin.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
+from server.admin.administration import (
+    Administration,
+)
+from server.admin_port.calls.guard import AdminGuard
+from server.admin_port.calls.reader import RequestReader
+from server.admin_port.calls.slots import CallSlots
+from server.admin_port.metadata.service import (
+    SERVICE_NAME,
+    AdministeredBackups,
+    AdminService,
+    Expire,
+    OrderKept,
+    Summarize,
+)
+from server.admin_port.reflected import reflected_pool
+from server.faults import FaultLog
+from server.front import LiveTls
+from server.front.grpcio import bind
+from server.rpc.limits import LimitsMet
+from server.tasks.pacing import Pacing
+from store.clock import SystemClock
+
+REQUEST_SIZE_MAX: Final = 1024 * 1024
+"""Bytes. What operators say is small."""
+
+METADATA_SIZE_MAX: Final = 16 * 1024
+CONNECTION_CALLS_MAX: Final = 128
+HANDSHAKE_MS: Final = 5_000
+IDLE_MS: Final = 15_000
+"""Connections that say nothing fill the port for no longer than that, since gRPC does not count them by address.
+Members of a cluster call each other more often, so that their connections stay."""
+
+_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_metadata_size", METADATA_SIZE_MAX),
+    # who connects and says nothing leaves soon
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+    ("grpc.max_connection_idle_ms", IDLE_MS),
+)
+
+
+class MoreService(Protocol):
+    """Another service on the admin port."""
+
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Serve it; returns its full name."""
+
+
+class AdminServer:
+    """The admin port of one broker."""
+
+    def __init__(
+        self,
+        administration: Administration,
+        faults: FaultLog,
+        *,
+        order: OrderKept,
+        guard: AdminGuard | None = None,
+        backups: AdministeredBackups,
+        expire: Expire,
+        summarize: Summarize,
+        more: Sequence[MoreService] = (),
+        pacing: Pacing | None = None,
+        calls_max: int = 256,
+        connections_max: int = 1_024,
+        limits_met: LimitsMet | None = None,
+        request_size_max: int = REQUEST_SIZE_MAX,
+    ) -> None:
+        """Beyond `calls_max` of known callers that are open at once calls are refused with RESOURCE_EXHAUSTED."""
+        self._request_size_max = request_size_max
+        self._guard = guard
+        self._more = more
+        self._connections_max = connections_max
+        self.slots: Final = CallSlots(calls_max, LimitsMet() if limits_met is None else limits_met)
+        self._service = AdminService(
+            administration, faults, backups, expire, summarize, order=order, pacing=pacing or Pacing(SystemClock())
+        )
+        self._health = health.aio.HealthServicer()
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, address: str, tls: LiveTls | None = None, *, also: str | None = None) -> str:
+        """Listen on `host:port` and return the bound address. Raises OSError that names the address.
+
+        `also`: `unix:path` of a socket without TLS, on which `caller_peer` believes what it is told.
+        """
+        guards = [] if self._guard is None else [self._guard]
+        reader = RequestReader(self.slots, asks_who_calls=any(each.asks for each in guards))
+        server = grpc.aio.server(
+            interceptors=[reader, *guards],
+            options=(
+                *_OPTIONS,
+                ("grpc.max_receive_message_length", self._request_size_max),
+                ("grpc.max_concurrent_streams", CONNECTION_CALLS_MAX),
+                ("grpc.max_allowed_incoming_connections", self._connections_max),
+            ),
+        )
+        add_AdminServiceServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = (SERVICE_NAME, *(each.add_to(server) for each in self._more))
+        listed = (*names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(listed, server, pool=reflected_pool())
+        port = bind(server, address, tls)
+        if also is not None:
+            bind(server, also)
+        for service in ("", *names):  # before somebody watches: who does not read would hold this up
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        await server.start()
+        self._server = server
+        return f"{address.rpartition(':')[0]}:{port}"
+
+    async def stop(self, grace_s: float) -> None:
+        """Tell health watchers, take no new calls, let open ones end within `grace_s`."""
+        server, self._server = self._server, None
+        if server is not None:
+            telling = asyncio.create_task(self._health.enter_graceful_shutdown())
+            await asyncio.wait([telling], timeout=grace_s)  # a watcher that does not read holds it up
+            await server.stop(grace_s)
+            await telling

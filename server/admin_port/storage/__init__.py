@@ -1,0 +1,1 @@
+"""The services of the admin port about the store: files, indexes, queue migration and verification."""

@@ -1,0 +1,54 @@
+"""`quarry.admin.v1.IndexService`: the files of the key indexes, on the admin port."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from server._generated.quarry.admin.v1 import index_pb2 as pb
+from server._generated.quarry.admin.v1.index_pb2_grpc import IndexServiceServicer, add_IndexServiceServicer_to_server
+from server.admin_port.calls.edge import answered
+from server.faults import FaultLog
+from server.maintenance.key_index import KeyIndex, Move
+from store.index.facts import IndexFile
+
+NAME: Final = pb.DESCRIPTOR.services_by_name["IndexService"].full_name
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class IndexService(IndexServiceServicer):
+    """Calls and translates."""
+
+    def __init__(self, index: KeyIndex, faults: FaultLog) -> None:
+        self._index = index
+        self._faults = faults
+
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Serve it, too; returns its full name."""
+        add_IndexServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        return NAME
+
+    async def ListIndexFiles(self, _request: pb.ListIndexFilesRequest, context: _Context) -> pb.ListIndexFilesResponse:
+        files = await answered(context, self._index.files(), self._faults)
+        return pb.ListIndexFilesResponse(files=map(_message, files))
+
+    async def VerifyIndexFiles(
+        self, _request: pb.VerifyIndexFilesRequest, context: _Context
+    ) -> AsyncIterator[pb.IndexFile]:
+        for file in await answered(context, self._index.files(), self._faults):
+            yield _message(await answered(context, self._index.verified(file), self._faults))
+
+    async def CompactIndexFiles(self, _request: pb.CompactIndexFilesRequest, context: _Context) -> pb.MovedIndexFiles:
+        return pb.MovedIndexFiles(count=await answered(context, self._index.move_all(Move.COMPACTION), self._faults))
+
+    async def UploadIndexFiles(self, _request: pb.UploadIndexFilesRequest, context: _Context) -> pb.MovedIndexFiles:
+        return pb.MovedIndexFiles(count=await answered(context, self._index.move_all(Move.UPLOAD), self._faults))
+
+
+def _message(file: IndexFile) -> pb.IndexFile:
+    fields = file._asdict()
+    return pb.IndexFile(**{**fields, "kind": file.kind.value})

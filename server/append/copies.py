@@ -1,0 +1,139 @@
+"""The broker's own copies of messages: delivered late, given to a group again, laid among the dead letters.
+
+What was accepted fits with all that a copy says beside (`server.wire.property_room`). Messages of older stores, and of
+RocketMQ's, may fill their records. They must not wait for ever for a copy that cannot be: it goes without what nobody
+needs of the broker's own properties, else without properties of its user, the largest first.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from server.append.group_commit import Stored
+from server.property_names import (
+    DEAD_LETTER_MESSAGE_ID,
+    DEAD_LETTER_TOPIC,
+    RESERVED_PROPERTIES,
+    TRANSACTION_ID,
+)
+from server.wire.property_room import LIGHT_QUEUE_OFFSET_SIZE
+from store.dispatch import may_name_light_queues
+from store.errors import Invalid
+from store.held.topics import DELIVER_AT_MS, DEQUEUED_MS, HELD_TOPICS, RECALLED_KEY, ROLL_TIMES, TIMER_OUT_MS
+from store.message import Host, Message, MessageCopy
+from store.record import StoredMessage, encode_properties
+from store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
+from store.record.properties import LIGHT_QUEUES, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
+
+log = structlog.get_logger(__name__)
+
+SIZE_MAX: Final = PROPERTIES_LENGTH_MAXIMUM - CRC_PROPERTY_SIZE
+SHOWN_MAX: Final = 60
+
+_SAID_ELSEWHERE: Final = (DEAD_LETTER_MESSAGE_ID, TRANSACTION_ID, TIMER_OUT_MS, REAL_QUEUE, REAL_TOPIC)
+"""Properties that a copy can do without: it says the same elsewhere, or has arrived."""
+_NEEDED: Final = frozenset({DEAD_LETTER_TOPIC, DELIVER_AT_MS, DEQUEUED_MS, ROLL_TIMES, RECALLED_KEY, UNIQUE_KEY})
+"""Properties by which the copy is known for what it is. Together they fit, but perhaps for an id of another broker."""
+_WHERE_IT_GOES: Final = frozenset({REAL_TOPIC, REAL_QUEUE})
+"""Needed as long as the message waits."""
+
+Send = Callable[[Sequence[Message], Stored], None]
+
+
+def copy_of(
+    record: StoredMessage, *, topic: str, queue_number: int, properties: Mapping[str, str], store_host: Host
+) -> Message:
+    """The message of a record for another queue. It names nothing as what it is a copy of."""
+    return Message(
+        topic=topic,
+        queue_number=queue_number,
+        body=bytes(record.body),
+        properties=properties,
+        born_timestamp_ms=record.born_timestamp_ms,
+        born_host=record.born_host,
+        store_host=store_host,
+        flag=record.flag,
+        system_flag=record.system_flag,
+        reconsume_times=record.reconsume_times,
+    )
+
+
+def is_final(error: Exception) -> bool:
+    """Whether a copy that was refused for the error will be refused for ever, rather than for now."""
+    return isinstance(error, (Invalid, ValueError, TypeError, ArithmeticError, struct.error))
+
+
+class CopyMetrics(Protocol):
+    def left_out(self, properties: int) -> None: ...
+
+    def dead_letter_refused(self) -> None: ...
+
+
+class Copies:
+    """Sends copies, each made to fit."""
+
+    def __init__(self, send: Send, metrics: CopyMetrics) -> None:
+        self._send = send
+        self.metrics = metrics
+
+    def send(self, messages: Sequence[Message], stored: Stored) -> None:
+        self._send([self._fitted(message) for message in messages], stored)
+
+    def _fitted(self, message: Message) -> Message:
+        properties, left_out = fitted(message.topic, message.properties)
+        if left_out:
+            names = ", ".join(name[:SHOWN_MAX] for name in left_out)
+            message_id = message.properties.get(UNIQUE_KEY, "")[:SHOWN_MAX]
+            log.warning("a copy goes without some properties", topic=message.topic, message_id=message_id, names=names)
+            self.metrics.left_out(len(left_out))
+        # as a copy it may be larger than what is taken from senders
+        return MessageCopy(*message._replace(properties=properties))
+
+
+def fitted(topic: str, properties: Mapping[str, str]) -> tuple[Mapping[str, str], list[str]]:
+    """The properties that a message of the topic can have, and the names of those that it goes without."""
+    size = _encoded_size(properties)
+    if size is not None and size + _offsets_size(topic, properties) <= SIZE_MAX:
+        return properties, []
+    each = {name: _encoded_size({name: value}) for name, value in properties.items()}
+    sizes = {name: size for name, size in each.items() if size is not None}
+    kept = {name: properties[name] for name in sizes}
+    size = sum(sizes.values()) + _offsets_size(topic, kept)
+    for name in _in_turn(topic, sizes):
+        if size <= SIZE_MAX:
+            break
+        size -= sizes[name] + (_offsets_size(topic, kept) if name == LIGHT_QUEUES else 0)
+        del kept[name]
+    return kept, [name for name in properties if name not in kept]
+
+
+def _in_turn(topic: str, sizes: Mapping[str, int]) -> Iterator[str]:
+    """Which to leave out first."""
+    waits = topic in HELD_TOPICS and RECALLED_KEY not in sizes
+    first = [name for name in _SAID_ELSEWHERE if name in sizes and not (waits and name in _WHERE_IT_GOES)]
+    largest = sorted((name for name in sizes if name not in first), key=lambda name: -sizes[name])
+    of_user = [name for name in largest if name not in RESERVED_PROPERTIES and name != LIGHT_QUEUES]
+    needed = _NEEDED | (_WHERE_IT_GOES if waits else frozenset())
+    others = [name for name in largest if name not in of_user and name not in needed]
+    last = [] if waits else [UNIQUE_KEY] if UNIQUE_KEY in sizes else []
+    yield from (*first, *of_user, *others, *last)
+
+
+def _encoded_size(properties: Mapping[str, str]) -> int | None:
+    """None for properties that are too long, or of which one cannot be written."""
+    try:
+        return len(encode_properties(properties))
+    except Invalid:
+        return None
+
+
+def _offsets_size(topic: str, properties: Mapping[str, str]) -> int:
+    """What the record will say of the light queues beside their names."""
+    if LIGHT_QUEUES not in properties or not may_name_light_queues(topic):
+        return 0
+    names = properties[LIGHT_QUEUES].split(",")
+    return len("INNER_MULTI_QUEUE_OFFSET") + 2 + LIGHT_QUEUE_OFFSET_SIZE * len(names)

@@ -1,0 +1,500 @@
+"""Sends of one loop pass in one append, sends of one flush behind one fdatasync.
+
+    pass end     all sends that came in during the pass are appended together
+    sync         a flush follows; sends that come in while it runs are one round after it, behind the next flush
+    async        they go on at once; a flush begins when the oldest of them is half a flush interval old
+    dispatch     their consume queue entries are written in one batch, who waits for them is woken, they are answered
+
+A failed write or flush of the log poisons the store: everyone who waits is told, nothing is accepted any more. Consume
+queues that find no room on the disk are another matter: they are made from the log, so what is in it is stored and is
+answered so. It becomes visible when there is room; until then no more is taken.
+
+A message that cannot be recorded never poisons the store, whatever the encoder says: its sender alone is refused, and
+the other messages of the round are stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+import structlog
+
+from kv import EngineFull
+from server.append.log_flushes import AppendingStore, LogFlushes
+from server.counters.stages import SendStages
+from server.tasks.loop_threads import LoopThreads
+from store.clock import Clock
+from store.errors import DiskRefused, StorePoisoned
+from store.message import Appended, DispatchRequest, EncodedMessage, Message
+from store.native import SyncThread
+from store.offsets import PhysicalOffset
+from store.settings import Durability
+
+log = structlog.get_logger(__name__)
+
+
+class Refusals:
+    """Why no sends are taken: reasons by what they are about: the disk that is too full, descriptors that are few."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, str] = {}
+
+    @property
+    def first(self) -> str | None:
+        """The reason that has been there for longest; None: sends are taken."""
+        return next(iter(self._reasons.values()), None)
+
+    def put(self, cause: str, reason: str) -> bool:
+        """The reason of a cause, empty when it is over. Returns whether there is one, or was."""
+        before = self._reasons.get(cause, "")
+        if reason:
+            self._reasons[cause] = reason
+        else:
+            self._reasons.pop(cause, None)
+        if reason and not before:
+            log.warning("sends are refused", reason=reason)
+        elif before and not reason and self.first is None:
+            log.warning("sends are taken again", reason=before)
+        return bool(reason or before)
+
+
+ROOM_CHECK_INTERVAL_S: Final = 1.0
+"""How soon queues that found no room are tried again. RocksDB looks for itself every five seconds, and takes writes
+again once a whole memtable would fit (32 MiB).
+"""
+
+DURABLE_LOOK_S: Final = 0.01
+"""How often it is looked whether the log is on the disk, by who waits for that under `async`."""
+
+Stored = Callable[[Sequence[Appended], Exception | None], None]
+"""How a send ends: where its messages went, or why they are not stored."""
+
+
+def settle(done: asyncio.Future[None], error: Exception | None) -> None:
+    """Tell the one who awaits it how it went, unless he has given up."""
+    if done.cancelled():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
+
+
+def _tell(stored: Stored, appended: Sequence[Appended], error: Exception | None) -> None:
+    """Call back. A fault of the one who is told is its own: the store and the other sends go on."""
+    try:
+        stored(appended, error)
+    except Exception as fault:
+        log.exception("a send could not be answered", error=str(fault))
+
+
+class GroupCommitMetrics(Protocol):
+    def observe_flush(self, seconds: float, sends: int) -> None: ...
+
+    def observe_round(self, messages: int) -> None: ...
+
+
+MessageT = TypeVar("MessageT", Message, EncodedMessage)
+
+
+class _Send(NamedTuple, Generic[MessageT]):
+    """What is told of together: a send, or `sends` of them."""
+
+    messages: Sequence[MessageT]
+    stored: Stored
+    sends: int = 1
+
+
+class _Waiting(NamedTuple):
+    """A send whose records end at `end` and that waits until they are durable."""
+
+    end: PhysicalOffset
+    appended: Sequence[Appended]
+    stored: Stored
+    appended_s: float
+
+
+class GroupCommit:
+    """The only caller of `append` and `dispatch`. Lives on the event loop's thread; flushes run on `threads`."""
+
+    def __init__(
+        self,
+        store: AppendingStore,
+        *,
+        durability: Durability,
+        flush_interval_s: float,
+        queue_flush_bytes: int,
+        clock: Clock,
+        threads: LoopThreads,
+        after_pass: Callable[[Callable[[], None]], None],
+        messages_arrived: Callable[[Sequence[DispatchRequest]], None],
+        poisoned: Callable[[Exception], None],
+        sends_refused: Callable[[str], None],
+        metrics: GroupCommitMetrics,
+        stages: SendStages | None = None,
+        sync_thread: SyncThread | None = None,
+    ) -> None:
+        """`sends_refused` hears why the disk allows no sends, and the empty text when it does again."""
+        self._store = store
+        self._durability = durability
+        self._flush_interval_s = flush_interval_s
+        self._queue_flush_bytes = queue_flush_bytes
+        self._clock = clock
+        self._threads = threads
+        self._log_flushes = LogFlushes(store, threads, sync_thread)
+        self.after_pass: Final = after_pass
+        """Runs a callback when the pass ends that is under way: where sends are put together."""
+        self._messages_arrived = messages_arrived
+        self._poisoned = poisoned
+        self._sends_refused = sends_refused
+        self._metrics = metrics
+        self._stages = stages or SendStages()
+        self._gathering_since_s = 0.0
+        self._appended_s = 0.0
+        self._incoming: list[_Send[Message]] = []
+        self._incoming_encoded: list[_Send[EncodedMessage]] = []
+        self._waiting: deque[_Waiting] = deque()
+        self._flush_task: asyncio.Task[None] | None = None
+        self._queue_flush_task: asyncio.Task[None] | None = None
+        self._queue_flush_repeats = False
+        self._queue_flush_succeeded = False
+        self._queues_flushed_up_to = store.dispatched_up_to
+        self._dispatch_held = False
+        # why nothing is taken: texts, since an error that is told twice refers to the frames of all who raised it
+        self._failure: str | None = None
+        self._no_room: str | None = None
+        self._refusals = Refusals()
+        self._too_full: str | None = None
+        self._unflushed_sends = 0
+        self._unflushed_since_s = 0.0
+        self._room_check: asyncio.TimerHandle | None = None
+        self._refusing = False
+
+    def send(self, messages: Sequence[Message], stored: Stored) -> None:
+        """Store the messages; `stored` is called once, when they are durable as configured and visible."""
+        if not self._is_gathering:
+            self._gathering_since_s = self._clock.monotonic_s()
+        self._incoming.append(_Send(messages, stored))
+        if len(self._incoming) == 1 and not self._round_follows_flush:
+            self.after_pass(self._run_round)
+
+    def send_encoded(self, messages: list[EncodedMessage], stored: Stored, since_s: float, *, sends: int) -> None:
+        """Store the messages of some sends, which came in during the pass that ends now, from `since_s` on.
+
+        `stored` is called once for all. With an error other than a failure of the store none is in the log, and it may
+        be the fault of one: send them one by one.
+        """
+        if not self._is_gathering:
+            self._gathering_since_s = since_s
+        self._incoming_encoded.append(_Send(messages, stored, sends))
+        if not self._round_follows_flush:
+            self._run_round()
+
+    async def until_durable(self) -> None:
+        """Wait until what is in the log now is on the disk. Raises StorePoisoned."""
+        end = self._store.appended_up_to
+        while self._store.flushed_up_to < end:
+            if self._failure is not None:
+                raise StorePoisoned(self._failure)
+            await asyncio.sleep(DURABLE_LOOK_S)
+
+    def is_storing(self, topic: str) -> bool:
+        """Whether messages of the topic, plain sends aside, are on their way and not visible yet."""
+        incoming = any(message.topic == topic for send in self._incoming for message in send.messages)
+        return incoming or self._store.is_undispatched(topic)
+
+    # -- rounds
+
+    @property
+    def _is_gathering(self) -> bool:
+        """Whether sends wait for their round."""
+        return bool(self._incoming or self._incoming_encoded)
+
+    @property
+    def _round_follows_flush(self) -> bool:
+        """Whether what comes in now has to wait for a running flush anyway: appending it together costs less."""
+        return self._flush_task is not None and self._durability is Durability.SYNC
+
+    def _run_round(self) -> None:
+        sends, self._incoming = self._incoming, []
+        encoded, self._incoming_encoded = self._incoming_encoded, []
+        if not sends and not encoded:
+            return  # a flush that ended in this pass has taken them along
+        if (self._failure or self._no_room or self._too_full) is not None:
+            for stored in [*(send.stored for send in sends), *(each.stored for each in encoded)]:
+                _tell(stored, (), self._refusal())
+            return
+        began_s = self._clock.monotonic_s()
+        self._stages.gather.add(began_s - self._gathering_since_s)
+        went_in = [self._append(sends, self._store.append)] if sends else []
+        went_in += [self._append([each], self._store.append_encoded) for each in encoded]
+        if self._failure is not None:
+            return
+        if all(went_in):
+            self._stages.append.add(self._appended_s - began_s)
+        messages = sum(len(send.messages) for send in sends) + sum(len(each.messages) for each in encoded)
+        self._metrics.observe_round(messages)
+        self._go_on()
+
+    def _append(self, sends: Sequence[_Send[MessageT]], append: Callable[[list[MessageT]], Sequence[Appended]]) -> bool:
+        """Whether all of them went in together."""
+        if self._failure is not None:
+            for send in sends:
+                _tell(send.stored, (), self._refusal())
+            return False
+        try:
+            appended = append([message for send in sends for message in send.messages])
+            self._appended_s = self._clock.monotonic_s()
+        except StorePoisoned as error:
+            self._fail(error, sends)
+            return False
+        except Exception as error:  # noqa: BLE001 - the log is as before: whatever it is, one message is at fault
+            self._append_one_by_one(sends, append, error)
+            return False
+        if self._refusing:
+            self._tell_refusing("")
+        at = 0
+        for send in sends:
+            self._await_durable(send, appended[at : at + len(send.messages)])
+            at += len(send.messages)
+        return True
+
+    def _append_one_by_one(
+        self,
+        sends: Sequence[_Send[MessageT]],
+        append: Callable[[list[MessageT]], Sequence[Appended]],
+        error: Exception,
+    ) -> None:
+        """One send of the round is at fault, or does not fit any more: find out which and store the others."""
+        if isinstance(error, DiskRefused):
+            self._tell_refusing(str(error))
+        if len(sends) == 1:
+            _tell(sends[0].stored, (), error)
+            return
+        for send in sends:
+            try:
+                appended = append(list(send.messages))
+                self._appended_s = self._clock.monotonic_s()
+            except StorePoisoned as fatal:
+                self._fail(fatal, [send])
+            except Exception as own_error:  # noqa: BLE001 - as in `_append`
+                _tell(send.stored, (), own_error)
+            else:
+                self._await_durable(send, appended)
+
+    def _await_durable(self, send: _Send[MessageT], appended: Sequence[Appended]) -> None:
+        last = appended[-1]
+        if not self._unflushed_sends:
+            self._unflushed_since_s = self._appended_s
+        self._unflushed_sends += send.sends
+        end = PhysicalOffset(last.physical_offset + last.size)
+        self._waiting.append(_Waiting(end, appended, send.stored, self._appended_s))
+
+    def _go_on(self) -> None:
+        if self._durability is Durability.ASYNC:
+            self._make_visible(self._store.appended_up_to)
+        if self._flush_task is None and self._store.flushed_up_to < self._store.appended_up_to:
+            self._flush_task = asyncio.get_running_loop().create_task(self._flush())
+
+    async def _flush(self) -> None:
+        """Flush until nothing appended is left; sends that come in meanwhile share the next fdatasync."""
+        try:
+            while True:
+                if self._store.flushed_up_to < self._store.appended_up_to:
+                    await self._flush_once()
+                if self._durability is Durability.SYNC:
+                    self._make_visible(self._store.flushed_up_to)
+                    self._run_round()
+                if not self._needs_flush_task:
+                    return
+        except Exception as error:  # noqa: BLE001 - final: told to all who wait, readiness goes red
+            self._fail(error, [])
+            self._run_round()
+        finally:
+            self._flush_task = None
+
+    async def _flush_once(self) -> None:
+        """One fdatasync, for all sends so far.
+
+        Under `async` a power cut takes back at most what came in during one flush interval. So it begins when the
+        oldest send that is not on disk is half an interval old; the other half is for the fdatasync itself.
+        """
+        if self._durability is Durability.ASYNC:
+            age_s = self._clock.monotonic_s() - self._unflushed_since_s
+            await asyncio.sleep(max(0.0, self._flush_interval_s / 2 - age_s))
+        sends, self._unflushed_sends = self._unflushed_sends, 0
+        started_s = self._clock.monotonic_s()
+        await self._log_flushes.flush()
+        if self._store.flushed_up_to >= self._store.appended_up_to:
+            # it has taken along what came in before the disk was asked
+            sends, self._unflushed_sends = sends + self._unflushed_sends, 0
+        self._metrics.observe_flush(self._clock.monotonic_s() - started_s, sends)
+
+    @property
+    def _needs_flush_task(self) -> bool:
+        """Whether something is to be flushed, or was by `flush_queues` at a moment when nobody told the senders."""
+        if self._store.flushed_up_to < self._store.appended_up_to:
+            return True
+        return self._durability is Durability.SYNC and bool(self._waiting) and not self._dispatch_held
+
+    def _make_visible(self, up_to: PhysicalOffset) -> None:
+        if self._dispatch_held:
+            return
+        began_s = dispatched_s = self._clock.monotonic_s()
+        try:
+            requests = self._store.dispatch(up_to)
+        except EngineFull as error:
+            self._await_room(error)
+        except Exception as error:  # noqa: BLE001 - entries that cannot be written stop everything
+            self._fail(error, [])
+            return
+        else:
+            dispatched_s = self._clock.monotonic_s()
+            self._wake(requests)
+        if self._waiting and self._waiting[0].end <= up_to:
+            self._stages.dispatch.add(dispatched_s - began_s)
+            self._answer(up_to, began_s, dispatched_s)
+        unflushed_bytes = self._store.dispatched_up_to - self._queues_flushed_up_to
+        if unflushed_bytes >= self._queue_flush_bytes and self._no_room is None:
+            self._start_queue_flush()
+
+    def _wake(self, requests: Sequence[DispatchRequest]) -> None:
+        """Who is not woken by a fault finds the messages when it asks again: they are stored and visible."""
+        try:
+            self._messages_arrived(requests)
+        except Exception as error:
+            log.exception("those who wait for messages could not be told of some", error=str(error))
+
+    def _answer(self, up_to: PhysicalOffset, durable_s: float, dispatched_s: float) -> None:
+        """Tell those whose messages are visible. The times are on the monotonic clock."""
+        waiting, stages = self._waiting, self._stages
+        woken_s = self._clock.monotonic_s()
+        stages.wake.add(woken_s - dispatched_s)
+        if self._durability is Durability.SYNC:
+            stages.flush.add(durable_s - waiting[0].appended_s)
+        while waiting and waiting[0].end <= up_to:
+            each = waiting.popleft()
+            _tell(each.stored, each.appended, None)
+        stages.answer.add(self._clock.monotonic_s() - woken_s)
+
+    def _fail(self, error: Exception, sends: Sequence[_Send[MessageT]]) -> None:
+        if self._failure is None:
+            is_told = isinstance(error, StorePoisoned)
+            self._failure = str(error) if is_told else f"{error}; restart to go on from what is on disk"
+            log.error("store poisoned", error=str(error))
+            self._poisoned(error if is_told else self._refusal())
+        waiting: list[_Waiting] = [*self._waiting]
+        self._waiting.clear()
+        for stored in [*(send.stored for send in sends), *(each.stored for each in waiting)]:
+            _tell(stored, (), self._refusal())
+
+    def _refusal(self) -> Exception:
+        if self._failure is not None:
+            return StorePoisoned(self._failure)
+        return DiskRefused(self._no_room or self._too_full or "")
+
+    # -- derived data
+
+    def flush_queues_soon(self) -> None:
+        """Begin to make the queues durable as they are now: for changes that the log does not repeat."""
+        # a flush that runs already may be past the change
+        self._queue_flush_repeats = self._queue_flush_task is not None
+        self._start_queue_flush()
+
+    def _start_queue_flush(self) -> None:
+        if self._queue_flush_task is None:
+            self._queue_flush_task = asyncio.get_running_loop().create_task(self.flush_queues())
+
+    async def make_queues_durable(self) -> bool:
+        """Make the queues durable as far as they are dispatched now; returns, when that is tried, whether they are."""
+        self.flush_queues_soon()
+        while self._queue_flush_task is not None:
+            await asyncio.wait([self._queue_flush_task])
+        # of the last flush, which began after this call
+        return self._queue_flush_succeeded
+
+    async def flush_queues(self) -> None:
+        """Make the entries durable up to now, so that a restart dispatches little again.
+
+        The log goes first, so that entries on disk never point beyond it; the bulk of the entries is written
+        beside running dispatch; only the rest and the watermark need it to pause.
+        """
+        try:
+            self._queue_flush_succeeded = False
+            try:
+                await self._flush_queues_once()
+                self._queue_flush_succeeded = True
+            except EngineFull as error:
+                self._await_room(error)
+            # also where there was no room: senders wait for the end of the pause
+            self._make_visible(self._may_be_visible)
+            if self._no_room is not None and self._room_check is None:
+                self._go_on_with_room()
+        except Exception as error:  # noqa: BLE001 - as for any flush: final
+            self._fail(error, [])
+        finally:
+            self._queue_flush_task = None
+            if self._queue_flush_repeats:
+                self._queue_flush_repeats = False
+                self._start_queue_flush()
+
+    async def _flush_queues_once(self) -> None:
+        await self._threads.call(self._store.flush)
+        await self._threads.call(self._store.flush_entries)
+        self._dispatch_held = True
+        try:
+            dispatched = self._store.dispatched_up_to
+            await self._threads.call(self._store.flush)
+            await self._threads.call(self._store.flush_queues)
+        finally:
+            self._dispatch_held = False
+        self._queues_flushed_up_to = dispatched
+
+    @property
+    def _may_be_visible(self) -> PhysicalOffset:
+        sync = self._durability is Durability.SYNC
+        return self._store.flushed_up_to if sync else self._store.appended_up_to
+
+    # -- a full disk
+
+    def refuse_sends(self, reason: str, cause: str = "disk") -> None:
+        """Take no sends from now on; the empty text: this cause is over. They are taken when no cause is left."""
+        if self._refusals.put(cause, reason):
+            self._too_full = self._refusals.first
+            self._tell_refusing(self._too_full or self._no_room or "")
+
+    def _await_room(self, error: EngineFull) -> None:
+        """Take no more sends until a flush of the queues gets through, which is tried again and again."""
+        if self._no_room is None:
+            self._no_room = f"{error.shortage}: {error}"
+            log.error("no room for the queues, sends are refused until there is", error=str(error))
+            self._tell_refusing(self._no_room)
+        if self._room_check is None:
+            self._room_check = asyncio.get_running_loop().call_later(ROOM_CHECK_INTERVAL_S, self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        self._room_check = None
+        if self._failure is None:
+            self._start_queue_flush()
+
+    def _go_on_with_room(self) -> None:
+        self._no_room = None
+        log.warning("there is room for the queues again")
+        self._tell_refusing(self._too_full or "")
+
+    def _tell_refusing(self, reason: str) -> None:
+        self._refusing = bool(reason)
+        self._sends_refused(reason)
+
+    async def drain(self) -> None:
+        """Store and answer everything that was accepted; called when no new sends can come in."""
+        if self._is_gathering:
+            self._run_round()
+        while self._failure is None and (self._flush_task is not None or self._queue_flush_task is not None):
+            await asyncio.gather(*(task for task in (self._flush_task, self._queue_flush_task) if task is not None))
+        self._log_flushes.close()
+        if self._room_check is not None:
+            self._room_check.cancel()

@@ -1,0 +1,108 @@
+"""Flushes of the log beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from server.tasks.loop_threads import LoopThreads, settle
+from store.commitlog import BegunFlush
+from store.message import Appended, DispatchRequest, EncodedMessage, Message
+from store.native import SyncThread
+from store.offsets import PhysicalOffset
+
+
+class FlushedStore(Protocol):
+    """Whose log is flushed: `store.message_store.MessageStore`."""
+
+    def flush(self) -> PhysicalOffset: ...
+
+    def begin_flush(self) -> BegunFlush | None: ...
+
+    def end_flush(self, begun: BegunFlush, error: OSError | None) -> None: ...
+
+
+class AppendingStore(FlushedStore, Protocol):
+    """What group commit asks of the store."""
+
+    @property
+    def appended_up_to(self) -> PhysicalOffset: ...
+
+    @property
+    def flushed_up_to(self) -> PhysicalOffset: ...
+
+    @property
+    def dispatched_up_to(self) -> PhysicalOffset: ...
+
+    def append(self, messages: Sequence[Message]) -> list[Appended]: ...
+
+    def append_encoded(self, messages: list[EncodedMessage]) -> list[Appended]: ...
+
+    def dispatch(self, up_to: PhysicalOffset) -> list[DispatchRequest]: ...
+
+    def is_undispatched(self, topic: str) -> bool: ...
+
+    def flush_entries(self) -> None: ...
+
+    def flush_queues(self) -> None: ...
+
+
+class _Running(NamedTuple):
+    begun: BegunFlush
+    thread: SyncThread
+    future: asyncio.Future[None]
+
+
+class LogFlushes:
+    """One flush of the log at a time, on the thread of the native part where there is one, else on Python's.
+
+    A thread of Python's has to get the interpreter's lock from the loop's thread twice, before the fdatasync and after
+    it, and both times the loop has to get it back. With the native thread nobody waits for it (ADR 45).
+    """
+
+    def __init__(self, store: FlushedStore, threads: LoopThreads, sync_thread: SyncThread | None) -> None:
+        self._store = store
+        self._threads = threads
+        self._sync_thread = sync_thread
+        self._stop_listening: Callable[[], object] | None = None
+        self._running: _Running | None = None
+
+    def flush(self) -> asyncio.Future[None] | asyncio.Future[PhysicalOffset]:
+        """Make durable what was appended before this call. Not while another of them runs. Raises StorePoisoned.
+
+        Goes on to its end also when nobody waits for it any more.
+        """
+        assert self._running is None, "a flush runs already"
+        thread = self._sync_thread
+        if thread is None or (begun := self._store.begin_flush()) is None:
+            return self._threads.call(self._store.flush)
+        loop = asyncio.get_running_loop()
+        self._running = _Running(begun, thread, loop.create_future())
+        if self._stop_listening is None:
+            loop.add_reader(thread.fileno(), self._end)
+            self._stop_listening = partial(loop.remove_reader, thread.fileno())
+        thread.start(begun.file.fileno())
+        return self._running.future
+
+    def close(self) -> None:
+        """Waits for the flush that runs."""
+        if self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
+        if self._running is not None:
+            self._end()
+
+    def _end(self) -> None:
+        running, self._running = self._running, None
+        assert running is not None, "no flush runs"
+        number = running.thread.finish()
+        error = OSError(number, os.strerror(number), str(running.begun.path)) if number else None
+        try:
+            self._store.end_flush(running.begun, error)
+        except Exception as failure:  # noqa: BLE001 - raised where it is waited for
+            settle(running.future, None, failure)
+        else:
+            settle(running.future, None, None)

@@ -1,0 +1,133 @@
+"""What ordered consumers wait for after a handover: what other members held before they gave groups away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final, NamedTuple
+
+from server.cluster.handover.rules import Barrier, Fence
+from server.errors import MemberUnreachable, NotAMember
+from store.clock import Clock
+
+ASK_INTERVAL_S: Final = 0.1
+WANTED_S: Final = 60.0
+"""Longer than any receive waits: a pair that nobody receives for any more is not asked about."""
+ASKED_AT_ONCE: Final = 500
+REMEMBERED_MAX: Final = 100_000
+"""Pairs of one fence, 20 MB or so: with very many lite topics some are asked about again."""
+
+
+class Pair(NamedTuple):
+    """A consumer group and a topic that it consumes in order."""
+
+    group: str
+    topic: str
+
+
+class _Wanted(NamedTuple):
+    """When a pair was last received for, and where it is held."""
+
+    at_s: float
+    position: int
+
+
+class Consumed(NamedTuple):
+    """A member's answer: the pairs that have got all before its fence; whether its log begins behind it by now."""
+
+    pairs: Collection[Pair]
+    is_passed: bool
+
+
+AskConsumed = Callable[[Fence, Sequence[Pair]], Awaitable[Consumed]]
+"""Asks a fence's member. Raises MemberUnreachable, NotAMember."""
+
+
+class Barriers:
+    """Lives on the event loop's thread."""
+
+    def __init__(self, clock: Clock, *, ask: AskConsumed, released: Callable[[Pair], None]) -> None:
+        """`released` hears of a pair that waits for nothing any more, or for a later barrier."""
+        self._clock = clock
+        self._ask = ask
+        self._released = released
+        self._barriers: tuple[Barrier, ...] = ()
+        self._consumed: dict[Fence, set[Pair]] = {}
+        self._wanted: dict[Pair, _Wanted] = {}
+        self._is_wanted = asyncio.Event()
+        self.passed: set[Fence] = set()
+        """Fences behind which their members' logs begin: nobody waits for them any more."""
+
+    def set(self, barriers: tuple[Barrier, ...]) -> None:
+        """These from now on, in the order of their positions."""
+        self._barriers = barriers
+        fences = {fence for each in barriers for fence in each.fences}
+        self._consumed = {fence: self._consumed.get(fence, set()) for fence in fences}
+        self.passed &= fences
+        for pair in tuple(self._wanted):
+            self._release(pair)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._barriers
+
+    def held_from(self, group: str, topic: str) -> int | None:
+        """Where in the log begins what the group may not get yet; None: nowhere. To be asked before each delivery."""
+        pair = Pair(group, topic)
+        position = self._position(pair)
+        if position is not None:
+            self._wanted[pair] = _Wanted(self._clock.monotonic_s(), position)
+            self._is_wanted.set()
+        return position
+
+    @property
+    def waiting(self) -> int:
+        """Pairs that are held at this moment, as far as anybody receives for them."""
+        return len(self._wanted)
+
+    async def run(self) -> None:
+        """Ask, as long as somebody waits; until cancelled."""
+        while True:
+            await self._is_wanted.wait()
+            too_old_s = self._clock.monotonic_s() - WANTED_S
+            self._wanted = {pair: each for pair, each in self._wanted.items() if each.at_s > too_old_s}
+            if not self._wanted:
+                self._is_wanted.clear()
+                continue
+            async with asyncio.TaskGroup() as tasks:
+                for fence in tuple(self._consumed):
+                    tasks.create_task(self._ask_about(fence))
+            for pair in tuple(self._wanted):
+                self._release(pair)
+            await asyncio.sleep(ASK_INTERVAL_S)
+
+    async def _ask_about(self, fence: Fence) -> None:
+        pairs = [pair for pair in self._wanted if self._is_open(fence, pair)]
+        for begin in range(0, len(pairs), ASKED_AT_ONCE):
+            try:
+                answer = await self._ask(fence, pairs[begin : begin + ASKED_AT_ONCE])
+            except (MemberUnreachable, NotAMember):
+                return
+            if answer.is_passed:
+                self.passed.add(fence)
+            known = self._consumed.get(fence)
+            if known is not None:
+                if len(known) > REMEMBERED_MAX:
+                    known.clear()
+                known.update(answer.pairs)
+
+    def _position(self, pair: Pair) -> int | None:
+        """That of the first barrier that holds the pair."""
+        for barrier in self._barriers:
+            if any(self._is_open(fence, pair) for fence in barrier.fences):
+                return barrier.position
+        return None
+
+    def _is_open(self, fence: Fence, pair: Pair) -> bool:
+        return fence not in self.passed and pair not in self._consumed[fence]
+
+    def _release(self, pair: Pair) -> None:
+        """Let the pair go on, if it is not held any more, or only further on."""
+        if self._position(pair) != self._wanted[pair].position:
+            del self._wanted[pair]
+            self._released(pair)

@@ -1,0 +1,68 @@
+"""Where a member keeps how far it has got with a handover: one row of its store (docs/formats/metadata.md)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kv import KeyValueEngine
+from server.cluster.handover.rules import Barrier, Fence, HandoverState
+from server.cluster.membership.member import MemberState
+from server.cluster.membership.views import View
+from store.metadata.row_json import Document, Fields, encode_document
+from store.state import META
+
+ROW: Final = b"message_groups"
+
+
+class HandoverRow:
+    """The row of one store. What another incarnation of the store has written is not this one's: it counts for none."""
+
+    def __init__(self, engine: KeyValueEngine, incarnation: bytes) -> None:
+        self._engine = engine
+        self._family = engine.family(META)
+        self._incarnation = incarnation.hex()
+
+    def read(self, log_end: int) -> HandoverState:
+        """As it was stored. A log that has lost its end in a power cut ends before its barriers: they move with it.
+
+        Raises StoreDamaged.
+        """
+        stored = self._family.get(ROW)
+        if stored is None:
+            return HandoverState()
+        row = Document(META, ROW.decode(), stored)
+        if row.text("incarnation") != self._incarnation:
+            return HandoverState()
+        return HandoverState(
+            views=tuple(_view(each) for each in row.parts("views")),
+            has_settled=row.boolean("has_settled"),
+            fence=row.integer("fence") if row.has("fence") else None,
+            barriers=tuple(_barrier(each, log_end) for each in row.parts("barriers")),
+        )
+
+    def write(self, state: HandoverState) -> None:
+        """Durably. Any thread may call. Raises EngineFull."""
+        document: dict[str, object] = {
+            "incarnation": self._incarnation,
+            "views": [{"active": list(each.active), "draining": list(each.draining)} for each in state.views],
+            "has_settled": state.has_settled,
+            "barriers": [
+                {"position": each.position, "fences": [fence._asdict() for fence in each.fences]}
+                for each in state.barriers
+            ],
+        }
+        if state.fence is not None:
+            document["fence"] = state.fence
+        batch = self._engine.batch()
+        batch.put(self._family, ROW, encode_document(document))
+        self._engine.write(batch, sync=True)
+
+
+def _view(fields: Fields) -> View:
+    states = dict.fromkeys(fields.text_list("active"), MemberState.ACTIVE)
+    return View.of({**states, **dict.fromkeys(fields.text_list("draining"), MemberState.DRAINING)})
+
+
+def _barrier(fields: Fields, log_end: int) -> Barrier:
+    fences = tuple(Fence(each.text("member"), each.integer("position")) for each in fields.parts("fences"))
+    return Barrier(min(fields.integer("position"), log_end), fences)

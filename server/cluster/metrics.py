@@ -1,0 +1,44 @@
+"""Figures of a cluster, as one of its members sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from server.cluster.cluster import Cluster
+from server.cluster.membership.member import MemberState
+
+
+def cluster_figures(cluster: Cluster) -> Iterator[Metric]:
+    """Read at each scrape."""
+    members = GaugeMetricFamily(
+        "quarry_cluster_members", "Members of the cluster, as this one knows them", labels=["state", "reachable"]
+    )
+    seen = cluster.members.all()
+    for state in MemberState:
+        for is_reachable in (True, False):
+            count = sum(each.member.state is state and each.is_reachable is is_reachable for each in seen)
+            members.add_metric([state.value, "yes" if is_reachable else "no"], count)
+    yield members
+    yield GaugeMetricFamily(
+        "quarry_cluster_handover",
+        "1 while message groups that come to this member wait for other members",
+        value=int(not cluster.groups.is_settled),
+    )
+    yield CounterMetricFamily(
+        "quarry_cluster_sends_forwarded",
+        "Sends of message groups that were stored by the member that owns the group",
+        value=cluster.sends.forwarded,
+    )
+    yield GaugeMetricFamily(
+        "quarry_cluster_sends_waiting",
+        "Sends of message groups that are on their way to another member, or wait for one",
+        value=len(cluster.sends),
+    )
+    yield GaugeMetricFamily(
+        "quarry_cluster_consumers_held",
+        "Pairs of consumer group and topic that wait for what other members hold of moved message groups",
+        value=cluster.groups.barriers.waiting,
+    )

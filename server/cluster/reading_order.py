@@ -1,0 +1,131 @@
+"""Whether the number of queues of a topic may change without harm to the order of what is unread.
+
+A message group has one queue, which its name and the number of queues tell, and a group that reads in order gets one
+queue's messages one after the other. With another number of queues the message group may go on in another queue, beside
+what is unread in its old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from server.errors import MemberUnreachable, OrderWouldBreak
+from server.metadata import queues_of_topic
+from server.tasks.pacing import Pace
+from store.metadata import Group, Topic, TopicType
+from store.offsets import QueueBounds, QueueId, QueueOffset
+
+NAMED_MAX: Final = 3
+"""Groups that a refusal names."""
+
+ORDERED_TYPES: Final = (TopicType.FIFO, TopicType.MIXED)
+"""Topics of these types take messages of message groups."""
+
+
+class GroupLeft(NamedTuple):
+    """Messages that a group has still to get, or to acknowledge. Without a name: no group has read the topic so far."""
+
+    group: str
+    messages: int
+
+
+class OrderedStore(Protocol):
+    """What is asked of the message store."""
+
+    def bounds(self, queue: QueueId) -> QueueBounds: ...
+
+    def iterate_queues(self, topic: str) -> list[QueueId]: ...
+
+
+Left = Callable[[str, Topic, Pace], Awaitable[int]]
+"""How many messages of a topic a group has still to get, or to acknowledge."""
+
+LeftElsewhere = Callable[[str], Awaitable[Mapping[str, list[GroupLeft]]]]
+"""What groups have still to get of a topic from other members, by member. Raises MemberUnreachable, naming it."""
+
+
+class ReadingOrder:
+    """Lives on the event loop's thread."""
+
+    def __init__(
+        self,
+        store: OrderedStore,
+        *,
+        topic: Callable[[str], Topic | None],
+        group: Callable[[str], Group | None],
+        readers_of: Callable[[str], Iterator[str]],
+        left: Left,
+        is_storing: Callable[[str], bool],
+        elsewhere: LeftElsewhere | None = None,
+    ) -> None:
+        """`is_storing` tells whether messages of a topic are on their way. `elsewhere`: in a cluster."""
+        self._store = store
+        self._topic = topic
+        self._group = group
+        self._readers_of = readers_of
+        self._left = left
+        self._is_storing = is_storing
+        self._elsewhere = elsewhere
+
+    async def left(self, name: str, pace: Pace) -> list[GroupLeft]:
+        """The groups that have still to get messages of the topic in order from this broker.
+
+        Where no group has read the topic, all that it holds is unread: a first group may begin with it.
+        """
+        topic = self._topic(name)
+        if topic is None:
+            return []
+        readers = list(self._readers_of(name))
+        found = [GroupLeft(group, await self._left(group, topic, pace)) for group in self._ordered(readers)]
+        if not readers and topic.type in ORDERED_TYPES:
+            found = [GroupLeft("", sum(bounds.maximum - bounds.minimum for bounds in self._bounds(topic)))]
+        return [each for each in found if each.messages]
+
+    async def require_read(self, topic: Topic, pace: Pace) -> None:
+        """What the caller does before it awaits anything is done while nothing is unread.
+
+        Raises OrderWouldBreak.
+        """
+        try:
+            elsewhere = {} if self._elsewhere is None else await self._elsewhere(topic.name)
+        except MemberUnreachable as error:
+            raise OrderWouldBreak(
+                f"topic {topic.name}: what is unread at all members is not known, and would lose its order: {error}"
+            ) from None
+        for member, left in elsewhere.items():
+            if left:
+                raise OrderWouldBreak(_refusal(topic, left, f" at member {member}"))
+        before = self._state(topic)
+        left = await self.left(topic.name, pace)
+        if left:
+            raise OrderWouldBreak(_refusal(topic, left, ""))
+        readers, _ = state = self._state(topic)
+        takes_part = any(True for _ in self._ordered(readers)) or (not readers and topic.type in ORDERED_TYPES)
+        if takes_part and (state != before or self._is_storing(topic.name)):
+            raise OrderWouldBreak(f"topic {topic.name} is sent to at this moment: what is unread would lose its order")
+
+    def _ordered(self, readers: Iterator[str] | list[str]) -> Iterator[str]:
+        for name in readers:
+            group = self._group(name)
+            if group is not None and group.fifo:
+                yield name
+
+    def _state(self, topic: Topic) -> tuple[list[str], list[QueueOffset]]:
+        """Who reads the topic, and where its queues end."""
+        return list(self._readers_of(topic.name)), [bounds.maximum for bounds in self._bounds(topic)]
+
+    def _bounds(self, topic: Topic) -> Iterator[QueueBounds]:
+        return map(self._store.bounds, queues_of_topic(self._store, topic.name, topic.queue_count))
+
+
+def _refusal(topic: Topic, left: list[GroupLeft], where: str) -> str:
+    whose = [
+        f"{each.messages} that group {each.group} has not read"
+        if each.group
+        else f"{each.messages} that no group has read so far"
+        for each in left[:NAMED_MAX]
+    ]
+    if len(left) > NAMED_MAX:
+        whose.append(f"those of {len(left) - NAMED_MAX} more groups")
+    return f"topic {topic.name}: messages{where} would lose their order: {', '.join(whose)}"

@@ -1,0 +1,1 @@
+"""Members exchange replicated metadata, deletions included, and take in members that come back."""

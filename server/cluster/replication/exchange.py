@@ -1,0 +1,343 @@
+"""Shared rows become alike: each member asks each other one for what has changed there since it asked last.
+
+    every interval, and when told that there is something new:
+        ask ─→ a page of rows ─→ apply (the later version stays) ─→ ask again while there is more
+
+Nobody waits for anybody: each member is asked by a task of its own, and one that does not answer is asked again.
+With many members each is asked less often: calls grow with the square of their number, and what is new is told anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+from zlib import crc32
+
+import structlog
+
+from kv import EngineFull
+from server.cluster.membership.members import Members
+from server.errors import MemberUnreachable, NoSuchMember, NotAMember
+from server.tasks.waiting import until_set
+from store.clock import Clock
+from store.errors import BrokerError, Invalid
+from store.shared import NOTHING_TOLD, Applied, DeletionsMissed, Horizons, Position, SharedRow, SharedRows
+
+log = structlog.get_logger(__name__)
+
+PAGE_ROWS: Final = 1_000
+NUDGE_DELAY_S: Final = 0.02
+"""Changes within so long are told of together."""
+ASKED_PER_INTERVAL: Final = 10
+"""Where there are more members, each is asked less often, unless it says that there is something new."""
+ADDRESSES_MAX: Final = 1_000
+FORGET_S: Final = 600.0
+"""An address that is known only because somebody there has asked is forgotten when nobody asks any more."""
+
+
+class Page(NamedTuple):
+    """Some of what has changed at a member."""
+
+    name: str
+    rows: Sequence[SharedRow]
+    since: int
+    until: Position
+    more: bool
+    told: Horizons = NOTHING_TOLD
+
+
+class Peer(Protocol):
+    """Another member's admin port. All raise MemberUnreachable, NotAMember or Invalid."""
+
+    async def exchange(self, name: str, address: str, since: Position | None, rows_max: int) -> Page: ...
+
+    async def nudge(self, name: str, address: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class _Followed:
+    """A member that is asked, known by its address; its name is what it says."""
+
+    __slots__ = ("address", "asked_s", "complaint", "incarnation", "is_asked", "name", "peer", "told", "woken")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.peer: Peer | None = None
+        self.name: str | None = None
+        self.incarnation = b""
+        self.woken = asyncio.Event()
+        self.asked_s = 0.0
+        self.is_asked = False
+        self.told: Horizons | None = None
+        self.complaint = ""
+
+
+class Exchange:
+    """Lives on the event loop's thread; rows are applied on another."""
+
+    def __init__(
+        self,
+        name: str,
+        shared: SharedRows,
+        members: Members,
+        *,
+        interval_s: float,
+        clock: Clock,
+        connect: Callable[[str], Peer],
+        discover: Callable[[], Awaitable[set[str]]],
+        applied: Callable[[Applied], None],
+    ) -> None:
+        """`name` is this member's. `discover` finds admin addresses, `applied` hears of what others have changed.
+
+        `connect` raises as a peer's calls do.
+        """
+        self.own_name: Final = name
+        self._interval_s = interval_s
+        self._shared = shared
+        self._members = members
+        self._clock = clock
+        self._connect = connect
+        self._discover = discover
+        self._applied = applied
+        self._followed: dict[str, _Followed] = {}
+        self._told: dict[str, float] = {}  # addresses that have asked here, and when
+        self._targets: set[str] = set()
+        self._own_addresses: set[str] = set()
+        self._look = asyncio.Event()
+        self._has_news = asyncio.Event()
+        self._has_met_others = asyncio.Event()
+        self._began_s = 0.0
+
+    @property
+    def _own_address(self) -> str:
+        own = self._members.own
+        return "" if own is None else own.admin_address
+
+    # -- what others ask
+
+    def asked(self, name: str, address: str, since: Position | None, rows_max: int) -> Page:
+        """The next page for another member, which is known from now on."""
+        self._remember(name, address)
+        if not self._members.is_reachable(name):
+            # it is back; but two that refuse what the other one says must not do nothing else
+            self._wake(name, asked_before_s=self._clock.monotonic_s() - self._interval_s)
+        begin = since.sequence if since is not None and since.incarnation == self._shared.incarnation else 0
+        page = self._shared.changes(begin, rows_max)
+        until = Position(page.incarnation, page.until)
+        return Page(self.own_name, page.rows, page.since, until, page.more, page.horizons)
+
+    def nudged(self, name: str, address: str) -> None:
+        """Another member has something new."""
+        self._remember(name, address)
+        self._wake(name)
+
+    def _wake(self, name: str, *, asked_before_s: float = math.inf) -> None:
+        for followed in self._followed.values():
+            if followed.name == name and followed.asked_s < asked_before_s:
+                followed.woken.set()
+
+    async def all_of(self, name: str) -> Page:
+        """All rows that a member has. Raises NoSuchMember for one that is not known, else as a peer's calls."""
+        followed = next((each for each in self._followed.values() if each.name == name), None)
+        if followed is None:
+            raise NoSuchMember(f"no member {name[:80]!r} is asked here")
+        rows: list[SharedRow] = []
+        since: Position | None = None
+        while True:
+            page = await self._ask(followed, since, PAGE_ROWS)
+            if page.name != name:
+                raise MemberUnreachable(f"{followed.address}: {page.name[:80]!r} is there now")
+            rows += page.rows
+            since = page.until
+            if not page.more:
+                return page._replace(rows=rows)
+
+    # -- what is asked
+
+    async def met_others(self) -> None:
+        """Return when everybody who was known has been asked once, whether there was an answer or not.
+
+        Who knows nobody but addresses that do not answer waits for one of them, but not for ever: it may be the first.
+        """
+        await self._has_met_others.wait()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+
+        def has_news() -> None:
+            loop.call_soon_threadsafe(self._has_news.set)
+
+        self._shared.on_own_change(has_news)
+        self._began_s = self._clock.monotonic_s()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._tell())
+                while True:
+                    await self._look_around(tasks)
+        finally:
+            self._shared.on_own_change(lambda: None)
+
+    async def _look_around(self, tasks: asyncio.TaskGroup) -> None:
+        """Ask whoever there is and was not asked before; then wait."""
+        self._targets = await self._wanted()
+        for address in self._targets:
+            if address not in self._followed:
+                self._followed[address] = _Followed(address)
+                tasks.create_task(self._follow(self._followed[address]))
+        self._members.notice()
+        self._look_whether_all_are_asked()
+        self._look.clear()
+        await until_set(self._look, self._interval_s)
+
+    async def _wanted(self) -> set[str]:
+        rows = {seen.member.admin_address for seen in self._members.all()}
+        found = await self._discover()
+        forgotten_s = self._clock.monotonic_s() - FORGET_S
+        self._told = {address: at_s for address, at_s in self._told.items() if at_s > forgotten_s}
+        return (found | self._told.keys() | rows) - self._own_addresses - {self._own_address}
+
+    @property
+    def _pause_s(self) -> float:
+        """Between two calls of one member. It may leave two of them unanswered and is still reachable."""
+        stretched_s = self._interval_s * len(self._followed) / ASKED_PER_INTERVAL
+        return max(self._interval_s, min(stretched_s, self._members.unreachable_after_s / 3))
+
+    async def _follow(self, followed: _Followed) -> None:
+        # all were met at the same time, and are not to be asked at the same time for ever
+        share = crc32(followed.address.encode()) / 2**32
+        try:
+            while followed.address in self._targets:
+                followed.woken.clear()
+                try:
+                    await self._read_on(followed)
+                    followed.complaint = ""
+                except (BrokerError, EngineFull) as error:
+                    self._complain(followed, error)
+                followed.is_asked = True
+                self._look_whether_all_are_asked()
+                await until_set(followed.woken, self._pause_s * share)
+                share = 1.0
+        finally:
+            del self._followed[followed.address]
+            if followed.peer is not None:
+                await followed.peer.close()
+
+    def _look_whether_all_are_asked(self) -> None:
+        if self._has_met_others.is_set():
+            return
+        known = {seen.member.admin_address for seen in self._members.all() if not seen.is_self}
+        asked = {address for address, followed in self._followed.items() if followed.is_asked}
+        if not asked >= self._followed.keys() | known:
+            return
+        is_heard = not asked or any(followed.name is not None for followed in self._followed.values())
+        waited_s = self._clock.monotonic_s() - self._began_s
+        if known or is_heard or waited_s > self._members.unreachable_after_s:
+            self._has_met_others.set()
+
+    async def _read_on(self, followed: _Followed) -> None:
+        """All that is new there."""
+        if followed.name is None and not await self._meet(followed):
+            return
+        name = followed.name
+        if name is None or self._is_followed_elsewhere(followed):
+            return
+        more = True
+        while more:
+            position = self._shared.position(name)
+            page = await self._ask(followed, position, PAGE_ROWS)
+            if page.name != name:
+                followed.name = None  # another one has its address now
+                return
+            applied = Applied((), ())
+            if page.rows or page.until != position or page.told != followed.told:
+                applied = await asyncio.to_thread(
+                    self._shared.apply,
+                    page.rows,
+                    peer=name,
+                    until=page.until,
+                    since=page.since,
+                    more=page.more,
+                    told=page.told,
+                )
+                followed.told = page.told
+            followed.incarnation = page.until.incarnation
+            self._members.heard(name)
+            self.take(applied)
+            more = page.more
+
+    async def _meet(self, followed: _Followed) -> bool:
+        """Learn who it is; False for this member itself."""
+        page = await self._ask(followed, None, 1)
+        if page.name == self.own_name:
+            if page.until.incarnation == self._shared.incarnation:
+                self._own_addresses.add(followed.address)
+                self._targets.discard(followed.address)
+                return False
+            raise Invalid(f"the member there is called {page.name}, as this one is: give each its own broker.name")
+        followed.name, followed.incarnation = page.name, page.until.incarnation
+        return True
+
+    def _is_followed_elsewhere(self, followed: _Followed) -> bool:
+        """Whether the same member is asked at another of its addresses, and answers. Raises Invalid for another one."""
+        first = next(each for each in self._followed.values() if each.name == followed.name)
+        if first is followed or first.complaint:
+            return False
+        if first.incarnation != followed.incarnation:
+            raise Invalid(f"it is called {followed.name} as the one at {first.address}: give each its own broker.name")
+        return True
+
+    async def _ask(self, followed: _Followed, since: Position | None, rows_max: int) -> Page:
+        if followed.peer is None:
+            followed.peer = self._connect(followed.address)
+        followed.asked_s = self._clock.monotonic_s()
+        return await followed.peer.exchange(self.own_name, self._own_address, since, rows_max)
+
+    def take(self, applied: Applied) -> None:
+        """Other members have changed something: whoever has to hear of it does."""
+        for conflict in applied.conflicts:
+            log.warning(
+                "a change was overwritten by a later one, whose member did not know of it",
+                kind=conflict.kind,
+                name=conflict.name,
+                changed_at_ms=conflict.overwritten.time_ms,
+                later_at_ms=conflict.kept.time_ms,
+            )
+        for row in applied.unread:
+            log.warning("what a newer version has written is kept and told on, unread", kind=row.kind, name=row.name)
+        if applied.changed:
+            self._members.changed(applied.changed)
+            self._applied(applied)
+
+    def _complain(self, followed: _Followed, error: Exception) -> None:
+        """Once per reason: it is asked again and again."""
+        complaint = str(error)
+        if complaint == followed.complaint:
+            return
+        if isinstance(error, DeletionsMissed):
+            log.error("this member was away for too long and is left out", member=followed.name, reason=complaint)
+        else:
+            log.warning("a member cannot be asked", address=followed.address, member=followed.name, reason=complaint)
+        followed.complaint = complaint
+
+    async def _tell(self) -> None:
+        """Let the others know that there is something new, instead of waiting for them to ask."""
+        while True:
+            await self._has_news.wait()
+            await asyncio.sleep(NUDGE_DELAY_S)
+            self._has_news.clear()
+            peers = [each.peer for each in self._followed.values() if each.peer is not None]
+            nudges = [peer.nudge(self.own_name, self._own_address) for peer in peers]
+            for outcome in await asyncio.gather(*nudges, return_exceptions=True):
+                if isinstance(outcome, Exception) and not isinstance(outcome, MemberUnreachable | NotAMember):
+                    raise outcome  # once: it is the end of the broker
+
+    def _remember(self, name: str, address: str) -> None:
+        if not address or name == self.own_name or len(self._told) >= ADDRESSES_MAX:
+            return
+        if address not in self._targets:
+            self._look.set()
+        self._told[address] = self._clock.monotonic_s()

@@ -1,0 +1,90 @@
+"""A member that was away for longer than deletions are kept takes what is shared anew from one that was not.
+
+What the other one has counts. Of what only this one has, the other one knew some once: that was deleted there, so it is
+deleted here. The rest was made here meanwhile, and is told to the others as any change is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import structlog
+
+from server.cluster.replication.exchange import Exchange
+from store.errors import Forbidden
+from store.offsets import QueueId
+from store.opening import OpenStore
+from store.shared import SharedKind, SharedRow, SharedRows
+
+log = structlog.get_logger(__name__)
+
+NAMED_MAX: Final = 5
+"""How many topics an error names."""
+
+
+class Rejoined(NamedTuple):
+    """What was done, or would be: how many rows there are of the other one, what goes here, what is told there.
+
+    `messages`: how many there are of topics that go.
+    """
+
+    taken: int
+    removed: Sequence[SharedRow]
+    told: Sequence[SharedRow]
+    messages: dict[str, int]
+
+
+class Rejoining:
+    """Lives on the event loop's thread."""
+
+    def __init__(self, exchange: Exchange, shared: SharedRows, messages_of: Callable[[str], int]) -> None:
+        """`messages_of` counts the messages of a topic on this member."""
+        self._exchange = exchange
+        self._shared = shared
+        self._messages_of = messages_of
+
+    async def rejoin(self, name: str, *, dry_run: bool, delete_messages: bool) -> Rejoined:
+        """Take what is shared anew from a member.
+
+        Raises NoSuchMember, MemberUnreachable, NotAMember; Forbidden when nothing was missed, when the other one cannot
+        say what it knows, or when messages would be deleted and `delete_messages` does not say so; RowRefused or
+        PeerAhead for what cannot be taken.
+        """
+        page = await self._exchange.all_of(name)
+        if not page.told.known:
+            raise Forbidden(f"{name} has read no other member yet: take another one, or wait")
+        if self._shared.horizons.missed(page.told.forgotten) is None:
+            raise Forbidden(f"this member has missed nothing that was deleted on others, as {name} knows them")
+        unknown = await asyncio.to_thread(self._shared.unknown_to, page.rows, page.told)
+        gone, told = (list(filter(self._is_of_others, rows)) for rows in unknown)
+        topics = (row.name for row in gone if row.kind is SharedKind.TOPIC)
+        messages = {topic: count for topic in topics if (count := self._messages_of(topic))}
+        if not dry_run:
+            if messages and not delete_messages:
+                raise Forbidden(
+                    f"{len(messages)} topics were deleted on the others and hold messages here, as {_some(messages)}: "
+                    f"let them be read or backed up, then say --delete-messages"
+                )
+            taken = await asyncio.to_thread(
+                self._shared.rejoin, page.rows, peer=name, until=page.until, told=page.told, gone=gone
+            )
+            self._exchange.take(taken)
+            log.info("rejoined the cluster", member=name, rows=len(page.rows), removed=len(gone), told=len(told))
+        return Rejoined(len(page.rows), gone, told, messages)
+
+    def _is_of_others(self, row: SharedRow) -> bool:
+        return (row.kind, row.name) != (SharedKind.MEMBER, self._shared.member)
+
+
+def messages_of(store: OpenStore, topic: str) -> int:
+    """How many a store holds of a topic."""
+    row = store.topics.get(topic)
+    queues = range(0 if row is None else row.queue_count)
+    bounds = (store.messages.bounds(QueueId(topic, number)) for number in queues)
+    return sum(each.maximum - each.minimum for each in bounds)
+
+
+def _some(messages: dict[str, int]) -> str:
+    return ", ".join(f"{topic} ({count})" for topic, count in sorted(messages.items())[:NAMED_MAX])

@@ -1,0 +1,102 @@
+"""Messages per second of late, of the topics and groups that are counted one by one (`server.counters.traffic`)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from server.counters.throughput import SAMPLE_INTERVAL_S, WINDOW_S
+from server.counters.top_counts import OTHER
+from server.counters.traffic import Traffic
+from store.clock import Clock
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class _Counted(NamedTuple):
+    """Messages by name, as they stood at a time; those of `OTHER` among them."""
+
+    at_s: float
+    by_topic: dict[str, int]
+    by_pair: dict[tuple[str, str], int]
+
+
+class RatesNow(NamedTuple):
+    """Messages per second by name, those of all others under `OTHER`."""
+
+    by_topic: dict[str, float]
+    by_pair: dict[tuple[str, str], float]
+    """By group and topic, those of retry topics with it."""
+
+    @property
+    def sent(self) -> dict[str, float]:
+        """By topic, of those that are counted by themselves."""
+        return {topic: rate for topic, rate in self.by_topic.items() if topic != OTHER}
+
+    @property
+    def received(self) -> dict[tuple[str, str], float]:
+        """By group and topic, of those that are counted by themselves."""
+        return {pair: rate for pair, rate in self.by_pair.items() if pair != (OTHER, OTHER)}
+
+    def sent_to(self, topic: str) -> float | None:
+        """None where it is not known: the topic is not counted by itself, and some of the others had messages."""
+        return self.by_topic.get(topic, None if self.by_topic.get(OTHER) else 0.0)
+
+    def received_of(self, group: str, topic: str) -> float | None:
+        """None where it is not known, likewise."""
+        return self.by_pair.get((group, topic), None if self.by_pair.get((OTHER, OTHER)) else 0.0)
+
+    def received_by(self, groups: Sequence[str], topic: str) -> float | None:
+        """By all of these; None where it is not known of one of them."""
+        rates = [rate for group in groups if (rate := self.received_of(group, topic)) is not None]
+        return sum(rates) if len(rates) == len(groups) else None
+
+
+class RecentRates:
+    """Lives on the event loop's thread. `sample` is to be called every few seconds, and costs a step for each row."""
+
+    def __init__(self, traffic: Traffic, clock: Clock) -> None:
+        self._traffic = traffic
+        self._clock = clock
+        self._samples: Final = deque([self._counted()])
+
+    def sample(self) -> None:
+        if self._clock.monotonic_s() - self._samples[-1].at_s < SAMPLE_INTERVAL_S:
+            return
+        self._samples.append(self._counted())
+        while self._samples[-1].at_s - self._samples[1].at_s >= WINDOW_S:
+            self._samples.popleft()
+
+    def now(self) -> RatesNow:
+        """Since some ten seconds ago, or since the start; of a name that has come since, since then."""
+        now, then = self._counted(), self._samples[0]
+        seconds = now.at_s - then.at_s
+        return RatesNow(_rates(now.by_topic, then.by_topic, seconds), _rates(now.by_pair, then.by_pair, seconds))
+
+    def _counted(self) -> _Counted:
+        traffic = self._traffic
+        return _Counted(
+            self._clock.monotonic_s(),
+            _summed((key.topic, row.messages) for key, row in traffic.sent_by_topic.rows()),
+            _summed(((key.group, key.topic), row.messages) for key, row in traffic.received_by_group.rows()),
+        )
+
+
+def _summed(pairs: Iterable[tuple[Key, int]]) -> dict[Key, int]:
+    """A topic has a row for each type of messages, a pair one for its retry topics."""
+    sums: dict[Key, int] = {}
+    for key, messages in pairs:
+        sums[key] = sums.get(key, 0) + messages
+    return sums
+
+
+def _rates(now: dict[Key, int], then: dict[Key, int], seconds: float) -> dict[Key, float]:
+    """A row that was dropped and has come again counts from 0: what it had before is not taken away from it."""
+    if seconds <= 0:
+        return dict.fromkeys(now, 0.0)
+    rates: dict[Key, float] = {}
+    for key, messages in now.items():
+        before = then.get(key, 0)
+        rates[key] = (messages - before if messages >= before else messages) / seconds
+    return rates

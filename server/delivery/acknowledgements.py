@@ -1,0 +1,45 @@
+"""Acknowledgements of many messages at once: those that nothing speaks against, in few steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from server.delivery.deliveries import Deliveries
+from server.delivery.open_subscriptions import OpenSubscriptions
+from server.delivery.receipt_handle import ReceiptHandle
+from server.delivery.state.subscription import QueueProgress
+from store.offsets import QueueOffset
+
+
+class Acknowledging:
+    """Ends deliveries that stand beyond doubt.
+
+    That is: of a group that consumes the topic in no order and has it in memory, from the topic's own queues, with a
+    row that is written, unchanged and hidden by its time. Of everything else it says that it is not.
+    """
+
+    def __init__(self, subscriptions: OpenSubscriptions, deliveries: Deliveries) -> None:
+        self._subscriptions = subscriptions
+        self._deliveries = deliveries
+
+    def acknowledge(self, group: str, topic: str, handles: Sequence[ReceiptHandle]) -> list[bool]:
+        """Which of the messages are done, as by `Delivery.acknowledge`; nothing was done about the others."""
+        subscription = self._subscriptions.find(group, topic)
+        if subscription is None or subscription.is_ordered or subscription.is_retry:
+            return [False] * len(handles)
+        places: list[tuple[QueueProgress, QueueOffset]] = []
+        indexes: list[int] = []
+        seen: set[tuple[int, int]] = set()
+        for index, (number, offset, _, _) in enumerate(handles):
+            progress = subscription.queues.get(number)
+            if progress is None or offset in progress.unwritten or (number, offset) in seen:
+                continue
+            seen.add((number, offset))
+            places.append((progress, QueueOffset(offset)))
+            indexes.append(index)
+        done = [False] * len(handles)
+        ids = [handles[index].delivery_id for index in indexes]
+        ended = self._deliveries.end_standing(subscription, places, ids)
+        for index, is_ended in zip(indexes, ended, strict=True):
+            done[index] = is_ended
+        return done

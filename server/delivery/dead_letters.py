@@ -1,0 +1,120 @@
+"""Dead letters: messages that a group was given as often as it allows, in a topic of the group's own.
+
+The copy has the body, tag, keys, id and user properties of the message, and says where it comes from. Any consumer may
+read the topic, `%DLQ%` and the group's name, as RocketMQ calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from server.append.copies import Copies, copy_of, is_final
+from server.delivery import Forwarded
+from server.property_names import TRANSACTION
+from store.dispatch import LIGHT_QUEUE_OFFSETS
+from store.errors import BrokerError
+from store.held.topics import DELIVER_AT_MS, DEQUEUED_MS, ROLL_TIMES, TIMER_OUT_MS
+from store.message import Appended, Host, Message
+from store.metadata import TopicTable
+from store.metadata.names import DEAD_LETTER_PREFIX
+from store.record import StoredMessage, offset_message_id
+from store.record.properties import DELAY_LEVEL, LIGHT_QUEUES, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
+from store.record.system_flag import TRANSACTION_MASK
+
+log = structlog.get_logger(__name__)
+
+ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+LEFT_OUT: Final = frozenset(
+    {
+        LIGHT_QUEUES,
+        LIGHT_QUEUE_OFFSETS,
+        DELAY_LEVEL,
+        DELIVER_AT_MS,
+        DEQUEUED_MS,
+        REAL_QUEUE,
+        REAL_TOPIC,
+        ROLL_TIMES,
+        TIMER_OUT_MS,
+        TRANSACTION,
+    }
+)
+"""Properties that say how the message got to its queue: the copy has not gone that way."""
+
+
+class DeadLetterStore:
+    """Implements `server.delivery.DeadLetters`."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        *,
+        copies: Copies,
+        store_host: Callable[[], Host],
+        buried: Callable[[str, str], None],
+    ) -> None:
+        """`buried` is called with group and topic of each message that got there."""
+        self._topics = topics
+        self._copies = copies
+        self._store_host = store_host
+        self._buried = buried
+
+    def forward(self, group: str, topic: str, record: StoredMessage, attempts: int, forwarded: Forwarded) -> None:
+        name = DEAD_LETTER_PREFIX + group
+        try:
+            make_internal_topic(self._topics, name)
+        except BrokerError as error:
+            self._tell(group, topic, record, error)
+            forwarded(error)
+            return
+
+        def stored(_appended: Sequence[Appended], error: Exception | None) -> None:
+            if error is None:
+                self._buried(group, topic)
+            else:
+                self._tell(group, topic, record, error)
+            forwarded(error)
+
+        self._copies.send([_dead_letter(name, topic, record, attempts, self._store_host())], stored)
+
+    def _tell(self, group: str, topic: str, record: StoredMessage, error: Exception) -> None:
+        if not is_final(error):
+            log.warning("a dead letter is not stored", group=group, topic=topic, error=str(error))
+            return
+        self._copies.metrics.dead_letter_refused()
+        log.error(
+            "a message cannot be a dead letter: it stays in its topic, and its group gets it no more",
+            group=group,
+            topic=record.topic,
+            queue=record.queue_number,
+            offset=record.queue_offset,
+            error=str(error),
+        )
+
+
+def make_internal_topic(topics: TopicTable, name: str) -> None:
+    """Make the topic, one of those that a broker makes for a group, unless it is there."""
+    if topics.make_for_group(name):
+        log.info("topic created for a group", topic=name)
+
+
+def copied_properties(record: StoredMessage) -> dict[str, str]:
+    """Those of a copy of the message, which keeps its id and has not come the same way."""
+    kept = {key: value for key, value in record.properties.items() if key not in LEFT_OUT}
+    kept.setdefault(UNIQUE_KEY, offset_message_id(record.store_host, record.physical_offset))
+    return kept
+
+
+def _dead_letter(name: str, topic: str, record: StoredMessage, attempts: int, store_host: Host) -> Message:
+    properties = copied_properties(record)
+    copy = copy_of(
+        record,
+        topic=name,
+        queue_number=0,
+        properties={**properties, ORIGIN_TOPIC: topic, ORIGIN_MESSAGE_ID: properties[UNIQUE_KEY]},
+        store_host=store_host,
+    )
+    return copy._replace(system_flag=record.system_flag & ~TRANSACTION_MASK, reconsume_times=attempts)

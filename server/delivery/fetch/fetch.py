@@ -1,0 +1,393 @@
+"""What a receive gets: messages that come back first, then new ones; of ordered groups queue by queue.
+
+In an ordered group a queue is blocked as long as one of its messages is hidden. Once all of those that were not
+acknowledged are visible again, they are handed out in their order, and no new one of the queue before they are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from typing import Final, Protocol
+
+from server.append.copies import is_final
+from server.counters.stages import ReceiveStages
+from server.delivery.deliveries import Deliveries
+from server.delivery.fetch.fetched import Taken
+from server.delivery.life_cycle import Event, State
+from server.delivery.model import Delivered, DeliverySettings, Faults, MessageSource, ReceiveRequest
+from server.delivery.retry_topics import for_group
+from server.delivery.state.inflight import DueEntry, InFlight
+from server.delivery.state.positions import Positions
+from server.delivery.state.subscription import GroupMessage, QueueProgress, Subscription
+from server.errors import OverLimit
+from store.clock import Clock
+from store.consumequeue import ConsumeQueueEntry
+from store.errors import MessageGivenUp
+from store.offsets import QueueOffset
+from store.record import StoredMessage
+
+ENTRIES_PER_SCAN: Final = 32
+
+Forwarded = Callable[[Exception | None], None]
+HeldFrom = Callable[[str, str], int | None]
+"""Of a group and a topic."""
+
+
+class _Outcome(Enum):
+    """Of an attempt to hand a message out once more."""
+
+    OVER = "it is handed out, or done"
+    NO_ROOM = "the receive has room for no more"
+    FORWARDED = "it is on its way to the dead letters"
+
+
+class DeadLetters(Protocol):
+    """Where messages go that were delivered often enough."""
+
+    def forward(self, group: str, topic: str, record: StoredMessage, attempts: int, forwarded: Forwarded) -> None:
+        """Store a copy for the group's dead letters; `forwarded` hears when that is done, or why it is not."""
+
+
+class Taking:
+    """Hands out messages to one receive at a time."""
+
+    def __init__(
+        self,
+        settings: DeliverySettings,
+        *,
+        source: MessageSource,
+        positions: Positions,
+        deliveries: Deliveries,
+        dead_letters: DeadLetters,
+        faults: Faults,
+        ready: Callable[[Iterable[Subscription]], None],
+        clock: Clock,
+        stages: ReceiveStages,
+    ) -> None:
+        self._settings = settings
+        self._source = source
+        self._positions = positions
+        self._deliveries = deliveries
+        self._dead_letters = dead_letters
+        self._faults = faults
+        self._ready = ready
+        self._clock = clock
+        self._stages = stages
+        self.redeliveries = 0
+        self._forwarding: set[int] = set()
+        """Ids of deliveries whose copies are being appended to the dead letters: their outcome is not known yet."""
+        self.held_from: HeldFrom = _nothing_is_held
+        """Where in the log begins what a group that consumes a topic in order may not get yet."""
+
+    def configure(self, settings: DeliverySettings) -> None:
+        self._settings = settings
+
+    def take(self, subscription: Subscription, request: ReceiveRequest) -> list[Delivered]:
+        """What there is, oldest candidate first.
+
+        What cannot be read stands back behind the others and is tried again: nothing of it is passed over. Raises its
+        error when there was nothing else, and reports it otherwise. A group that has as much in flight as it may have
+        gets again what comes back, and nothing new; raises OverLimit when that is all there is.
+        """
+        return self.take_each(subscription.parts_in_turn(), request, request.batch_size)
+
+    def take_each(self, parts: Iterable[Subscription], request: ReceiveRequest, part_max: int) -> list[Delivered]:
+        """What there is of each part, at most `part_max` messages, until there is enough. As `take`."""
+        if not self._stages.is_turn():
+            return self._take_each(parts, request, part_max)
+        self._stages.is_timed, self._stages.reading_s = True, 0.0
+        began_s = self._clock.monotonic_s()
+        try:
+            messages = self._take_each(parts, request, part_max)
+        finally:
+            self._stages.is_timed = False
+        if messages:
+            self._stages.take.add(self._clock.monotonic_s() - began_s)
+            self._stages.read.add(self._stages.reading_s)
+        return messages
+
+    def _take_each(self, parts: Iterable[Subscription], request: ReceiveRequest, part_max: int) -> list[Delivered]:
+        taken = Taken(request, self._settings)
+        taken.new_ones_left = self._settings.in_flight_per_group_max - self._deliveries.count_of_group(request.group)
+        failures: list[tuple[Exception, Subscription]] = []
+        for part in parts:
+            taken.begin_part(part_max)
+            failures += [(failure, part) for failure in self._take_part(part, request, taken)]
+            if taken.is_over:
+                break
+        if failures and not taken.messages:
+            last, _ = failures.pop()
+            for failure, part in failures:
+                self._report(failure, part)
+            failures.clear()
+            try:
+                raise last
+            finally:
+                del last  # it refers to this frame
+        for failure, part in failures:
+            self._report(failure, part)
+        if taken.is_over_limit and not taken.messages:
+            most = self._settings.in_flight_per_group_max
+            raise OverLimit("in_flight_per_group", f"group {request.group} has not acknowledged {most} messages")
+        return taken.messages
+
+    def _take_part(self, part: Subscription, request: ReceiveRequest, taken: Taken) -> list[Exception]:
+        part.is_ordered = request.is_ordered
+        if request.is_ordered:
+            self._mark_due(part)
+            for number in [number for number, attempt in part.blocked.items() if attempt == request.attempt_id]:
+                part.mark(number)
+            return list(self._failures(part, request, taken, self._take_ordered))
+        failures = list(self._take_due(part, request, taken))
+        return failures + list(self._failures(part, request, taken, self._take_new))
+
+    def forward(self, message: GroupMessage, row: InFlight, done: Forwarded) -> None:
+        """Let the message go to the dead letters; `done` hears when it is there. Raises what reading it raises.
+
+        What can never get there is done, too: it must not be in flight for ever, nor hold up those behind it.
+        """
+        record = self._record(message)
+        if record is None:
+            self._deliveries.end(message, row, Event.BURIED)
+            done(None)
+            return
+        subscription, hidden = message.subscription, self._deliveries.forward(message, row)
+        subscription.forwarding += 1
+        self._forwarding.add(hidden.delivery_id)
+
+        def over() -> None:
+            subscription.forwarding -= 1
+            self._forwarding.discard(hidden.delivery_id)
+
+        def forwarded(error: Exception | None) -> None:
+            over()
+            if error is None or is_final(error):
+                now = self._deliveries.row(message)
+                if now is not None and now.delivery_id == hidden.delivery_id:
+                    self._deliveries.end(message, now, Event.BURIED)
+                    subscription.mark(message.progress.queue.number)
+                    self._ready((subscription,))
+            done(error)
+
+        try:
+            self._dead_letters.forward(subscription.group, subscription.owner.topic, record, row.attempt, forwarded)
+        except Exception:
+            over()
+            raise
+
+    # -- what comes back
+
+    def _take_due(self, subscription: Subscription, request: ReceiveRequest, taken: Taken) -> Iterator[Exception]:
+        """Hand out what has become visible, the earliest first. Yields the errors that kept some of it."""
+        again_from: DueEntry | None = None
+        with self._deliveries.due(subscription) as walk:
+            for entry in walk.entries():
+                try:
+                    if not self._take_one(subscription, entry, request, taken):
+                        again_from = again_from or entry
+                        break
+                except Exception as error:  # noqa: BLE001 - one damaged record does not stop the others
+                    again_from = again_from or entry
+                    yield error
+            if again_from is not None:
+                walk.begin_again_at(again_from)
+        subscription.is_due = again_from is not None
+
+    def _take_one(self, subscription: Subscription, entry: DueEntry, request: ReceiveRequest, taken: Taken) -> bool:
+        """Hand out what an entry of the index stands for, if it may be; False when there is no room for it."""
+        if taken.is_full:
+            return False
+        progress = self._positions.open(subscription, entry.number)
+        row = self._deliveries.row_of(subscription, progress, entry)
+        if row is None:
+            return True
+        message = GroupMessage(subscription, progress, entry.offset)
+        if self._deliveries.state_of(row) is State.HIDDEN:
+            self._deliveries.renew(message, row)
+            return True
+        return self._redeliver(message, row, request, taken) is not _Outcome.NO_ROOM
+
+    def _redeliver(
+        self,
+        message: GroupMessage,
+        row: InFlight,
+        request: ReceiveRequest,
+        taken: Taken,
+    ) -> _Outcome:
+        progress, offset = message.progress, message.offset
+        units = self._source.entries(progress.queue, offset, 1)
+        # at or above the next offset: its message went with the end of the log in a power cut
+        if offset >= progress.next_offset or not units or units[0].queue_offset != offset:
+            self._deliveries.end(message, row, Event.GONE)
+            return _Outcome.OVER
+        if row.delivery_id in self._forwarding:  # a second copy would be a second dead letter
+            self._deliveries.renew(message, row)
+            return _Outcome.FORWARDED
+        if request.attempts_max is not None and row.attempt >= request.attempts_max:
+            self.forward(message, row, lambda _: None)
+            return _Outcome.FORWARDED
+        if not taken.has_room_for(units[0]):
+            return _Outcome.NO_ROOM
+        record = self._read(units[0], message.subscription)
+        if record is None:
+            self._deliveries.end(message, row, Event.GONE)
+            return _Outcome.OVER
+        self.redeliveries += 1
+        taken.add(units[0], self._deliveries.begin(message, record, request, row))
+        return _Outcome.OVER
+
+    # -- ordered groups
+
+    def _mark_due(self, subscription: Subscription) -> None:
+        """Find the queues of which something has become visible."""
+        with self._deliveries.due(subscription) as walk:
+            for entry in walk.entries():
+                progress = self._positions.open(subscription, entry.number)
+                if self._deliveries.row_of(subscription, progress, entry) is not None:
+                    subscription.mark(entry.number)
+        subscription.is_due = False
+
+    def _take_ordered(
+        self, subscription: Subscription, progress: QueueProgress, request: ReceiveRequest, taken: Taken
+    ) -> bool:
+        """Take from one queue, unless it is blocked; True when it has nothing more to hand out for now."""
+        rows = self._deliveries.rows_of(subscription, progress)
+        hidden = {offset: row for offset, row in rows.items() if self._deliveries.state_of(row) is State.HIDDEN}
+        if hidden:
+            if request.attempt_id and all(row.attempt_id == request.attempt_id for row in hidden.values()):
+                self._take_again(subscription, progress, request, rows, taken)
+            self._deliveries.keep(subscription, progress, hidden)
+            return _block(subscription, progress, next(iter(hidden.values())).attempt_id)
+        for offset, row in rows.items():
+            if not self._redeliver_in_order(GroupMessage(subscription, progress, offset), row, request, taken):
+                return _block(subscription, progress, request.attempt_id)
+        if rows and self._deliveries.rows_of(subscription, progress):
+            return _block(subscription, progress, request.attempt_id)
+        drained = self._take_new(subscription, progress, request, taken)
+        if not self._deliveries.rows_of(subscription, progress):
+            return drained
+        return _block(subscription, progress, request.attempt_id)
+
+    def _redeliver_in_order(self, message: GroupMessage, row: InFlight, request: ReceiveRequest, taken: Taken) -> bool:
+        """Hand the message out once more; whether those behind it may follow."""
+        outcome = self._redeliver(message, row, request, taken)
+        return outcome is _Outcome.OVER or (outcome is _Outcome.FORWARDED and self._deliveries.row(message) is None)
+
+    def _take_again(
+        self,
+        subscription: Subscription,
+        progress: QueueProgress,
+        request: ReceiveRequest,
+        rows: dict[QueueOffset, InFlight],
+        taken: Taken,
+    ) -> None:
+        """The messages of a receive whose answer its client did not get; in their order, so that nothing is left out.
+
+        One of them may have been given back meanwhile: it comes once more before those behind it.
+        """
+        for offset, row in rows.items():
+            message = GroupMessage(subscription, progress, offset)
+            if self._deliveries.state_of(row) is not State.HIDDEN:
+                if not self._redeliver_in_order(message, row, request, taken):
+                    return
+                continue
+            units = self._source.entries(progress.queue, offset, 1)
+            if not units or units[0].queue_offset != offset:
+                continue
+            if not taken.has_room_for(units[0]):
+                return
+            record = self._read(units[0], subscription)
+            if record is not None:
+                taken.add(units[0], self._deliveries.hand_out_again(message, record, row))
+
+    # -- new messages
+
+    def _failures(
+        self,
+        subscription: Subscription,
+        request: ReceiveRequest,
+        taken: Taken,
+        take: Callable[[Subscription, QueueProgress, ReceiveRequest, Taken], bool],
+    ) -> Iterator[Exception]:
+        """Take from the candidates until there is enough. Yields the errors of queues that could not be read."""
+        numbers = subscription.candidate_numbers()
+        for number in sorted(numbers, reverse=True) if request.highest_queue_first else numbers:
+            if taken.is_full or taken.entries_left <= 0:
+                return
+            drained = False
+            try:
+                drained = take(subscription, self._positions.open(subscription, number), request, taken)
+            except Exception as error:  # noqa: BLE001 - one queue's damage does not stop the others
+                yield error
+            subscription.served(number, drained=drained)
+
+    def _take_new(
+        self, subscription: Subscription, progress: QueueProgress, request: ReceiveRequest, taken: Taken
+    ) -> bool:
+        """Take from the next offset on; returns whether the queue's end was reached, or what is held."""
+        before = progress.next_offset
+        is_held = request.is_ordered and not subscription.is_retry
+        held_from = self.held_from(subscription.group, subscription.topic) if is_held else None
+        wanted, drained = for_group(request.filter, subscription.group, subscription.topic), False
+        wants_all = wanted.wants_all
+        found: list[tuple[QueueOffset, StoredMessage]] = []
+        try:
+            while not taken.is_full and taken.entries_left > 0 and not drained and not taken.is_over_limit:
+                limit = min(taken.room if wants_all else ENTRIES_PER_SCAN, ENTRIES_PER_SCAN, taken.entries_left)
+                entries = self._source.entries(progress.queue, progress.next_offset, limit)
+                drained = len(entries) < limit
+                for entry in entries:
+                    if held_from is not None and entry.physical_offset >= held_from:
+                        return True
+                    may_match = wants_all or wanted.may_match(entry.tags_code)
+                    if may_match and not (taken.has_room_for(entry) and taken.may_add_new()):
+                        drained = False
+                        break
+                    taken.entries_left -= taken.entry_cost
+                    record = self._read(entry, subscription) if may_match else None
+                    if record is not None and (wants_all or wanted.matches(record.properties)):
+                        found.append((entry.queue_offset, record))
+                        taken.expect(entry)
+                    progress.next_offset = QueueOffset(entry.queue_offset + 1)
+        finally:
+            if found:
+                taken.messages += self._deliveries.begin_new(subscription, progress, found, request)
+            # with the rows of what was handed out: a message below the next offset without a row is done
+            if progress.next_offset != before:
+                self._positions.store(subscription, progress)
+        return drained
+
+    # -- reading
+
+    def _record(self, message: GroupMessage) -> StoredMessage | None:
+        units = self._source.entries(message.progress.queue, message.offset, 1)
+        if not units or units[0].queue_offset != message.offset:
+            return None
+        return self._read(units[0], message.subscription)
+
+    def _read(self, entry: ConsumeQueueEntry, subscription: Subscription) -> StoredMessage | None:
+        """The record; None for one that was given up: whoever did has accepted that nobody gets it."""
+        try:
+            if not self._stages.is_timed:
+                return self._source.read(entry)
+            began_s = self._clock.monotonic_s()
+            record = self._source.read(entry)
+            self._stages.reading_s += self._clock.monotonic_s() - began_s
+            return record
+        except MessageGivenUp as gone:
+            self._report(gone, subscription)
+            return None
+
+    def _report(self, failure: Exception, subscription: Subscription) -> None:
+        self._faults.report(failure, group=subscription.group, topic=subscription.owner.topic)
+
+
+def _nothing_is_held(_group: str, _topic: str) -> None:
+    return None
+
+
+def _block(subscription: Subscription, progress: QueueProgress, attempt_id: str) -> bool:
+    """Something of the queue is hidden, or on its way to the dead letters: nothing more is handed out for now."""
+    subscription.blocked[progress.queue.number] = attempt_id
+    return True

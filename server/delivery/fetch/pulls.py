@@ -1,0 +1,194 @@
+"""Reads at an offset that the client names: nothing is in flight, nothing is remembered.
+
+For clients that keep their own place in each queue, and for each client to get every message (broadcasting).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from server.delivery.fetch.fetched import LENGTH_PER_ENTRY
+from server.delivery.model import DeliverySettings, MessageSource, Timer, Timers
+from server.delivery.state.registry import HeldFilters
+from server.errors import OverLimit
+from server.filters import MessageFilter
+from server.tasks.guarded import run_guarded
+from store.consumequeue import ConsumeQueueEntry
+from store.errors import MessageGivenUp, OffsetOutOfRange
+from store.message import DispatchRequest
+from store.offsets import QueueId, QueueOffset
+from store.record import StoredMessage
+
+
+class PullRequest(NamedTuple):
+    """What one pull asks for."""
+
+    queue: QueueId
+    offset: QueueOffset
+    filter: MessageFilter
+    batch_size: int
+    polling_s: float
+    client_id: str = ""
+
+
+Pulled = Callable[[Sequence[StoredMessage], QueueOffset, Exception | None], None]
+"""How a pull ends: messages (none when its time is up), where to go on, or an error."""
+
+
+Check = Callable[[], None]
+"""Raises what speaks against a pull by the time when it is woken."""
+
+
+class WaitingPull:
+    """A pull that found nothing and waits; it has looked at everything below `offset`."""
+
+    __slots__ = ("check", "offset", "pulled", "request", "timer")
+
+    def __init__(self, request: PullRequest, offset: QueueOffset, pulled: Pulled, check: Check | None) -> None:
+        self.request = request
+        self.check = check
+        self.offset = offset
+        self.pulled = pulled
+        self.timer: Timer | None = None
+
+
+class Pulls:
+    """Lives on the event loop's thread."""
+
+    def __init__(
+        self,
+        source: MessageSource,
+        timers: Timers,
+        *,
+        settings: DeliverySettings,
+    ) -> None:
+        self._source = source
+        self._timers = timers
+        self._settings = settings
+        self._of_client: Counter[str] = Counter()
+        self._filters = HeldFilters()
+        self._waiting: dict[QueueId, dict[WaitingPull, None]] = {}
+        self._count = 0
+        self._is_draining = False
+
+    def configure(self, settings: DeliverySettings) -> None:
+        self._settings = settings
+
+    def __len__(self) -> int:
+        return self._count
+
+    def pull(self, request: PullRequest, pulled: Pulled, check: Check | None = None) -> WaitingPull | None:
+        """Read from an offset on, now or as soon as there is something and `check` raises nothing.
+
+        `pulled` is called exactly once, unless the returned pull is cancelled before. Raises OffsetOutOfRange when the
+        queue does not have the offset, which may be its end; OverLimit when too many wait.
+        """
+        self._require_within(request.queue, request.offset)
+        messages, offset = self._read(request, request.offset)
+        if messages or request.polling_s <= 0 or self._is_draining or offset < self._source.maximum(request.queue):
+            pulled(messages, offset, None)
+            return None
+        if self._count >= self._settings.waiting_polls_max:
+            raise OverLimit("waiting_polls", f"{self._count} pulls are waiting already")
+        of_client = self._of_client[request.client_id]
+        if of_client >= self._settings.waiting_polls_per_client_max:
+            raise OverLimit("waiting_polls_per_client", f"{of_client} pulls of this client are waiting already")
+        self._filters.check(request.filter)
+        self._filters.add(request.filter)
+        waiting = WaitingPull(request, offset, pulled, check)
+        waiting.timer = self._timers.call_later(request.polling_s, lambda: self._end(waiting, ()))
+        self._waiting.setdefault(request.queue, {})[waiting] = None
+        self._count += 1
+        self._of_client[request.client_id] += 1
+        return waiting
+
+    def cancel(self, waiting: WaitingPull) -> None:
+        """The pull is gone, nobody waits for its end. Does nothing for one that has ended."""
+        of_queue = self._waiting.get(waiting.request.queue)
+        if of_queue is None or waiting not in of_queue:
+            return
+        del of_queue[waiting]
+        self._filters.remove(waiting.request.filter)
+        if not of_queue:
+            del self._waiting[waiting.request.queue]
+        self._count -= 1
+        client_id = waiting.request.client_id
+        self._of_client[client_id] -= 1
+        if not self._of_client[client_id]:
+            del self._of_client[client_id]
+        if waiting.timer is not None:
+            waiting.timer.cancel()
+
+    def drain(self) -> None:
+        """Answer all that wait, now and from now on: the broker stops."""
+        self._is_draining = True
+        self.end_waiting()
+
+    def end_waiting(self) -> None:
+        """Answer all that wait."""
+        for waiting in [each for of_queue in self._waiting.values() for each in of_queue]:
+            self._end(waiting, ())
+
+    def messages_arrived(self, requests: Iterable[DispatchRequest]) -> None:
+        """Serve those that wait for exactly these queues."""
+        if not self._waiting:
+            return
+        queues = dict.fromkeys(QueueId(request.topic, request.queue_number) for request in requests)
+        for queue in queues:
+            for waiting in tuple(self._waiting.get(queue, ())):
+                self._serve(waiting)
+
+    def _serve(self, waiting: WaitingPull) -> None:
+        try:
+            if waiting.check is not None:
+                waiting.check()
+            self._require_within(waiting.request.queue, waiting.offset)  # the topic may be another one by now
+            messages, waiting.offset = self._read(waiting.request, waiting.offset)
+        except Exception as error:  # noqa: BLE001 - this pull ends with it; the others go on
+            self._end(waiting, (), error)
+            return
+        if messages or waiting.offset < self._source.maximum(waiting.request.queue):
+            self._end(waiting, messages)  # also where there is more than one look goes through: to go on from there
+
+    def _end(self, waiting: WaitingPull, messages: Sequence[StoredMessage], error: Exception | None = None) -> None:
+        self.cancel(waiting)
+        run_guarded(waiting.pulled, messages, waiting.offset, error)
+
+    def _require_within(self, queue: QueueId, offset: QueueOffset) -> None:
+        bounds = self._source.bounds(queue)
+        if not bounds.minimum <= offset <= bounds.maximum:
+            raise OffsetOutOfRange(
+                f"offset {offset} is outside of [{bounds.minimum}, {bounds.maximum}] of queue {queue.number} of "
+                f"topic {queue.topic}"
+            )
+
+    def _read(self, request: PullRequest, offset: QueueOffset) -> tuple[list[StoredMessage], QueueOffset]:
+        """What the filter wants from an offset on, and where to go on: behind all that was looked at."""
+        found: list[StoredMessage] = []
+        entries_left, bytes_left = self._settings.entries_scanned_per_pass, self._settings.answer_bytes_max
+        entry_cost = 1 + request.filter.length // LENGTH_PER_ENTRY
+        while entries_left > 0 and len(found) < request.batch_size:
+            entries = self._source.entries(request.queue, offset, min(request.batch_size, entries_left))
+            if not entries:
+                break
+            for entry in entries:
+                if found and entry.size > bytes_left:
+                    return found, offset
+                if request.filter.may_match(entry.tags_code):
+                    record = self._record(entry)
+                    if record is not None and request.filter.matches(record.properties):
+                        found.append(record)
+                        bytes_left -= entry.size
+                offset = QueueOffset(entry.queue_offset + 1)
+                entries_left -= entry_cost
+                if len(found) == request.batch_size:
+                    break
+        return found, offset
+
+    def _record(self, entry: ConsumeQueueEntry) -> StoredMessage | None:
+        try:
+            return self._source.read(entry)
+        except MessageGivenUp:
+            return None

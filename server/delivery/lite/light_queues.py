@@ -1,0 +1,96 @@
+"""The light queues of lite topics, one at a time, as groups stand in them. There are very many: little is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from server.delivery.deliveries import Deliveries
+from server.delivery.model import MessageSource
+from server.delivery.open_subscriptions import OpenSubscriptions
+from server.delivery.state.positions import Positions
+from server.delivery.state.state_writer import StateWriter
+from server.delivery.state.subscription import Subscription
+from store.clock import Clock
+from store.dispatch import LIGHT_QUEUE_NUMBER
+from store.in_flight_key import subscription_prefix
+from store.metadata.offsets import ConsumerOffsetTable
+from store.offsets import QueueId, QueueOffset
+
+
+class LightQueues:
+    """What delivery does with the light queue of a name, for one group."""
+
+    def __init__(
+        self,
+        *,
+        subscriptions: OpenSubscriptions,
+        reset_offset: Callable[[str, QueueId, QueueOffset], None],
+        deliveries: Deliveries,
+        positions: Positions,
+        source: MessageSource,
+        offsets: ConsumerOffsetTable,
+        writer: StateWriter,
+        clock: Clock,
+    ) -> None:
+        self._subscriptions = subscriptions
+        self._reset_offset = reset_offset
+        self._deliveries = deliveries
+        self._positions = positions
+        self._source = source
+        self._offsets = offsets
+        self._writer = writer
+        self._clock = clock
+
+    def open(self, group: str, name: str) -> Subscription:
+        """The group's subscription, with its queue. Raises OverLimit."""
+        subscription = self._subscriptions.open(group, name)
+        subscription.last_used_s = self._clock.monotonic_s()
+        self._positions.open(subscription, LIGHT_QUEUE_NUMBER)
+        return subscription
+
+    def may_have_messages(self, group: str, name: str) -> bool:
+        """Whether the group may get something now, or when what it has in flight comes back."""
+        subscription = self._subscriptions.find(group, name)
+        if subscription is not None:
+            return subscription.may_have_messages
+        queue = QueueId(name, LIGHT_QUEUE_NUMBER)
+        next_offset = self._offsets.get(group, queue)
+        if self._source.maximum(queue) > (QueueOffset(0) if next_offset is None else next_offset):
+            return True
+        return self._has_in_flight(group, subscription_prefix(group, name))
+
+    def is_done(self, subscription: Subscription) -> bool:
+        """Whether the group has got and acknowledged all there is; then it is looked for no longer."""
+        progress = subscription.queues.get(LIGHT_QUEUE_NUMBER)
+        if progress is None or subscription.is_due or self._source.maximum(progress.queue) > progress.next_offset:
+            return False
+        if self._deliveries.rows_of(subscription, progress):
+            return False
+        subscription.served(LIGHT_QUEUE_NUMBER, drained=True)
+        return True
+
+    def release(self, group: str, name: str) -> None:
+        """Keep nothing in memory if there is nothing for the group; what the last pass has changed is written."""
+        subscription = self._subscriptions.find(group, name)
+        if subscription is None or subscription.may_have_messages or not subscription.is_idle:
+            return
+        if not self._writer.is_behind and not self._has_in_flight(group, subscription.prefix):
+            self._deliveries.release(subscription)
+            self._subscriptions.drop(subscription)
+
+    def move(self, group: str, name: str, offset: QueueOffset) -> None:
+        """Let the group go on at an offset; what it has in flight is forgotten.
+
+        To be written before anything else looks at the queue: a client moves thousands, and none of them is opened.
+        """
+        queue = QueueId(name, LIGHT_QUEUE_NUMBER)
+        is_open = self._subscriptions.find(group, name) is not None
+        if not is_open and not self._has_in_flight(group, subscription_prefix(group, name)):
+            self._offsets.stage(self._writer.batch(), group, queue, offset)
+        else:
+            self._reset_offset(group, queue, offset)
+
+    def _has_in_flight(self, group: str, prefix: bytes) -> bool:
+        if not self._deliveries.count_of_group(group):
+            return False  # of a million nobody looks at each
+        return self._deliveries.first_offset(prefix, LIGHT_QUEUE_NUMBER) is not None

@@ -1,0 +1,254 @@
+"""Messages of lite topics: a client gets those of all lite topics that it is subscribed to, in one receive.
+
+Each lite topic is a light queue, in which the group stands as in any queue that is consumed in order. What differs is
+who waits for what: a message makes its lite topic ready for the clients that are there and subscribed to it, and for
+nobody else, so the work depends on them and not on how many lite topics there are. Of a client that is away nothing is
+kept in memory: when it comes, its rows are looked through for what has come meanwhile, a part at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from server.delivery.fetch.fetch import Taking
+from server.delivery.lite.light_queues import LightQueues
+from server.delivery.lite.lite_clients import LiteClient, LiteClients, LiteGroupClients
+from server.delivery.long_poll import Serving
+from server.delivery.model import Again, Delivered, Received, ReceiveRequest
+from server.delivery.receipt_handle import lite_topic_of
+from server.delivery.state.state_writer import StateWriter
+from server.delivery.state.subscription import Subscription, WaitingPoll
+from store.clock import Clock
+from store.metadata.lite import LiteGroup, light_queue_name, parse_light_queue_name
+from store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscriptionTable
+from store.offsets import QueueOffset
+
+LOOKED_AT_ONCE: Final = 64
+"""Lite topics of a client that are looked at for messages in one go."""
+LOOKING_S: Final = 0.005
+IDLE_CLIENT_S: Final = 60.0
+
+
+LiteTopicsFrom = Callable[[str, bytes], tuple[Sequence[str], bytes | None]]
+"""Some of a topic's lite topics, from a key on (`b""`: the first), and from which key there may be more."""
+
+
+class LiteDepth(NamedTuple):
+    """How many lite topics may have messages for a client."""
+
+    ready: int
+    client_id: str
+
+
+class LiteDelivery:
+    """The receives of lite topics. `serving` is to be set before anything else."""
+
+    serving: Serving[LiteClient]
+
+    def __init__(
+        self,
+        table: LiteSubscriptionTable,
+        queues: LightQueues,
+        *,
+        taking: Taking,
+        lite_topics_from: LiteTopicsFrom,
+        writer: StateWriter,
+        clock: Clock,
+    ) -> None:
+        self._table = table
+        self._queues = queues
+        self._taking = taking
+        self._lite_topics_from = lite_topics_from
+        self._writer = writer
+        self._clock = clock
+        self._clients = LiteClients()
+
+    @property
+    def client_count(self) -> int:
+        return len(self._clients)
+
+    def depths(self, group: str) -> list[LiteDepth]:
+        """Of the clients of a group that receive."""
+        found = self._clients.group(group)
+        return [] if found is None else [LiteDepth(len(each.ready), each.client_id) for each in found.clients.values()]
+
+    def receive(
+        self,
+        request: ReceiveRequest,
+        group: LiteGroup,
+        polling_s: float,
+        received: Received,
+        again: Again | None = None,
+    ) -> WaitingPoll | None:
+        """As `Delivery.receive`, of all lite topics of the topic that the client is subscribed to."""
+        if self.serving.is_draining:
+            received((), None)
+            return None
+        client = self._clients.of(request.group, group.bind_topic, request.client_id)
+        client.events_max = group.client_events_max
+        client.group.wildcard = group.wildcard or ""
+        client.want_all(
+            wants_all=group.wildcard is not None
+            and self._table.is_subscribed(request.group, request.client_id, ALL_OF_THEM)
+        )
+        client.last_used_s = self._clock.monotonic_s()
+        return self.serving.receive(client, request, polling_s, received, again)
+
+    # -- taking
+
+    def take(self, client: LiteClient, request: ReceiveRequest) -> Sequence[Delivered]:
+        """What there is of the ready lite topics, some of each. Raises what kept it from that."""
+        request = request._replace(is_ordered=True)
+        client.mark_first(client.got_by(request.attempt_id))
+        self._look_further(client)
+        if not client.ready:
+            return ()
+        group, parent = client.group.name, client.group.parent
+        served: list[tuple[str, Subscription]] = []
+
+        def each() -> Iterator[Subscription]:
+            for lite_topic in tuple(client.ready):
+                subscription = self._queues.open(group, light_queue_name(parent, lite_topic))
+                served.append((lite_topic, subscription))
+                yield subscription
+
+        try:
+            delivered = self._taking.take_each(each(), request, max(1, request.batch_size // len(client.ready)))
+        finally:
+            for lite_topic, subscription in served:
+                client.served(lite_topic, has_more=subscription.may_have_messages)
+            self._writer.when_written(lambda _: self._release(group, [each.topic for _, each in served]))
+        client.got(request.attempt_id, tuple(dict.fromkeys(lite_topic_of(each.receipt_handle) for each in delivered)))
+        return delivered
+
+    def _release(self, group: str, names: Iterable[str]) -> None:
+        for name in names:
+            self._queues.release(group, name)
+
+    def _look_further(self, client: LiteClient) -> None:
+        """Look for messages in more of the lite topics that the client is subscribed to, for as long as one may."""
+        if len(client.ready) > client.events_max // 2:
+            return
+        end_s = self._clock.monotonic_s() + LOOKING_S
+        while client.looked_behind is not None and self._clock.monotonic_s() < end_s:
+            if client.wants_all:
+                self._look_at_some_of_all(client)
+            else:
+                self._look_at_some(client, client.looked_behind)
+            if len(client.ready) >= client.events_max:
+                return
+
+    def _look_at_some(self, client: LiteClient, behind: str) -> None:
+        """Those of its own behind one."""
+        names = self._table.of_client(client.group.name, client.client_id, behind or None, LOOKED_AT_ONCE)
+        for name in names:
+            if len(client.ready) >= client.events_max:
+                return
+            client.looked_behind = name
+            self._mark_if_ready(client, name)
+        if len(names) < LOOKED_AT_ONCE:
+            client.looked_behind = None
+
+    def _look_at_some_of_all(self, client: LiteClient) -> None:
+        """Those that there are; when it has no room for them, it comes back to these."""
+        names, key = self._lite_topics_from(client.group.parent, client.looked_key)
+        for name in names:
+            if name.startswith(client.group.wildcard):
+                self._mark_if_ready(client, name)
+        if len(client.ready) < client.events_max:
+            client.looked_key = key or b""
+            client.looked_behind = None if key is None else ""
+
+    def _mark_if_ready(self, client: LiteClient, name: str) -> None:
+        group = client.group
+        if self._queues.may_have_messages(group.name, light_queue_name(group.parent, name)):
+            client.mark(name)
+
+    # -- what makes receives go on
+
+    def arrived(self, name: str) -> None:
+        """A message came to a light queue."""
+        found = parse_light_queue_name(name)
+        if found is not None:
+            parent, lite_topic = found
+            for group in self._clients.groups_of(parent):
+                self._ready(group, lite_topic)
+
+    def ready(self, subscription: Subscription) -> None:
+        """A light queue may have messages for a group again, or its last one was acknowledged."""
+        if self._queues.is_done(subscription):
+            self._writer.when_written(lambda _: self._release(subscription.group, (subscription.topic,)))
+        else:
+            self.let_go(subscription.group, subscription.topic)
+
+    def let_go(self, group: str, name: str) -> None:
+        """As `ready`, by name: nothing of it need be in memory."""
+        found = parse_light_queue_name(name)
+        clients = self._clients.group(group)
+        if found is not None and clients is not None and clients.parent == found[0]:
+            self._ready(clients, found[1])
+
+    def move(self, group: str, name: str, offset: QueueOffset) -> None:
+        """Let the group go on at an offset of a light queue, and its clients see what is there once that is written.
+
+        To be written before anything else looks at the queue. What the group has in flight there is forgotten.
+        """
+        self._queues.move(group, name, offset)
+        self._writer.when_written(lambda error: None if error else self.let_go(group, name))
+
+    def _ready(self, group: LiteGroupClients, lite_topic: str) -> None:
+        """Serve those that are there and want it; the others of them find out when they have done what they do."""
+        wanted_by = dict.fromkeys(self._table.clients_of(group.name, lite_topic))
+        if lite_topic.startswith(group.wildcard):
+            wanted_by.update(group.wanting_all)
+        clients = group.of(wanted_by)
+        for client in clients:
+            client.mark(lite_topic)
+        name = light_queue_name(group.parent, lite_topic)
+        for client in clients:
+            if client.waiting:
+                self.serving.serve(client)
+                if not self._queues.may_have_messages(group.name, name):
+                    return
+
+    def changed(self, group: str, client_id: str, *, added: Iterable[str] = (), removed: Iterable[str] = ()) -> None:
+        """It is written that the client is subscribed to some more lite topics, or to some no longer."""
+        client = self._clients.find(group, client_id)
+        if client is None:
+            return
+        for lite_topic in removed:
+            client.ready.pop(lite_topic, None)
+            if lite_topic == ALL_OF_THEM:
+                client.want_all(wants_all=False)
+        for lite_topic in added:
+            if lite_topic == ALL_OF_THEM:
+                client.want_all(wants_all=True)
+                client.look_again()
+            elif self._queues.may_have_messages(group, light_queue_name(client.group.parent, lite_topic)):
+                client.mark(lite_topic)
+        if client.waiting and client.may_have_messages:
+            self.serving.serve(client)
+
+    # -- the end of clients
+
+    def client_gone(self, client_id: str) -> None:
+        """It is known no longer; its receives were answered."""
+        client = self._clients.remove(client_id)
+        if client is not None:
+            for poll in tuple(client.waiting):
+                self.serving.end(poll)
+
+    def delete_group(self, group: str) -> None:
+        """Forget what its clients want, with what the writer writes next."""
+        self._table.stage_group_gone(self._writer.batch(), group)
+        found = self._clients.group(group)
+        for client_id in tuple(found.clients) if found is not None else ():
+            self.client_gone(client_id)
+
+    def drop_idle_clients(self) -> None:
+        """Free what is kept of clients that have not received lately; they are looked at anew when they do."""
+        before_s = self._clock.monotonic_s() - IDLE_CLIENT_S
+        for client in self._clients:
+            if not client.waiting and client.last_used_s < before_s:
+                self._clients.remove(client.client_id)

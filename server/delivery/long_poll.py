@@ -1,0 +1,209 @@
+"""Receives that wait, and when they get what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final, Generic, NamedTuple, Protocol
+
+from server.counters.stages import ReceiveStages
+from server.delivery.model import Again, Delivered, DeliverySettings, Received, ReceiveRequest, Timers
+from server.delivery.state.registry import WaitingPolls
+from server.delivery.state.state_writer import AfterPass, StateWriter
+from server.delivery.state.subscription import SourceT, Subscription, WaitingPoll
+from server.errors import OverLimit
+from server.tasks.guarded import run_guarded
+from store.clock import Clock
+
+SERVING_S: Final = 0.01
+"""How long one pass serves receives that go on looking, of all groups together."""
+
+
+Take = Callable[[SourceT, ReceiveRequest], Sequence[Delivered]]
+"""Takes what there is for a receive. Raises what kept it from that."""
+
+
+class Undeliverable(Protocol):
+    """See `server.delivery.returned`."""
+
+    def __call__(self, group: str, topic: str, handles: Iterable[str], *, has_begun: bool) -> None: ...
+
+
+class ServingParts(NamedTuple):
+    """The parts of delivery that all receives share, whatever they receive from."""
+
+    settings: DeliverySettings
+    waiting: WaitingPolls
+    writer: StateWriter
+    clock: Clock
+    timers: Timers
+    after_pass: AfterPass
+    stages: ReceiveStages
+    undeliverable: Undeliverable
+    """Hears of what was taken, but is not written as taken: nobody is given it."""
+
+
+class Serving(Generic[SourceT]):
+    """Hands over what `take` takes, when it is written that it is taken."""
+
+    def __init__(self, take: Take[SourceT], parts: ServingParts) -> None:
+        self._take = take
+        self._settings = parts.settings
+        self._writer = parts.writer
+        self._clock = parts.clock
+        self._timers = parts.timers
+        self._after_pass = parts.after_pass
+        self._stages = parts.stages
+        self._undeliverable = parts.undeliverable
+        self._waiting = parts.waiting
+        self._later: dict[SourceT, None] = {}
+        """Those that are served when the pass has ended."""
+        self.is_draining = False
+
+    def configure(self, settings: DeliverySettings) -> None:
+        self._settings = settings
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
+
+    def receive(
+        self, source: SourceT, request: ReceiveRequest, polling_s: float, received: Received, again: Again | None
+    ) -> WaitingPoll | None:
+        """As `Delivery.receive`, of a source that is open. Raises OverLimit."""
+        if not source.waiting or source.has_given(request.attempt_id):
+            delivered = self._take(source, request)
+            if delivered:
+                self._hand_over(request, delivered, received)
+                return None
+        if polling_s <= 0 and not source.may_have_messages:
+            received((), None)
+            return None
+        self._require_room(request)
+        poll = WaitingPoll(source, request, received, again, source.last_used_s)
+        poll.timer = self._timers.call_later(max(polling_s, 0.0), lambda: self.end(poll))
+        self._waiting.add(poll)
+        if source.may_have_messages:
+            self._serve_later(source)
+        return poll
+
+    def _require_room(self, request: ReceiveRequest) -> None:
+        if len(self._waiting) >= self._settings.waiting_polls_max:
+            raise OverLimit("waiting_polls", f"polling full: {len(self._waiting)} receives are waiting already")
+        of_client = self._waiting.count_of(request.client_id)
+        if of_client >= self._settings.waiting_polls_per_client_max:
+            raise OverLimit(
+                "waiting_polls_per_client", f"polling full: {of_client} receives of this client are waiting already"
+            )
+        self._waiting.filters.check(request.filter)
+
+    def cancel(self, poll: WaitingPoll) -> None:
+        """The receive is gone, nobody waits for its end."""
+        if not poll.done:
+            self._waiting.remove(poll)
+
+    def end_waiting(self, client_id: str | None = None) -> None:
+        """Answer the waiting receives of a client that says goodbye, or of all clients."""
+        for poll in tuple(self._waiting) if client_id is None else self._waiting.of_client(client_id):
+            self.end(poll)
+
+    def drain(self) -> None:
+        """Hand out nothing any more, and answer all that wait, now and from now on: the broker stops."""
+        self.is_draining = True
+        self.end_waiting()
+
+    def end(self, poll: WaitingPoll) -> None:
+        """Nothing came in time."""
+        if not poll.done:
+            self._waiting.remove(poll)
+            run_guarded(poll.received, (), None)
+
+    def serve(self, source: SourceT) -> None:
+        """Give what the candidates hold to the waiting receives, oldest first, as far as they still may get it."""
+        waiting = source.waiting
+        for _ in range(len(waiting)):
+            if not waiting or not source.may_have_messages:
+                return
+            poll = next(iter(waiting))
+            try:
+                request = poll.request if poll.again is None else poll.again()
+                delivered = self._take(source, request)
+            except Exception as error:  # noqa: BLE001 - the receive ends with it; the others go on
+                self._waiting.remove(poll)
+                run_guarded(poll.received, (), error)
+                continue
+            if not delivered:
+                break
+            self._waiting.remove(poll)
+            self._stages.wait.add(self._clock.monotonic_s() - poll.since_s)
+            self._hand_over(request, delivered, poll.received)
+        if waiting and source.may_have_messages:
+            self._serve_later(source)
+
+    def _serve_later(self, source: SourceT) -> None:
+        """Go on when the pass has ended, with all that have something left to look at."""
+        if not self._later:
+            self._after_pass(self._serve_some)
+        self._later[source] = None
+
+    def _serve_some(self) -> None:
+        """Serve each of them, for as long as one pass may take: filters that match little look at a lot."""
+        later, self._later = self._later, {}
+        end_s = self._clock.monotonic_s() + SERVING_S
+        for source in later:
+            if self._clock.monotonic_s() > end_s:
+                self._serve_later(source)
+            else:
+                self.serve(source)
+
+    def _hand_over(self, request: ReceiveRequest, delivered: Sequence[Delivered], received: Received) -> None:
+        taken_s = self._clock.monotonic_s() if self._stages.is_turn() else None
+        self._writer.when_written(partial(self._tell, request, delivered, received, taken_s))
+
+    def _tell(
+        self,
+        request: ReceiveRequest,
+        delivered: Sequence[Delivered],
+        received: Received,
+        taken_s: float | None,
+        error: Exception | None,
+    ) -> None:
+        if taken_s is not None:
+            self._stages.write.add(self._clock.monotonic_s() - taken_s)
+        if error is None:
+            received(delivered, None)
+            return
+        handles = [each.receipt_handle for each in delivered]
+        self._undeliverable(request.group, request.topic, handles, has_begun=False)
+        received((), error)
+
+    def serve_after_pass(self, source: SourceT) -> None:
+        """For who may be in the middle of serving it."""
+        if source.waiting:
+            self._after_pass(partial(self.serve, source))
+
+
+class Waking:
+    """Has those served of which there may be messages. `serving` is to be set before anything else."""
+
+    serving: Serving[Subscription]
+
+    def __init__(self, after_pass: AfterPass) -> None:
+        self._after_pass = after_pass
+
+    def serve(self, subscriptions: Iterable[Subscription]) -> None:
+        for subscription in subscriptions:
+            owner = subscription.owner
+            if owner.on_ready is None:
+                self.serving.serve(owner)
+            else:
+                owner.on_ready(owner)
+
+    def serve_after_pass(self, subscriptions: Iterable[Subscription]) -> None:
+        """For who may be in the middle of serving one of them."""
+        for subscription in subscriptions:
+            owner = subscription.owner
+            if owner.on_ready is None:
+                self.serving.serve_after_pass(owner)
+            else:
+                self._after_pass(partial(owner.on_ready, owner))

@@ -1,0 +1,1 @@
+"""The state of consumer groups: their offsets, their messages in flight, and how both are stored."""

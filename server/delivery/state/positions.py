@@ -1,0 +1,105 @@
+"""Where groups stand in the queues of their topics."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from kv import WriteBatch
+from server.delivery.model import DeliverySettings, MessageSource, NewGroupStart
+from server.delivery.state.state_writer import StateWriter
+from server.delivery.state.subscription import QueueProgress, Subscription
+from store.metadata.offsets import ConsumerOffsetTable
+from store.offsets import QueueExtent, QueueId, QueueOffset
+
+
+class Positions:
+    """Opens the queues of subscriptions at the stored offsets, or where a new group or a new queue begins."""
+
+    def __init__(
+        self, settings: DeliverySettings, *, source: MessageSource, offsets: ConsumerOffsetTable, writer: StateWriter
+    ) -> None:
+        self._settings = settings
+        self._source = source
+        self._offsets = offsets
+        self._writer = writer
+
+    def configure(self, settings: DeliverySettings) -> None:
+        self._settings = settings
+
+    def never_read(self, group: str, topic: str, numbers: Iterable[int]) -> list[int]:
+        """Those of the queues in which no position of the group is stored."""
+        return [number for number in numbers if self._offsets.get(group, QueueId(topic, number)) is None]
+
+    def open_all(self, subscription: Subscription, numbers: Collection[int]) -> None:
+        """Open the topic's queues, and once those beyond that hold messages: a topic may have had more before."""
+        if subscription.has_stored_queues and all(number in subscription.queues for number in numbers):
+            return
+        wanted = dict.fromkeys(numbers)
+        if not subscription.has_stored_queues:
+            wanted.update(dict.fromkeys(queue.number for queue in self._source.queues_of(subscription.topic)))
+            subscription.has_stored_queues = True
+        self.open_each(subscription, wanted)
+
+    def open_each(self, subscription: Subscription, numbers: Iterable[int]) -> None:
+        """Open the queues; the first ones ever opened for a group are where it is new.
+
+        A retry topic is the group's own: all that is in it is for the group.
+        """
+        is_new = (
+            not subscription.queues
+            and not subscription.is_retry
+            and not self._offsets.reads(subscription.group, subscription.topic)
+        )
+        self._open(subscription, [number for number in numbers if number not in subscription.queues], is_new=is_new)
+
+    def open(self, subscription: Subscription, number: int) -> QueueProgress:
+        """The group's progress in the queue, which may have something to hand out when it is opened."""
+        progress = subscription.queues.get(number)
+        if progress is None:
+            self._open(subscription, [number], is_new=False)
+            progress = subscription.queues[number]
+        return progress
+
+    def _open(self, subscription: Subscription, numbers: Sequence[int], *, is_new: bool) -> None:
+        """Different queues that are not open."""
+        group, topic = subscription.group, subscription.topic
+        stored = [None] * len(numbers) if is_new else self._offsets.get_all(group, topic, numbers)
+        queues = [QueueId(topic, number) for number in numbers]
+        unread = [queue for queue, offset in zip(queues, stored, strict=True) if offset is None]
+        starts = dict(zip(unread, self._start_offsets(unread, is_new=is_new), strict=True))
+        for queue, offset in zip(queues, stored, strict=True):
+            if offset is None:
+                next_offset = starts[queue]
+                self._offsets.stage(self._writer.batch(), group, queue, next_offset)
+            else:
+                # a recovery may have cut the queue's end off
+                next_offset = min(offset, self._source.maximum(queue))
+            subscription.queues[queue.number] = QueueProgress(queue, next_offset)
+            subscription.mark(queue.number)
+
+    def stage(self, batch: WriteBatch, subscription: Subscription) -> None:
+        """Stage where the group stands in all queues it has open."""
+        for progress in subscription.queues.values():
+            self._offsets.stage(batch, subscription.group, progress.queue, progress.next_offset)
+
+    def store(self, subscription: Subscription, progress: QueueProgress) -> None:
+        self._offsets.stage(self._writer.batch(), subscription.group, progress.queue, progress.next_offset)
+
+    def _start_offsets(self, queues: Sequence[QueueId], *, is_new: bool) -> list[QueueOffset]:
+        extents = self._source.extents_of_all(queues) if queues else []
+        return [self._start_offset(extent, is_new=is_new) for extent in extents]
+
+    def _start_offset(self, extent: QueueExtent, *, is_new: bool) -> QueueOffset:
+        """A queue that comes to a topic which the group reads is read from its first message."""
+        if not is_new:
+            return extent.minimum
+        match self._settings.new_group_start:
+            case NewGroupStart.EARLIEST:
+                return extent.minimum
+            case NewGroupStart.LATEST:
+                return extent.maximum
+            case NewGroupStart.AUTO:
+                if extent.minimum > 0 or extent.begins_at is None:
+                    return extent.maximum
+                distance = self._source.appended_up_to - extent.begins_at
+                return extent.minimum if distance <= self._settings.auto_start_max_bytes else extent.maximum

@@ -1,0 +1,153 @@
+"""Who is subscribed to what, and which client holds which messages: the indexes of delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from server.delivery.retry_topics import RetryTopic
+from server.delivery.state.subscription import Subscription, WaitingPoll
+from server.errors import OverLimit
+from server.filters import MessageFilter
+
+FILTERS_LENGTH_MAX: Final = 1024 * 1024
+"""Characters of all different filters of receives that wait: 160 MB at most."""
+
+
+class Subscriptions:
+    """The subscriptions in memory, by group and topic and by topic."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[tuple[str, str], Subscription] = {}
+        self._by_topic: dict[str, list[Subscription]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[Subscription]:
+        return iter(tuple(self._by_name.values()))
+
+    def find(self, group: str, topic: str) -> Subscription | None:
+        return self._by_name.get((group, topic))
+
+    def of(self, group: str, topic: str) -> Subscription:
+        """The subscription, made if it is not there."""
+        subscription = self._by_name.get((group, topic))
+        if subscription is None:
+            subscription = self._by_name[group, topic] = Subscription(group, topic)
+            self._by_topic.setdefault(topic, []).append(subscription)
+        return subscription
+
+    def attach(self, owner: Subscription, retry_topic: RetryTopic) -> Subscription:
+        """A subscription of a retry topic, whose messages the owner's receives get."""
+        companion = self.of(owner.group, retry_topic.name)
+        companion.first_number = retry_topic.first_number
+        owner.attach(companion)
+        return companion
+
+    def of_topic(self, topic: str) -> Sequence[Subscription]:
+        return self._by_topic.get(topic, ())
+
+    def remove(self, subscription: Subscription) -> None:
+        """Remove the subscription with those of its retry topics, or of which it is one."""
+        for part in subscription.owner.parts:
+            del self._by_name[part.group, part.topic]
+            of_topic = self._by_topic[part.topic]
+            of_topic.remove(part)
+            if not of_topic:
+                del self._by_topic[part.topic]
+
+
+class HeldFilters:
+    """The filters of receives that wait: most are the same object, since equal expressions usually are."""
+
+    def __init__(self) -> None:
+        self._uses: dict[int, int] = {}
+        """By the filter's id, which stays its own as long as a receive holds it."""
+        self._length = 0
+
+    def check(self, wanted: MessageFilter) -> None:
+        """Raises OverLimit when there is no room for another one."""
+        if id(wanted) not in self._uses and self._length + wanted.length > FILTERS_LENGTH_MAX:
+            raise OverLimit("waiting_filters", "too many different filter expressions are waiting for messages")
+
+    def add(self, wanted: MessageFilter) -> None:
+        uses = self._uses.get(id(wanted), 0)
+        self._uses[id(wanted)] = uses + 1
+        if not uses:
+            self._length += wanted.length
+
+    def remove(self, wanted: MessageFilter) -> None:
+        uses = self._uses[id(wanted)] - 1
+        if uses:
+            self._uses[id(wanted)] = uses
+        else:
+            del self._uses[id(wanted)]
+            self._length -= wanted.length
+
+
+class WaitingPolls:
+    """The receives that wait, by the client that made them."""
+
+    def __init__(self) -> None:
+        self.filters = HeldFilters()
+        self._by_client: dict[str, dict[WaitingPoll, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[WaitingPoll]:
+        return iter([poll for polls in self._by_client.values() for poll in polls])
+
+    def of_client(self, client_id: str) -> Sequence[WaitingPoll]:
+        return tuple(self._by_client.get(client_id, ()))
+
+    def count_of(self, client_id: str) -> int:
+        return len(self._by_client.get(client_id, ()))
+
+    def add(self, poll: WaitingPoll) -> None:
+        self.filters.add(poll.request.filter)
+        poll.source.waiting[poll] = None
+        self._by_client.setdefault(poll.request.client_id, {})[poll] = None
+        self._count += 1
+
+    def remove(self, poll: WaitingPoll) -> None:
+        """The poll is over: its timer will not fire any more."""
+        poll.finish()
+        self.filters.remove(poll.request.filter)
+        del poll.source.waiting[poll]
+        of_client = self._by_client[poll.request.client_id]
+        del of_client[poll]
+        if not of_client:
+            del self._by_client[poll.request.client_id]
+        self._count -= 1
+
+
+class Lessees:
+    """On which groups and topics clients hold messages that the broker keeps hidden as long as they live."""
+
+    def __init__(self) -> None:
+        self._by_client: dict[str, dict[tuple[str, str], int]] = {}
+
+    def add(self, client_id: str, group: str, topic: str, count: int = 1) -> None:
+        """So many messages more."""
+        of_client = self._by_client.setdefault(client_id, {})
+        of_client[group, topic] = of_client.get((group, topic), 0) + count
+
+    def remove(self, client_id: str, group: str, topic: str) -> None:
+        """One message less. Of those that were handed out before the broker was started nothing is known."""
+        of_client = self._by_client.get(client_id, {})
+        count = of_client.get((group, topic))
+        if count is None:
+            return
+        if count > 1:
+            of_client[group, topic] = count - 1
+            return
+        del of_client[group, topic]
+        if not of_client:
+            del self._by_client[client_id]
+
+    def forget(self, client_id: str) -> Sequence[tuple[str, str]]:
+        """The client is gone; returns where it held messages."""
+        return tuple(self._by_client.pop(client_id, ()))

@@ -1,0 +1,150 @@
+"""Delivery state of one loop pass in one write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from kv import EngineFull, KeyValueEngine, WriteBatch
+from server.tasks.guarded import run_guarded
+from store.errors import StorePoisoned
+from store.state import INFLIGHT
+
+log = structlog.get_logger(__name__)
+
+AfterPass = Callable[[Callable[[], None]], None]
+Written = Callable[[Exception | None], None]
+
+
+class StateWriter:
+    """Collects the rows that change during a loop pass and writes them as one batch at its end.
+
+    Answers that depend on the rows are given in the `written` callbacks, after the write: a client never holds
+    an answer that the death of the process can take back.
+
+    After a failed write the next one must not simply follow: it would store next offsets above messages whose
+    rows are missing, and a restart would take those for acknowledged. So when the disk is full, `stage_all`
+    stages everything there is in memory once there is room again. Any other failure is final: nothing is
+    written any more, everybody who waits is told, `failed` hears of it once, and a restart goes on from the
+    last good write.
+    """
+
+    def __init__(
+        self,
+        engine: KeyValueEngine,
+        after_pass: AfterPass,
+        failed: Callable[[Exception], None] | None = None,
+        *,
+        sign: Callable[[WriteBatch], None] | None = None,
+    ) -> None:
+        """`sign` may add to each batch on what the changes in it rest."""
+        self._engine = engine
+        self._after_pass = after_pass
+        self._failed = failed
+        self._sign = sign
+        self._batch: WriteBatch | None = None
+        self._written: list[Written] = []
+        self._gathered: list[Callable[[], None]] = []
+        # why not all is written: texts, since an error that is told twice refers to the frames of all who raised it
+        self._behind: str | None = None
+        self._failure: str | None = None
+        self.stage_all: Callable[[WriteBatch], None] = lambda _: None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether memory holds changes that could not be written yet: nothing of it may be dropped."""
+        return self._behind is not None
+
+    def batch(self) -> WriteBatch:
+        """The batch of this pass; it is written when the pass ends."""
+        if self._batch is None:
+            self._batch = self._engine.batch()
+            self._after_pass(self._end_pass)
+        return self._batch
+
+    def when_written(self, written: Written) -> None:
+        """Call back with None once everything staged so far is stored, or with the error that prevented it."""
+        self.batch()
+        self._written.append(written)
+
+    def before_write(self, change: Callable[[], None]) -> None:
+        """Call back when the pass ends, in time for its batch: for changes that are gathered until then."""
+        self.batch()
+        self._gathered.append(change)
+
+    def try_again(self) -> None:
+        """Find out whether there is room again for what could not be written, also when nothing else is to be."""
+        if self._behind is not None:
+            self._stage_probe(self.batch())
+
+    def write_now(self) -> None:
+        """End the batch of this pass early."""
+        self._write(sync=False)
+
+    def write_durably(self) -> None:
+        """End the batch of this pass early; it survives power loss. Raises StorePoisoned or kv.EngineFull."""
+        self._stage_probe(self.batch())  # earlier passes have left something to sync, also if this one has not
+        self._write(sync=True)
+        if self._failure is not None:
+            raise StorePoisoned(self._failure)
+        if self._behind is not None:
+            raise EngineFull(self._behind)
+
+    def require_room(self) -> None:
+        """Find out by a small durable write whether changes can be stored, before memory is changed.
+
+        Raises StorePoisoned or kv.EngineFull.
+        """
+        self.write_durably()
+
+    def _end_pass(self) -> None:
+        while self._gathered:
+            run_guarded(self._gathered.pop(0))
+        self._write(sync=False)
+
+    def _write(self, *, sync: bool) -> None:
+        batch, self._batch = self._batch, None
+        callbacks, self._written = self._written, []
+        if batch is None:
+            return
+        if len(batch) and self._failure is None:
+            try:
+                if self._behind is not None:
+                    self._catch_up()
+                if self._sign is not None:
+                    self._sign(batch)
+                self._engine.write(batch, sync=sync)
+                self._behind = None
+            except EngineFull as error:
+                self._behind = str(error)
+            except Exception as error:  # noqa: BLE001 - handed to every caller that waits for this write
+                self._fail(error)
+        for written in callbacks:
+            run_guarded(written, self._error())
+
+    def _catch_up(self) -> None:
+        """Write everything anew. A disk still full is found out by a small write, not by a large one."""
+        probe = self._engine.batch()
+        self._stage_probe(probe)
+        self._engine.write(probe)
+        whole = self._engine.batch()
+        self.stage_all(whole)
+        if self._sign is not None:
+            self._sign(whole)
+        self._engine.write(whole)
+
+    def _stage_probe(self, batch: WriteBatch) -> None:
+        batch.delete(self._engine.family(INFLIGHT), b"")
+
+    def _error(self) -> Exception | None:
+        """Why not all is written, for one who waits."""
+        if self._failure is not None:
+            return StorePoisoned(self._failure)
+        return None if self._behind is None else EngineFull(self._behind)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = f"delivery state cannot be written: {error}"
+        log.error("delivery state cannot be written", error=str(error))
+        if self._failed is not None:
+            self._failed(StorePoisoned(self._failure))

@@ -1,0 +1,54 @@
+"""Which part of a broker tells which of its figures."""
+
+from __future__ import annotations
+
+from server.admin.figures.sources import Sources
+from server.cluster.metrics import cluster_figures
+from server.observability.metrics.instruments import ServerMetrics
+from server.observability.metrics.rocketmq import (
+    BrokerFigures,
+    Families,
+    connection_figures,
+    lag_figures,
+    storage_figures,
+    traffic_figures,
+)
+from server.observability.metrics.stages import stage_figures, waiting_metrics
+from server.settings.broker_settings import BrokerSettings
+
+
+def export(metrics: ServerMetrics, sources: Sources, settings: BrokerSettings) -> None:
+    """Have all of them read at each scrape, until `ServerMetrics.stop_watching`."""
+    its, upkeep, background = sources.components, sources.upkeep, sources.background
+    store, front, observing = its.store, sources.front.figures, its.observing
+    if front is not None:
+        metrics.watch_front(front)
+    metrics.watch_limits(its.limits_met, front)
+    metrics.watch_delivery(its.delivery)
+    metrics.watch_clients(its.clients)
+    metrics.watch_engines(store.queues, store.state_engine, store.messages.held)
+    metrics.watch_migration(store.migration)
+    metrics.watch_expiry(store.expiry, lambda: upkeep.retention.used_ratios)
+    metrics.watch_lite_topics(its.lite_topics)
+    metrics.watch_cleaning(upkeep.cleaning)
+    metrics.watch_indexes(store.messages.indexes)
+    metrics.watch(lambda: stage_figures(observing.send_stages, observing.receive_stages))
+    metrics.watch(lambda: waiting_metrics(background.waiting, background.sampling))
+    families = Families(cluster=settings.broker.cluster, node_id=settings.broker.name)
+    metrics.watch(lambda: traffic_figures(families, observing.traffic))
+    metrics.watch(lambda: lag_figures(families, background.lag.pairs))
+    metrics.watch(lambda: storage_figures(families, store.messages, _broker_figures(sources)))
+    cluster = sources.cluster
+    if cluster is not None:
+        metrics.watch(lambda: cluster_figures(cluster))
+    metrics.watch(lambda: connection_figures(families, its.clients, settings.metrics.top_groups))
+
+
+def _broker_figures(sources: Sources) -> BrokerFigures:
+    waiting = sources.background.waiting
+    return BrokerFigures(
+        disk_used_bytes=sources.upkeep.retention.used_bytes,
+        oldest_message_age_ms=waiting.oldest_age_ms,
+        timer_late_ms=waiting.late_ms,
+        takes_sends=not sources.health.look().sends_refused,
+    )

@@ -1,0 +1,356 @@
+"""How far groups are behind: of all subscriptions in memory, and of others, as many as can be counted.
+
+Nothing walks over all queues. The queues of subscriptions in memory are bounded, and a round over them is made in the
+background (`server.observability.samples`). Groups that have left memory, or were never in it since the start, are
+looked up in the store, so a group whose consumers are all gone is still seen to fall behind.
+
+All queues count that the group reads, also such as nobody has opened yet: those that a topic has got meanwhile, and all
+but one when the first that a client says after a restart is an acknowledgement. Lite topics do not count: a group may
+read a million, and their subscriptions come and go with each message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from heapq import nlargest
+from typing import Final, NamedTuple, Protocol
+
+from kv import KvError
+from server.counters.running_count import RunningCount
+from server.counters.top_counts import OTHER
+from server.delivery import MessageSource, Subscription
+from server.delivery.retry_topics import retry_topics, topic_beside
+from server.metadata import queues_of_topic
+from store.clock import Clock
+from store.consumequeue import ConsumeQueueEntry
+from store.errors import BrokerError
+from store.metadata.names import is_light_queue
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+
+ROWS_PER_STEP: Final = 500
+LEFT_QUEUES_MAX: Final = 65_536
+"""Queues of subscriptions that left memory, of all together. Those that left first are forgotten first."""
+LEFT_PAIRS_MAX: Final = 8_192
+"""Subscriptions that left memory."""
+START_GROUPS_MAX: Final = 65_536
+"""Groups that are looked up at the start: a second of work, in the background."""
+
+
+class PairLag(NamedTuple):
+    """A group and a topic. `ready` messages were never handed out.
+
+    None stands for what is not known: how many are in flight while that cannot be written, and the age of the oldest
+    message (of all, and of those that are ready) if its record cannot be read. Where there is none the age is 0.
+    """
+
+    group: str
+    topic: str
+    is_retry: bool
+    ready: int
+    in_flight: int | None
+    lag_ms: int | None
+    queueing_ms: int | None
+
+    @property
+    def behind(self) -> int:
+        return self.ready + (self.in_flight or 0)
+
+
+class LagTotals(NamedTuple):
+    """Of all groups and topics together; None for what is not known of each. `lag_ms` is that of the oldest message."""
+
+    ready: int
+    in_flight: int | None
+    lag_ms: int | None
+
+
+class Progress(Protocol):
+    """What is asked of delivery."""
+
+    def subscriptions(self) -> Sequence[Subscription]: ...
+
+    def next_offset(self, group: str, queue: QueueId) -> QueueOffset | None: ...
+
+    def rows_in_flight(self, group: str, topic: str) -> Iterator[object] | None: ...
+
+    def first_in_flight(self, group: str, queue: QueueId, start: QueueOffset) -> QueueOffset | None: ...
+
+    def rows_in_flight_below(self, group: str, queue: QueueId, end: QueueOffset) -> Iterator[object]: ...
+
+
+class GroupTopic(NamedTuple):
+    group: str
+    topic: str
+
+
+class ConsumerLag:
+    """Lives on the event loop's thread; `pairs` may be read on any."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        source: MessageSource,
+        *,
+        pairs_max: int,
+        clock: Clock,
+        queue_count: Callable[[str], int | None],
+        reads: Callable[[str, str], bool],
+        stored: Callable[[], Iterator[GroupTopic | None]] = lambda: iter(()),
+    ) -> None:
+        """`queue_count` tells how many queues a topic has, None: there is no such topic.
+
+        `reads` tells whether a group has a position in a topic, and `stored` of which pairs that is so at the start:
+        their consumers may be gone for good. It gives None for a group that has been gone through.
+        """
+        self._progress = progress
+        self._source = source
+        self._pairs_max = pairs_max
+        self._clock = clock
+        self._queue_count = queue_count
+        self._reads = reads
+        self._stored: Iterator[GroupTopic | None] | None = stored()
+        """What is still to be looked at of what was there at the start."""
+        self.is_whole = False
+        """Whether all groups and topics were counted in the last round; otherwise there were too many."""
+        self._has_dropped = False
+        self._counts: dict[Subscription, RunningCount] = {}
+        self._in_memory: dict[GroupTopic, Subscription] = {}
+        self._seen: dict[GroupTopic, int] = {}
+        """How many queues each had when it was last looked at; those that left memory first come first."""
+        self._stored_ms: dict[PhysicalOffset, int] = {}
+        self._times: dict[PhysicalOffset, int] = {}
+        self.pairs: Sequence[PairLag] = ()
+        """As of the last round; those that are furthest behind, and the sum of the others."""
+        self.found: Mapping[GroupTopic, PairLag] = {}
+        """As of the last round, each that could be read, with what its retry topics hold."""
+        self.totals: LagTotals | None = None
+        """As of the last round; None before, and where a group could not be read."""
+
+    def steps(self) -> Iterator[None]:
+        """One round. What changes while it is under way is seen as it is then.
+
+        A group of which something cannot be read is left out, not told of as it was before (dashboard#4516), and
+        what kept it from being read is raised in the end: OSError, kv.KvError, BrokerError.
+        """
+        yield from self._take_stored()
+        subscriptions = [each for each in self._progress.subscriptions() if not is_light_queue(each.topic)]
+        self._counts = {each: self._counts[each] for each in subscriptions if each in self._counts}
+        self._in_memory = {GroupTopic(each.group, each.topic): each for each in subscriptions}
+        self._keep([GroupTopic(each.group, each.topic) for each in subscriptions if not each.is_retry])
+        self._times = {}
+        found: list[PairLag] = []
+        failures: list[Exception] = []
+        for key in self._seen:
+            self._seen[key] = 0
+            try:
+                pairs = yield from self._pairs_of(key)
+            except (OSError, KvError, BrokerError) as error:
+                failures = [error]
+            else:
+                found += pairs
+        self._stored_ms, self._in_memory = self._times, {}
+        self.pairs = _bounded(found, self._pairs_max, is_whole=not failures)
+        self.found = _with_retries(found)
+        self.totals = _totals(found) if not failures else None
+        self.is_whole = not failures and not self._has_dropped
+        if failures:
+            raise failures.pop()
+
+    def measure(self, key: GroupTopic) -> Generator[None, None, PairLag | None]:
+        """One of them as it is now, with what its retry topics hold, whether or not it is in memory.
+
+        None if the group does not read the topic. Raises OSError, kv.KvError, BrokerError.
+        """
+        pairs = yield from self._pairs_of(key)
+        return _with_retries(pairs).get(key)
+
+    def stop(self) -> None:
+        """Let go of the store: it is about to close."""
+        self._counts.clear()
+        self._in_memory.clear()
+
+    def _pairs_of(self, key: GroupTopic) -> Generator[None, None, list[PairLag]]:
+        """In the topic, and in the group's retry topics beside it if there are any; none if one of both is gone."""
+        if self._queue_count(key.topic) is None or not self._reads(*key):
+            return []
+        own = yield from self._measure(key, [key.topic], is_retry=False)
+        beside = [each.name for each in retry_topics(*key) if self._source.iterate_queues(each.name)]
+        if not beside:
+            return [own]
+        retry = yield from self._measure(key, beside, is_retry=True)
+        return [own, retry]
+
+    def _take_stored(self) -> Iterator[None]:
+        """In the first round: what groups have read before the start, as much as is kept of what left memory."""
+        stored, self._stored = self._stored, None
+        groups = queues = 0
+        for key in stored or ():
+            yield
+            count = None if key is None else self._queue_count(key.topic)
+            groups += key is None
+            if groups > START_GROUPS_MAX or len(self._seen) >= LEFT_PAIRS_MAX or queues > LEFT_QUEUES_MAX:
+                self._has_dropped = True
+                return
+            if key is not None and count is not None and not self._is_beside(key):
+                queues += count
+                self._seen[key] = count
+
+    def _is_beside(self, key: GroupTopic) -> bool:
+        """Whether the topic is a retry topic of the group: what it holds counts where it belongs."""
+        topic = topic_beside(*key)
+        return topic is not None and self._reads(key.group, topic)
+
+    def _keep(self, in_memory: Sequence[GroupTopic]) -> None:
+        """Forget what is deleted, and what left memory first when there is too much of it."""
+        here = dict.fromkeys(in_memory, 0)
+        left = {
+            key: queues
+            for key, queues in self._seen.items()
+            if key not in here and self._queue_count(key.topic) is not None and self._reads(*key)
+        }
+        queues = sum(left.values())
+        for key in list(left):
+            if len(left) <= LEFT_PAIRS_MAX and queues <= LEFT_QUEUES_MAX:
+                break
+            queues -= left.pop(key)
+            self._has_dropped = True
+        self._seen = {**left, **here}
+
+    def _measure(self, key: GroupTopic, topics: Sequence[str], *, is_retry: bool) -> Generator[None, None, PairLag]:
+        """In these topics, which belong together."""
+        ready = 0
+        in_flight: int | None = 0
+        oldest_ready: ConsumeQueueEntry | None = None
+        oldest: ConsumeQueueEntry | None = None
+        for topic in topics:
+            rows = yield from self._rows_in_flight(GroupTopic(key.group, topic))
+            for queue in queues_of_topic(self._source, topic, self._queue_count(topic) or 0):
+                yield
+                if key in self._seen:
+                    self._seen[key] += 1
+                entry, count = self._ready(key.group, queue)
+                ready += count
+                oldest_ready = _older(oldest_ready, entry)
+                oldest = _older(oldest, entry)
+                if rows:
+                    expired, first = yield from self._in_flight(key.group, queue)
+                    rows = max(0, rows - expired)
+                    oldest = _older(oldest, first)
+            in_flight = None if in_flight is None or rows is None else in_flight + rows
+        queueing_ms = self._age_ms(oldest_ready)
+        lag_ms = None if in_flight is None else self._age_ms(oldest)
+        return PairLag(*key, is_retry, ready, in_flight, lag_ms, queueing_ms)
+
+    def _rows_in_flight(self, part: GroupTopic) -> Generator[None, None, int | None]:
+        """How many rows there are; None where they could not be written.
+
+        Of a subscription in memory they are read once, and changes counted from then on.
+        """
+        subscription = self._in_memory.get(part)
+        count = None if subscription is None else self._counts.get(subscription)
+        if count is None:
+            rows = self._progress.rows_in_flight(*part)
+            if rows is None:
+                return None
+            count = RunningCount(rows, 0 if subscription is None else subscription.in_flight_changes)
+            if subscription is not None:
+                self._counts[subscription] = count
+        while not count.step(ROWS_PER_STEP):
+            yield
+        return count.value(0 if subscription is None else subscription.in_flight_changes)
+
+    def _ready(self, group: str, queue: QueueId) -> tuple[ConsumeQueueEntry | None, int]:
+        """The first message of the queue that the group was never given, and how many there are."""
+        start = self._progress.next_offset(group, queue) or QueueOffset(0)
+        if self._source.maximum(queue) <= start:
+            return None, 0
+        bounds = self._source.bounds(queue)
+        start = max(start, bounds.minimum)
+        return self._entry(queue, start), max(0, bounds.maximum - start)
+
+    def _in_flight(self, group: str, queue: QueueId) -> Generator[None, None, tuple[int, ConsumeQueueEntry | None]]:
+        """How many rows are of messages that have expired, and the first message in flight that has not."""
+        minimum = self._source.bounds(queue).minimum
+        first = self._progress.first_in_flight(group, queue, QueueOffset(0))
+        if first is None or first >= minimum:
+            return 0, self._entry(queue, first)
+        expired = RunningCount(self._progress.rows_in_flight_below(group, queue, minimum), 0)
+        while not expired.step(ROWS_PER_STEP):
+            yield
+        return expired.value(0) or 0, self._entry(queue, self._progress.first_in_flight(group, queue, minimum))
+
+    def _entry(self, queue: QueueId, offset: QueueOffset | None) -> ConsumeQueueEntry | None:
+        found = [] if offset is None else self._source.entries(queue, offset, 1)
+        return found[0] if found else None
+
+    def _age_ms(self, entry: ConsumeQueueEntry | None) -> int | None:
+        if entry is None:
+            return 0
+        at = entry.physical_offset
+        stored_ms = self._stored_ms.get(at)
+        if stored_ms is None:
+            with suppress(OSError, KvError, BrokerError):  # who receives it hears what is wrong with it
+                stored_ms = self._source.read(entry).store_timestamp_ms
+        if stored_ms is None:
+            return None
+        self._times[at] = stored_ms
+        return max(0, self._clock.wall_ms() - stored_ms)
+
+
+def _older(one: ConsumeQueueEntry | None, other: ConsumeQueueEntry | None) -> ConsumeQueueEntry | None:
+    """What lies further back in the log is older: store times never go back."""
+    if one is None or other is None:
+        return one or other
+    return one if one.physical_offset <= other.physical_offset else other
+
+
+def _bounded(found: Sequence[PairLag], pairs_max: int, *, is_whole: bool) -> list[PairLag]:
+    """Those that are furthest behind, and all others as one, of which nothing is known that is not known of each.
+
+    `is_whole`: there are no others.
+    """
+    named = [each for each in found if OTHER not in (each.topic, each.group)]
+    kept = nlargest(pairs_max, named, key=lambda each: each.behind)
+    known = set(kept)
+    rest = [each for each in found if each not in known]
+    if not rest or not is_whole:
+        return kept
+    return [*kept, _together(GroupTopic(OTHER, OTHER), rest)]
+
+
+def _with_retries(pairs: Sequence[PairLag]) -> dict[GroupTopic, PairLag]:
+    """One for each group and topic."""
+    together: dict[GroupTopic, PairLag] = {}
+    for each in pairs:
+        key = GroupTopic(each.group, each.topic)
+        own = together.get(key)
+        if own is None:
+            together[key] = each
+        else:
+            together[key] = _together(key, [own, each])
+    return together
+
+
+def _together(key: GroupTopic, pairs: Sequence[PairLag]) -> PairLag:
+    """As one, of which nothing is known that is not known of each."""
+    ready, in_flight, lag_ms = _totals(pairs)
+    queueing_ms = _all_known(_longest, [each.queueing_ms for each in pairs])
+    return PairLag(*key, is_retry=False, ready=ready, in_flight=in_flight, lag_ms=lag_ms, queueing_ms=queueing_ms)
+
+
+def _totals(pairs: Sequence[PairLag]) -> LagTotals:
+    return LagTotals(
+        sum(each.ready for each in pairs),
+        _all_known(sum, [each.in_flight for each in pairs]),
+        _all_known(_longest, [each.lag_ms for each in pairs]),
+    )
+
+
+def _longest(ages_ms: Sequence[int]) -> int:
+    return max(ages_ms, default=0)
+
+
+def _all_known(of: Callable[[Sequence[int]], int], numbers: Sequence[int | None]) -> int | None:
+    known = [each for each in numbers if each is not None]
+    return of(known) if len(known) == len(numbers) else None

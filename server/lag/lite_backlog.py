@@ -1,0 +1,135 @@
+"""In which lite topics a group has most before it, and what is ready for each of its clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import nlargest
+from typing import Final, NamedTuple, Protocol
+
+from server.delivery.lite.lite_delivery import LiteDelivery
+from server.lag.group_progress import QueueStand
+from server.lite.wanted import WantedLiteTopics
+from server.tasks.pacing import Pace
+from store.errors import GroupNotFound, Invalid, TopicNotFound
+from store.metadata import GroupTable, TopicTable, TopicType
+from store.metadata.lite import LiteGroup, parse_light_queue_name
+from store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscriptionTable
+from store.metadata.names import is_light_queue
+from store.offsets import QueueId
+
+LOOKED_AT_MAX: Final = 10_000
+"""Lite topics of one call, some 50 µs each."""
+
+
+class Progress(Protocol):
+    def stand(self, group: str, queue: QueueId) -> QueueStand: ...
+
+    def stored_ms(self, queue: QueueId, offset: int) -> int | None: ...
+
+
+class ReadTopics(Protocol):
+    def topics_of(self, group: str, *, light_queues: bool = ...) -> Iterator[str]: ...
+
+
+class LiteTopicBacklog(NamedTuple):
+    """`oldest_ms` None: the first of them cannot be read."""
+
+    lite_topic: str
+    ready: int
+    oldest_ms: int | None
+
+
+class LiteClientDepth(NamedTuple):
+    """`ready`: lite topics that may have messages for it. `subscriptions` by name."""
+
+    client_id: str
+    ready: int
+    subscriptions: int
+    wants_all: bool
+
+
+class LiteBacklogView(NamedTuple):
+    """`is_complete`: no lite topic was left out; else `looked_at` were looked at."""
+
+    lite_topics: list[LiteTopicBacklog]
+    clients: list[LiteClientDepth]
+    looked_at: int
+    is_complete: bool
+
+
+class LiteBacklog:
+    """Lives on the event loop's thread."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        delivery: LiteDelivery,
+        *,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: ReadTopics,
+        table: LiteSubscriptionTable,
+        wanted: WantedLiteTopics,
+    ) -> None:
+        self._progress = progress
+        self._delivery = delivery
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._table = table
+        self._wanted = wanted
+
+    async def of(self, parent: str, group: str, limit: int, pace: Pace) -> LiteBacklogView:
+        """At most `limit` of each, most first. Raises TopicNotFound, GroupNotFound, Invalid, kv.KvError."""
+        self._check(parent, group)
+        seen: set[str] = set()
+        ready: list[tuple[int, str, QueueStand]] = []
+        is_complete = True
+        for lite_topic, name in self._lite_topics(parent, group):
+            await pace.pause()
+            if lite_topic in seen:
+                continue
+            if len(seen) == LOOKED_AT_MAX:
+                is_complete = False
+                break
+            seen.add(lite_topic)
+            stand = self._progress.stand(group, QueueId(name, 0))
+            if stand.ready:
+                ready.append((stand.ready, lite_topic, stand))
+        most = nlargest(limit, ready, key=lambda each: each[:2])
+        backlog = []
+        for count, lite_topic, stand in most:
+            await pace.pause()
+            oldest_ms = self._progress.stored_ms(stand.queue, stand.next_offset)
+            backlog.append(LiteTopicBacklog(lite_topic, count, oldest_ms))
+        return LiteBacklogView(backlog, await self._clients(group, limit, pace), len(seen), is_complete)
+
+    def _check(self, parent: str, group: str) -> None:
+        topic = self._topics.get(parent)
+        if topic is None:
+            raise TopicNotFound(f"topic: no topic {parent}")
+        if topic.type is not TopicType.LITE:
+            raise Invalid(f"topic: topic {parent} is of type {topic.type.value}, it has no lite topics")
+        found = self._groups.get(group)
+        if found is None:
+            raise GroupNotFound(f"group: no group {group}")
+        terms = LiteGroup.of(found)
+        if terms is None or terms.bind_topic != parent:
+            raise Invalid(f"group: group {group} reads no lite topics of topic {parent}")
+
+    def _lite_topics(self, parent: str, group: str) -> Iterator[tuple[str, str]]:
+        """Those that the group has read or wants, with the names of their light queues; some twice."""
+        for names in (self._offsets.topics_of(group), self._wanted.of(group)):
+            for name in names:
+                found = parse_light_queue_name(name) if is_light_queue(name) else None
+                if found is not None and found[0] == parent:
+                    yield found[1], name
+
+    async def _clients(self, group: str, limit: int, pace: Pace) -> list[LiteClientDepth]:
+        depths = []
+        for client in nlargest(limit, self._delivery.depths(group)):
+            await pace.pause()
+            names = self._table.of_client(group, client.client_id)
+            wants_all = ALL_OF_THEM in names
+            depths.append(LiteClientDepth(client.client_id, client.ready, len(names) - wants_all, wants_all))
+        return depths

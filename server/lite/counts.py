@@ -1,0 +1,150 @@
+"""How many lite topics each topic has, and whether it may have more (docs/limits.md).
+
+Nobody walks over a million names before a broker serves. After a start they are counted in the background, a step at a
+time; until a topic's are counted it may have more. What comes to be and goes meanwhile is kept by name until the count
+is done, so that the number is right whatever the walk has passed by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Final, Protocol
+
+from server.errors import LiteTopicsFull
+from server.lite.names import EVERYWHERE
+from server.tasks.removal_steps import PAUSE_S
+from store.consumequeue import LightQueueStep, LiteParentsStep
+from store.metadata.lite import light_queue_name, light_queue_prefix, parse_light_queue_name
+from store.offsets import PhysicalOffset
+
+BORN_KEPT: Final = 4_096
+"""Names that were told last: two first messages of one lite topic may be on their way at once."""
+
+
+class CountedQueues(Protocol):
+    """What counting asks of the message store, from another thread."""
+
+    def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = ...) -> LightQueueStep: ...
+
+    def lite_parents(self, key: bytes) -> LiteParentsStep: ...
+
+
+class LiteTopicCounts:
+    """The number of lite topics by topic. Lives on the event loop's thread; `total` is read on any."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: lite topics of one topic at most; 0: any number."""
+        self.limit = limit
+        self._counts: dict[str, int] = {}
+        self._changes: dict[str, dict[str, bool]] | None = {}
+        """Of topics that are not counted yet: what came to be (True) or went; None when all are counted."""
+        self._walk = _Walk("")
+        self._born: dict[str, None] = {}
+
+    def configure(self, limit: int) -> None:
+        self.limit = limit
+
+    @property
+    def total(self) -> int:
+        """Of all topics that are counted."""
+        return sum(self._counts.copy().values())
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether those of all topics are counted."""
+        return self._changes is None
+
+    def count_of(self, parent: str) -> int | None:
+        """How many the topic has; None when they are not counted yet."""
+        return self._counts.get(parent, 0 if self._changes is None else None)
+
+    def admit(self, parent: str) -> None:
+        """A lite topic is about to come to be. Raises LiteTopicsFull.
+
+        Those that are on their way are not counted: there may be some more than the limit.
+        """
+        count = self.count_of(parent)
+        if self.limit and count is not None and count >= self.limit:
+            raise LiteTopicsFull("lite_topics_per_topic", f"topic {parent} has {count} lite topics")
+
+    def born(self, parent: str, lite: str) -> None:
+        """The first message of a lite topic has been dispatched. Told again within a moment, it counts once."""
+        name = light_queue_name(parent, lite)
+        if name in self._born:
+            return
+        self._born[name] = None
+        if len(self._born) > BORN_KEPT:
+            del self._born[next(iter(self._born))]
+        self._change(parent, name, is_there=True)
+
+    def removed(self, names: Sequence[str]) -> None:
+        """Light queues are gone, lite topics or not."""
+        for name in names:
+            self._born.pop(name, None)
+            named = parse_light_queue_name(name)
+            if named is not None:
+                self._change(named[0], name, is_there=False)
+
+    def _change(self, parent: str, name: str, *, is_there: bool) -> None:
+        if self._changes is None or parent in self._counts:
+            self._counts[parent] = max(0, self._counts.get(parent, 0) + (1 if is_there else -1))
+            return
+        changes = self._changes.setdefault(parent, {})
+        if not is_there and name not in changes and parent == self._walk.parent and self._walk.has_passed(name):
+            self._walk.counted -= 1
+        changes[name] = is_there
+
+    # -- counting
+
+    async def count_all(self, queues: CountedQueues, executor: Executor) -> None:
+        """Count the lite topics of all topics that have some. To be done once. Raises kv.KvError."""
+        loop = asyncio.get_running_loop()
+        parents_key: bytes | None = b""
+        while parents_key is not None:
+            found = await loop.run_in_executor(executor, queues.lite_parents, parents_key)
+            for parent in dict.fromkeys(found.parents):
+                if parent not in self._counts:
+                    await self._count(parent, queues, executor)
+            parents_key = found.next_key
+        for parent, changes in (self._changes or {}).items():
+            self._counts[parent] = sum(changes.values())  # their first ones came when the walk had passed them
+        self._changes = None
+
+    async def _count(self, parent: str, queues: CountedQueues, executor: Executor) -> None:
+        assert self._changes is not None, "to be done once"
+        loop, prefix = asyncio.get_running_loop(), light_queue_prefix(parent)
+        self._walk = walk = _Walk(parent)
+        changes = self._changes.setdefault(parent, {})
+        key: bytes | None = b""
+        while key is not None:
+            step = await loop.run_in_executor(executor, queues.light_queues_ended, EVERYWHERE, key, prefix)
+            walk.count([each.queue.topic for each in step.ended], changes)
+            key = step.next_key
+            await asyncio.sleep(PAUSE_S)
+        self._counts[parent] = walk.counted + sum(changes.values())
+        del self._changes[parent]
+
+
+class _Walk:
+    """How far a topic's lite topics are counted: those that had not changed when they were passed."""
+
+    def __init__(self, parent: str) -> None:
+        self.parent = parent
+        self.counted = 0
+        self._passed = (0, "")
+
+    def has_passed(self, name: str) -> bool:
+        return _place(name) <= self._passed
+
+    def count(self, names: Sequence[str], changes: Mapping[str, bool]) -> None:
+        own = [name for name in names if (parse_light_queue_name(name) or ("",))[0] == self.parent]
+        self.counted += sum(name not in changes for name in own)
+        if names:
+            self._passed = _place(names[-1])
+
+
+def _place(name: str) -> tuple[int, str]:
+    """Where a name stands in key order among those of one topic."""
+    return len(name), name

@@ -1,0 +1,284 @@
+"""Removes lite topics whose last message is older than their topic lets them be (ADR 37).
+
+| lite topics of                           | removed when                                               |
+|------------------------------------------|------------------------------------------------------------|
+| a topic with `lite.topic.expiration`     | the last message is so old, whoever has not read it        |
+| a topic that was deleted                 | at once, as far as they had no message since               |
+| a topic that has been missing for longer | after ten minutes: a crash, or another member's deletion   |
+
+Every two minutes it looks which topics have lite topics, and goes through those of the topics with an expiration, and
+no others (rmq#10929). How far up the log everything is too old, the queues of the topic tell, since each message of a
+lite topic is in one of them, too. A lite topic whose last entry lies below is too old by what that entry says of its
+time, or by where the log began at that time when the entry is gone. No record is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple, ParamSpec, Protocol, TypeVar
+
+import structlog
+
+from kv import KvError
+from server.lite.names import of_parent
+from server.lite.removal import LightQueueRemoval
+from server.maintenance.queue_removal import RemovalCause, RemovalMetrics
+from server.tasks.removal_steps import PAUSE_S
+from store.clock import CautiousClock, Clock
+from store.consumequeue import ConsumeQueueEntry, LastEntry, LightQueueStep, LiteParentsStep
+from store.errors import BrokerError
+from store.log_begins import LogBegins
+from store.metadata import Topic
+from store.metadata.lite import light_queue_prefix, lite_topic_ttl_ms
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from store.time_search import TimeBoundary
+
+log = structlog.get_logger(__name__)
+
+MISSING_PATIENCE_S: Final = 600.0
+"""How long a topic must have been missing until its lite topics go: deletions are made and taken back by others."""
+
+RETRY_S: Final = 10.0
+
+REFUSALS: Final = (KvError, OSError, BrokerError)
+
+
+class ExpiringQueues(Protocol):
+    """What expiry asks of the message store. The first three from another thread."""
+
+    def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = ...) -> LightQueueStep: ...
+
+    def lite_parents(self, key: bytes) -> LiteParentsStep: ...
+
+    def last_times_ms(self, found: Sequence[LastEntry]) -> list[int | None]: ...
+
+    @property
+    def dispatched_up_to(self) -> PhysicalOffset: ...
+
+    def bounds(self, queue: QueueId) -> QueueBounds: ...
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]: ...
+
+    def offset_at_time(self, queue: QueueId, time_ms: int, boundary: TimeBoundary) -> QueueOffset: ...
+
+    def iterate_queues(self, topic: str | None = None) -> list[QueueId]: ...
+
+
+class KnownTopics(Protocol):
+    def get(self, name: str) -> Topic | None: ...
+
+
+class _Age(NamedTuple):
+    """What is too old: stored before `before_ms`."""
+
+    before_ms: int
+    below: PhysicalOffset
+    """No message of the topic that lies at or above is."""
+    old_below: PhysicalOffset
+    """Every message below is: for those whose entries are gone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpirySurroundings:
+    """What expiry asks of the rest of a broker.
+
+    `topics_elsewhere`: those that RocketMQ's metadata in the store names and Quarry does not know, found on any thread.
+    `log_begin`: where the log begins now.
+    """
+
+    topics: KnownTopics
+    topics_elsewhere: Callable[[], frozenset[str]]
+    begins: LogBegins
+    log_begin: Callable[[], PhysicalOffset]
+    executor: Executor
+    clock: Clock
+    metrics: RemovalMetrics
+
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+class LiteTopicExpiry:
+    """The expiry of all lite topics of one open store. Lives on the event loop's thread."""
+
+    def __init__(
+        self,
+        queues: ExpiringQueues,
+        removal: LightQueueRemoval,
+        around: ExpirySurroundings,
+        *,
+        interval_s: float | None,
+        begins_kept_ms: int,
+    ) -> None:
+        """`interval_s` None: only those of deleted topics go. `begins_kept_ms`: how far back somebody asks `begins`."""
+        self._begins_kept_ms = begins_kept_ms
+        self._queues = queues
+        self._removal = removal
+        self._around = around
+        self._interval_s = interval_s
+        self._age_clock = CautiousClock(around.clock)
+        self._deleted: dict[str, PhysicalOffset] = {}
+        self._missing_since_s: dict[str, float] = {}
+        self._has_work = asyncio.Event()
+        self._complaint = ""
+
+    def topic_deleted(self, name: str) -> None:
+        """Let the lite topics of a topic go that have no message from now on."""
+        self._deleted[name] = self._queues.dispatched_up_to
+        self._has_work.set()
+
+    async def run(self) -> None:
+        """Look and remove until cancelled. What fails is told once and tried again."""
+        clock = self._around.clock
+        interval_s = math.inf if self._interval_s is None else self._interval_s
+        due_s = clock.monotonic_s() + interval_s
+        while True:
+            await self._work_within(RETRY_S if self._deleted else due_s - clock.monotonic_s())
+            if self._deleted:
+                await self._tried(self.remove_of_deleted)
+            if clock.monotonic_s() >= due_s:
+                await self._tried(self.remove_expired)
+                due_s = clock.monotonic_s() + interval_s
+
+    async def _work_within(self, seconds: float) -> None:
+        """Wait until there is something to do, but not longer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if math.isinf(seconds) else max(0.0, seconds)):
+                await self._has_work.wait()
+        self._has_work.clear()
+
+    async def remove_expired(self) -> int:
+        """Remove the lite topics that are too old; returns how many. Raises kv.KvError, BrokerError."""
+        now_ms = self._age_clock.wall_ms()
+        self._around.begins.note(now_ms, self._around.log_begin(), since_ms=now_ms - self._begins_kept_ms)
+        removed, missing = 0, dict[str, float]()
+        for parent in await self._parents():
+            topic = self._around.topics.get(parent)
+            if topic is not None:
+                removed += await self._remove_old(topic, now_ms)
+            elif await self._is_gone(parent, missing):
+                removed += await self._remove_below(parent, self._queues.dispatched_up_to)
+        self._missing_since_s = missing
+        await self._removal.flush()
+        return removed
+
+    async def remove_of_deleted(self) -> int:
+        """Remove the lite topics of topics that were deleted; returns how many. Raises kv.KvError, BrokerError."""
+        removed = 0
+        while self._deleted:
+            name, below = next(iter(self._deleted.items()))
+            removed += await self._remove_below(name, below)
+            if self._deleted.get(name) == below:
+                del self._deleted[name]
+        await self._removal.flush()
+        return removed
+
+    # -- which
+
+    async def _parents(self) -> list[str]:
+        """The topics that have lite topics, each once."""
+        parents: dict[str, None] = {}
+        key: bytes | None = b""
+        while key is not None:
+            step = await self._elsewhere(self._queues.lite_parents, key)
+            parents.update(dict.fromkeys(step.parents))
+            key = step.next_key
+        return list(parents)
+
+    async def _is_gone(self, parent: str, missing: dict[str, float]) -> bool:
+        """Whether a topic that is not there has not been there for long."""
+        now_s = self._around.clock.monotonic_s()
+        since_s = missing[parent] = self._missing_since_s.get(parent, now_s)
+        if now_s - since_s < MISSING_PATIENCE_S:
+            return False
+        return parent not in await self._elsewhere(self._around.topics_elsewhere)
+
+    async def _age(self, topic: Topic, before_ms: int) -> _Age:
+        """A search in each queue of the topic, a fraction of a millisecond each."""
+        queues = self._queues
+        below, log_begin = queues.dispatched_up_to, self._around.log_begin()
+        has_older = False
+        numbers = {queue.number for queue in queues.iterate_queues(topic.name)}
+        for number in sorted(numbers):
+            queue = QueueId(topic.name, number)
+            first_new = queues.offset_at_time(queue, before_ms, TimeBoundary.LOWER)
+            has_older = has_older or first_new > queues.bounds(queue).minimum
+            for entry in queues.entries(queue, first_new, 1):
+                below = min(below, entry.physical_offset)
+            await asyncio.sleep(0)
+        # a message that is older and still there tells that all below the log's beginning are
+        old_below = log_begin if has_older else self._around.begins.at(before_ms)
+        return _Age(before_ms, below, old_below or PhysicalOffset(0))
+
+    def _too_old(self, parent: str, age: _Age, key: bytes) -> LightQueueStep:
+        """On another thread: some more of the lite topics whose last message is too old."""
+        step = self._queues.light_queues_ended(age.below, key, light_queue_prefix(parent))
+        found = of_parent(parent, step.ended)
+        old = [
+            each
+            for each, stored_ms in zip(found, self._queues.last_times_ms(found), strict=True)
+            if (each.last.physical_offset < age.old_below if stored_ms is None else stored_ms < age.before_ms)
+        ]
+        return step._replace(ended=old)
+
+    def _all_below(self, parent: str, below: PhysicalOffset, key: bytes) -> LightQueueStep:
+        """On another thread: some more of the lite topics that got no message since."""
+        step = self._queues.light_queues_ended(below, key, light_queue_prefix(parent))
+        return step._replace(ended=of_parent(parent, step.ended))
+
+    # -- away
+
+    async def _remove_old(self, topic: Topic, now_ms: int) -> int:
+        ttl_ms = lite_topic_ttl_ms(topic)
+        if ttl_ms is None:
+            return 0
+        age = await self._age(topic, now_ms - ttl_ms)
+        removed = looked_at = 0
+        key: bytes | None = b""
+        while key is not None:
+            step = await self._elsewhere(self._too_old, topic.name, age, key)
+            known = self._around.topics.get(topic.name)
+            if known is None or lite_topic_ttl_ms(known) != ttl_ms:
+                break  # it means something else by now
+            removed += await self._removal.remove(step.ended)
+            looked_at += step.looked_at
+            key = step.next_key
+            await asyncio.sleep(PAUSE_S)
+        if removed:
+            self._around.metrics.removed_queues(RemovalCause.LITE_EXPIRED, removed)
+            log.info("lite topics have expired", topic=topic.name, lite_topics=removed, looked_at=looked_at)
+        return removed
+
+    async def _remove_below(self, parent: str, below: PhysicalOffset) -> int:
+        removed = 0
+        key: bytes | None = b""
+        while key is not None:
+            step = await self._elsewhere(self._all_below, parent, below, key)
+            removed += await self._removal.remove(step.ended)
+            key = step.next_key
+            await asyncio.sleep(PAUSE_S)
+        if removed:
+            self._around.metrics.removed_queues(RemovalCause.LITE_WITHOUT_TOPIC, removed)
+            log.info("lite topics of a topic that is gone were removed", topic=parent, lite_topics=removed)
+        return removed
+
+    async def _elsewhere(
+        self, work: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs
+    ) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._around.executor, partial(work, *args, **kwargs))
+
+    async def _tried(self, work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await work()
+            self._complaint = ""
+        except REFUSALS as error:
+            if str(error) != self._complaint:
+                log.error("lite topics could not be removed, it is tried again", error=str(error))
+            self._complaint = str(error)

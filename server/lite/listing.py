@@ -1,0 +1,185 @@
+"""What operators see of lite topics, and how they remove one. Looked up in the database: memory does not know them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from itertools import islice
+from typing import Final, NamedTuple, ParamSpec, TypeVar
+
+import structlog
+
+from server.lite.counts import LiteTopicCounts
+from server.lite.names import EVERYWHERE, of_parent
+from server.lite.removal import LightQueueRemoval
+from server.maintenance.queue_removal import RemovalCause, RemovalMetrics
+from store.consumequeue import LastEntry
+from store.consumequeue.names import end_of_topic
+from store.errors import Busy, Forbidden, Invalid, TopicNotFound
+from store.metadata import Topic, TopicType
+from store.metadata.lite import (
+    LiteGroup,
+    is_lite_topic_name,
+    light_queue_name,
+    lite_topic_ttl_ms,
+    parse_light_queue_name,
+)
+from store.metadata.lite_subscriptions import LiteSubscriptionTable
+from store.metadata.names import INTERNAL_TOPIC_NAME_MAX, check_internal_topic_name
+from store.opening import OpenStore
+
+log = structlog.get_logger(__name__)
+
+PAGE_MAX: Final = 1_000
+BOUNDS_PER_STEP: Final = 50
+"""Looked up on the event loop's thread, some 20 µs each."""
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+class LiteTopicDetails(NamedTuple):
+    """`last_stored_ms` None: the last message has left the log. `subscribers`: clients that want it by its name."""
+
+    name: str
+    minimum: int
+    maximum: int
+    last_stored_ms: int | None
+    subscribers: int
+
+
+class LiteTopicPage(NamedTuple):
+    lite_topics: list[LiteTopicDetails]
+    has_more: bool
+
+
+class LiteTopicStatistics(NamedTuple):
+    """`lite_topics` None: they are not counted yet. `limit` None: any number. `ttl_ms` None: they stay for ever."""
+
+    lite_topics: int | None
+    limit: int | None
+    ttl_ms: int | None
+
+
+class LiteTopicListing:
+    """The lite topics of an open store. Lives on the event loop's thread."""
+
+    def __init__(
+        self,
+        store: OpenStore,
+        *,
+        counts: LiteTopicCounts,
+        removal: LightQueueRemoval,
+        executor: Executor,
+        metrics: RemovalMetrics,
+    ) -> None:
+        self._store = store
+        self._counts = counts
+        self._removal = removal
+        self._executor = executor
+        self._metrics = metrics
+        self._subscriptions = LiteSubscriptionTable(store.state_engine)
+
+    async def page(self, parent: str, *, prefix: str = "", after: str = "", limit: int) -> LiteTopicPage:
+        """The next lite topics behind a name, "" begins: shorter names first, then by name. At most `PAGE_MAX`.
+
+        Raises TopicNotFound, Forbidden while queues are in files, or Invalid for what is no (beginning of a) name.
+        """
+        self._require_listed(parent)
+        for field, text in (("prefix", prefix), ("after", after)):
+            if text and not _may_be_part_of_a_name(text):
+                raise Invalid(f"{field} has characters that names of lite topics do not have, or too many")
+        limit = min(limit, PAGE_MAX)
+        key = end_of_topic(light_queue_name(parent, after)) if after else b""
+        found, times = await self._elsewhere(self._walk, parent, light_queue_name(parent, prefix), key, limit + 1)
+        rows: list[LiteTopicDetails] = []
+        groups = self._groups_of(parent)
+        for each, stored_ms in zip(found[:limit], times, strict=False):
+            rows.append(self._details(each, stored_ms, groups))
+            if len(rows) % BOUNDS_PER_STEP == 0:
+                await asyncio.sleep(0)
+        return LiteTopicPage(rows, len(found) > limit)
+
+    async def show(self, parent: str, lite: str) -> LiteTopicDetails:
+        """Raises TopicNotFound, Forbidden, or Invalid for what can be no name."""
+        found, stored_ms = await self._find(parent, lite)
+        return self._details(found, stored_ms, self._groups_of(parent))
+
+    async def delete(self, parent: str, lite: str) -> None:
+        """Remove a lite topic durably.
+
+        Raises TopicNotFound, Forbidden, Invalid, or Busy when a message has come meanwhile; kv.KvError, BrokerError.
+        """
+        found, _ = await self._find(parent, lite)
+        if not await self._removal.remove([found]):
+            raise Busy(f"lite topic {lite} of topic {parent} has got a message meanwhile")
+        await self._removal.flush()
+        self._metrics.removed_queues(RemovalCause.LITE_DELETED, 1)
+        log.info("lite topic deleted", topic=parent, lite_topic=lite)
+
+    def statistics(self, parent: str) -> LiteTopicStatistics:
+        """Raises TopicNotFound."""
+        topic = self._parent(parent)
+        return LiteTopicStatistics(self._counts.count_of(parent), self._counts.limit or None, lite_topic_ttl_ms(topic))
+
+    # -- inside
+
+    def _parent(self, name: str) -> Topic:
+        topic = self._store.topics.get(name)
+        if topic is None:
+            check_internal_topic_name(name)
+            raise TopicNotFound(f"no topic {name}")
+        if topic.type is not TopicType.LITE:
+            raise Invalid(f"topic {name} is of type {topic.type.value}: it has no lite topics")
+        return topic
+
+    def _require_listed(self, parent: str) -> None:
+        self._parent(parent)
+        if self._store.queues.files is not None:
+            raise Forbidden("consume queues are in files, where lite topics are neither listed nor removed")
+
+    async def _find(self, parent: str, lite: str) -> tuple[LastEntry, int | None]:
+        self._require_listed(parent)
+        if not _may_be_part_of_a_name(lite):
+            raise Invalid(f"lite_topic: {lite[:60]!r} can be no lite topic's name")
+        name = light_queue_name(parent, lite)
+        # the shortest name that begins so
+        found, times = await self._elsewhere(self._walk, parent, name, b"", 1)
+        if found and found[0].queue.topic == name:
+            return found[0], times[0]
+        raise TopicNotFound(f"topic {parent} has no lite topic {lite}")
+
+    def _walk(self, parent: str, prefix: str, key: bytes, limit: int) -> tuple[list[LastEntry], list[int | None]]:
+        """On another thread: the next of them, and when the last message of each was stored."""
+        found = list(islice(self._of_parent(parent, prefix, key), limit))
+        return found, self._store.messages.last_times_ms(found)
+
+    def _of_parent(self, parent: str, prefix: str, key: bytes | None) -> Iterator[LastEntry]:
+        while key is not None:
+            step = self._store.messages.light_queues_ended(EVERYWHERE, key, prefix)
+            yield from of_parent(parent, step.ended)
+            key = step.next_key
+
+    def _groups_of(self, parent: str) -> Sequence[str]:
+        """The groups whose clients want lite topics of the topic."""
+        bound = ((name, self._store.groups.get(name)) for name in self._subscriptions.groups())
+        terms = ((name, LiteGroup.of(group)) for name, group in bound if group is not None)
+        return [name for name, lite in terms if lite is not None and lite.bind_topic == parent]
+
+    def _details(self, each: LastEntry, stored_ms: int | None, groups: Sequence[str]) -> LiteTopicDetails:
+        name = each.queue.topic
+        bounds = self._store.messages.bounds(each.queue)
+        _, lite = parse_light_queue_name(name) or ("", name)
+        subscribers = sum(len(self._subscriptions.clients_of(group, lite)) for group in groups)
+        return LiteTopicDetails(lite, bounds.minimum, bounds.maximum, stored_ms, subscribers)
+
+    async def _elsewhere(
+        self, work: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs
+    ) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args, **kwargs))
+
+
+def _may_be_part_of_a_name(text: str) -> bool:
+    return len(text) <= INTERNAL_TOPIC_NAME_MAX and is_lite_topic_name(text)

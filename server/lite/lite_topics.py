@@ -1,0 +1,109 @@
+"""The parts that lite topics live by, and when they run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from kv import KvError
+from server.lite.counts import LiteTopicCounts
+from server.lite.expiry import ExpirySurroundings, LiteTopicExpiry
+from server.lite.listing import LiteTopicListing
+from server.lite.removal import Commit, LightProgress, LightQueueRemoval
+from server.maintenance.queue_removal import RemovalMetrics
+from server.tasks.supervision import Supervisor
+from store.clock import Clock
+from store.log_begins import LogBegins
+from store.opening import OpenStore
+
+log = structlog.get_logger(__name__)
+
+COUNT_RETRY_S: Final = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LiteTopicSettings:
+    """`expiry_interval_s` None: no lite topic expires. `per_topic_max` 0: there may be any number."""
+
+    expiry_interval_s: float | None = 120.0
+    per_topic_max: int = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LiteTopicSurroundings:
+    """What lite topics ask of the rest of a broker; see `ExpirySurroundings`."""
+
+    progress: LightProgress
+    commit: Commit
+    clock: Clock
+    metrics: RemovalMetrics
+    topics_elsewhere: Callable[[], frozenset[str]]
+    begins: LogBegins
+    begins_kept_ms: int
+
+
+class LiteTopics:
+    """Lite topics of one open store, beside their delivery. Lives on the event loop's thread."""
+
+    def __init__(self, store: OpenStore, settings: LiteTopicSettings, around: LiteTopicSurroundings) -> None:
+        self._store = store
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="lite-topics")
+        self.counts = LiteTopicCounts(settings.per_topic_max)
+        self.removal = LightQueueRemoval(
+            store.messages,
+            progress=around.progress,
+            commit=around.commit,
+            clock=around.clock,
+            gone=self.counts.removed,
+        )
+        self.expiry = LiteTopicExpiry(
+            store.messages,
+            self.removal,
+            ExpirySurroundings(
+                topics=store.topics,
+                topics_elsewhere=around.topics_elsewhere,
+                begins=around.begins,
+                log_begin=lambda: store.expiry.minimum,
+                executor=self._executor,
+                clock=around.clock,
+                metrics=around.metrics,
+            ),
+            interval_s=settings.expiry_interval_s,
+            begins_kept_ms=around.begins_kept_ms,
+        )
+        self.listing = LiteTopicListing(
+            store, counts=self.counts, removal=self.removal, executor=self._executor, metrics=around.metrics
+        )
+
+    def configure(self, settings: LiteTopicSettings) -> None:
+        """Another limit from now on."""
+        self.counts.configure(settings.per_topic_max)
+
+    @contextlib.asynccontextmanager
+    async def running(self, supervisor: Supervisor) -> AsyncIterator[None]:
+        async with (
+            supervisor.running("expiry of lite topics", self.expiry.run()),
+            supervisor.running("count of lite topics", self._count()),
+        ):
+            yield
+
+    async def stop(self) -> None:
+        """Do nothing more; when it returns nothing is under way on any thread. What runs has been cancelled before."""
+        await asyncio.to_thread(self._executor.shutdown)
+
+    async def _count(self) -> None:
+        """Until cancelled, though it is done long before. Without a count there is no limit."""
+        while True:
+            try:
+                await self.counts.count_all(self._store.messages, self._executor)
+                break
+            except KvError as error:
+                log.error("lite topics could not be counted, it is tried again", error=str(error))
+                await asyncio.sleep(COUNT_RETRY_S)
+        await asyncio.Event().wait()

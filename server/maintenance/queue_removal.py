@@ -1,0 +1,248 @@
+"""Removes queues that nobody can use any more, some ten minutes after a start and every hour.
+
+| queues                      | how they come to be                                                     | removed   |
+|-----------------------------|-------------------------------------------------------------------------|-----------|
+| of topics that do not exist | a rebuild from the log, which knows of no deletion; sends on their way  | always    |
+| light ones that are empty   | one for each client that ever was (rocketmq-mqtt#287)                   | if wanted |
+
+Both are found in the database and not in memory (rmq#9454), on a thread of its own. What was found is looked at again
+on the event loop's thread in the same step that removes it: a topic that was made meanwhile, or a queue that got a
+message, stays. So do queues of topics that RocketMQ's metadata in the store names. A light queue has no topic, so it is
+never of an unknown one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Final, ParamSpec, Protocol, TypeVar
+
+import structlog
+
+from kv import EngineFull, KvError
+from server.tasks.removal_steps import PAUSE_S, RemovalSteps
+from store.clock import CautiousClock, Clock
+from store.consumequeue import LastEntry, LightQueueStep
+from store.errors import BrokerError
+from store.log_begins import LogBegins
+from store.metadata import Topic, is_system_topic
+from store.metadata.lite import TTL_MAX_MS
+from store.offsets import PhysicalOffset
+
+log = structlog.get_logger(__name__)
+
+NAMES_PER_LOOK: Final = 1_000
+NAMES_LOGGED_MAX: Final = 16
+REFUSALS: Final = (KvError, OSError, BrokerError)
+
+
+class RemovalCause(Enum):
+    """Why queues were removed; the value is its name in metrics."""
+
+    UNKNOWN_TOPIC = "unknown_topic"
+    IDLE = "idle"
+    LITE_EXPIRED = "lite_expired"
+    LITE_WITHOUT_TOPIC = "lite_without_topic"
+    LITE_DELETED = "lite_deleted"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemovalSettings:
+    """`interval_s` None: nothing is ever removed. `idle_light_queue_ms` None: no light queue is."""
+
+    interval_s: float | None = 3_600.0
+    start_delay_s: float = 600.0
+    idle_light_queue_ms: int | None = None
+
+
+class RemovableQueues(Protocol):
+    """What removal asks of the message store. The first two from another thread."""
+
+    def topics_behind(self, behind: str, limit: int) -> list[str]: ...
+
+    def light_queues_ended(self, below: PhysicalOffset, key: bytes) -> LightQueueStep: ...
+
+    def delete_topic(self, topic: str) -> int: ...
+
+
+class RemovalOfLightQueues(Protocol):
+    """How light queues go, see `server.lite.removal.LightQueueRemoval`."""
+
+    async def remove(self, found: Sequence[LastEntry]) -> int: ...
+
+    async def flush(self) -> None: ...
+
+
+class KnownTopics(Protocol):
+    def get(self, name: str) -> Topic | None: ...
+
+    def missing(self, names: Sequence[str]) -> list[str]: ...
+
+
+class Progress(Protocol):
+    """What groups have read, see `server.delivery.Delivery`."""
+
+    def delete_topics(self, topics: Iterable[str]) -> None: ...
+
+
+class Commit(Protocol):
+    """What removal asks of group commit."""
+
+    async def make_queues_durable(self) -> object: ...
+
+
+class RemovalMetrics(Protocol):
+    def removed_queues(self, cause: RemovalCause, queues: int) -> None: ...
+
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+class QueueRemoval:
+    """Removal from one open store. Lives on the event loop's thread."""
+
+    def __init__(
+        self,
+        queues: RemovableQueues,
+        light: RemovalOfLightQueues,
+        settings: RemovalSettings,
+        *,
+        topics: KnownTopics,
+        topics_elsewhere: Callable[[], Iterable[str]],
+        progress: Progress,
+        begins: LogBegins,
+        log_begin: Callable[[], PhysicalOffset],
+        commit: Commit,
+        clock: Clock,
+        metrics: RemovalMetrics,
+    ) -> None:
+        """`topics_elsewhere`: those that RocketMQ's metadata in the store names. Asked once, on another thread."""
+        self._queues = queues
+        self._light = light
+        self._settings = settings
+        self._topics = topics
+        self._topics_elsewhere = topics_elsewhere
+        self._spared: frozenset[str] | None = None
+        self._progress = progress
+        self._begins = begins
+        self._log_begin = log_begin
+        self._steps = RemovalSteps(commit.make_queues_durable, clock)
+        self._age_clock = CautiousClock(clock)
+        self._metrics = metrics
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="queue-removal")
+        self._complaint = ""
+
+    async def run(self) -> None:
+        """Look and remove until cancelled. What fails is told once and tried again."""
+        interval_s = self._settings.interval_s
+        await asyncio.sleep(self._settings.start_delay_s)
+        while interval_s is not None:
+            try:
+                await self.remove_unknown()
+                await self.remove_idle()
+                self._complaint = ""
+            except REFUSALS as error:
+                self._complain(error)
+            await asyncio.sleep(interval_s)
+        await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        """Do nothing more; when it returns nothing is under way on any thread. `run` has been cancelled before."""
+        await asyncio.to_thread(self._executor.shutdown)
+
+    async def remove_unknown(self) -> int:
+        """Remove the queues of topics that do not exist; returns how many. Raises kv.KvError, BrokerError."""
+        removed, named = 0, list[str]()
+        behind: str | None = ""
+        while behind is not None:
+            behind, missing = await self._elsewhere(self._look_for_unknown, behind)
+            queues = await self._steps.take(missing, self._remove_topics)
+            if queues:
+                named += missing[: NAMES_LOGGED_MAX - len(named)]
+            removed += queues
+        self._metrics.removed_queues(RemovalCause.UNKNOWN_TOPIC, removed)
+        await self._steps.flush()
+        if removed:
+            log.info("queues of topics that do not exist were removed", queues=removed, topics=named)
+        return removed
+
+    async def remove_idle(self) -> int:
+        """Remove light queues that were empty for long enough; returns how many. Raises kv.KvError, BrokerError."""
+        idle_ms = self._settings.idle_light_queue_ms
+        if idle_ms is None:
+            return 0
+        now_ms, log_begin = self._age_clock.wall_ms(), self._log_begin()
+        self._begins.note(now_ms, log_begin, since_ms=now_ms - max(idle_ms, TTL_MAX_MS))
+        empty_since = self._begins.at(now_ms - idle_ms)
+        if empty_since is None:
+            return 0
+        removed = looked_at = 0
+        key: bytes | None = b""
+        while key is not None:
+            step = await self._elsewhere(self._queues.light_queues_ended, min(empty_since, log_begin), key)
+            removed += await self._light.remove(step.ended)
+            looked_at += step.looked_at
+            key = step.next_key
+            await asyncio.sleep(PAUSE_S)
+        self._metrics.removed_queues(RemovalCause.IDLE, removed)
+        await self._light.flush()
+        if removed:
+            log.info("light queues that were empty for long were removed", queues=removed, looked_at=looked_at)
+        return removed
+
+    # -- inside
+
+    def _look_for_unknown(self, behind: str) -> tuple[str | None, list[str]]:
+        """On another thread: where to go on, and which of the next topics do not exist."""
+        names = self._queues.topics_behind(behind, NAMES_PER_LOOK)
+        missing = [name for name in self._topics.missing(names) if not is_system_topic(name)]
+        if missing:
+            spared = self.topics_only_elsewhere()
+            missing = [name for name in missing if name not in spared]
+        return (names[-1] if len(names) == NAMES_PER_LOOK else None), missing
+
+    def topics_only_elsewhere(self) -> frozenset[str]:
+        """RocketMQ may have run on the store since its metadata was taken over, and have made topics and messages.
+
+        For another thread.
+        """
+        if self._spared is None:
+            self._spared = frozenset(self._topics.missing(list(self._topics_elsewhere())))
+            if self._spared:
+                log.warning(
+                    "topics that RocketMQ has in this store do not exist here: create them, or their queues stay as "
+                    "they are",
+                    topics=sorted(self._spared)[:NAMES_LOGGED_MAX],
+                    topics_count=len(self._spared),
+                )
+        return self._spared
+
+    def _remove_topics(self, names: Sequence[str]) -> int:
+        """Those that still do not exist. Progress first: after a crash in between the queues are found again."""
+        unknown = [name for name in names if self._topics.get(name) is None]
+        self._progress.delete_topics(unknown)
+        removed = 0
+        for name in unknown:
+            try:
+                removed += self._queues.delete_topic(name)
+            except EngineFull:
+                raise
+            except REFUSALS as error:
+                self._complain(error)  # of this topic; the others go
+        return removed
+
+    async def _elsewhere(
+        self, work: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs
+    ) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args, **kwargs))
+
+    def _complain(self, error: Exception) -> None:
+        """Once for the same error in a row."""
+        if str(error) != self._complaint:
+            log.error("queues could not be removed, it is tried again", error=str(error))
+        self._complaint = str(error)

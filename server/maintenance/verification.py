@@ -1,0 +1,221 @@
+"""`quarry verify` of the store that this broker runs on: one at a time, on a thread, throttled.
+
+It looks at a backup point: databases as they were at one moment, and the log up to an offset, none of whose segments
+expires meanwhile. Queue files have no such copy; they only grow, and what grew lies above that offset. Only where a
+topic was deleted meanwhile they may tell of differences that are none, and the verdict says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Final, ParamSpec, Protocol, TypeVar
+
+import structlog
+
+from kv import KvError
+from store.backup import BackupPoint
+from store.clock import Clock
+from store.disk import Disk
+from store.errors import BrokerError, Busy, Invalid
+from store.offline import OfflineStore
+from store.offsets import PhysicalOffset
+from store.open_queues import OpenQueues
+from store.paths import StorePaths
+from store.progress import Progress
+from store.verify import Check, VerifyReport, verify
+from store.verify.verdicts import Verdict, Verdicts, VerdictState
+
+log = structlog.get_logger(__name__)
+
+BUSY_PERCENT: Final = 25
+RENEWAL_S: Final = 20.0
+PAUSE_MAX_S: Final = 5.0
+OF_FILES: Final = {Check.FILE_RECORDS, Check.FILE_UNITS}
+FAULTS: Final = (KvError, OSError, BrokerError)
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+class Points(Protocol):
+    """The part of `server.maintenance.backup_points` that verification needs."""
+
+    async def begin(self) -> BackupPoint: ...
+
+    def renew(self, name: str) -> None: ...
+
+    def end(self, name: str) -> None: ...
+
+
+class _CancelledError(Exception):
+    """Somebody does not want to know any more."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """The one that is under way."""
+
+    verdict: Verdict
+    busy_ratio: float
+    cancelled: Event = field(default_factory=Event)
+    progress: Progress = field(default_factory=lambda: Progress("waiting", 0, 0))
+
+
+class OnlineVerification:
+    """Lives on the event loop's thread."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        points: Points,
+        queues: OpenQueues,
+        dispatched_up_to: Callable[[], PhysicalOffset],
+        verdicts: Verdicts,
+        disk: Disk,
+        clock: Clock,
+    ) -> None:
+        self._paths = StorePaths(root.absolute())
+        self._points = points
+        self._queues = queues
+        self._dispatched_up_to = dispatched_up_to
+        self._verdicts = verdicts
+        self._disk = disk
+        self._clock = clock
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="verification")
+        self._job: _Job | None = None
+        self._wanted = asyncio.Event()
+
+    # -- on request
+
+    def begin(self, asked_by: str, busy_percent: int = 0) -> Verdict:
+        """Begin one. Raises Busy while another is under way, Invalid, kv.KvError."""
+        if self._job is not None:
+            raise Busy(f"verification {self._job.verdict.id} is under way")
+        if not 0 <= busy_percent <= 100:
+            raise Invalid("busy_percent is 1 to 100, or 0 for what is usual")
+        newest = next(iter(self._verdicts.all()), None)
+        at_ms = max(self._clock.wall_ms(), 0 if newest is None else newest.id + 1)
+        verdict = Verdict(id=at_ms, asked_by=asked_by, state=VerdictState.RUNNING)
+        self._verdicts.save(verdict)
+        self._job = _Job(verdict, (busy_percent or BUSY_PERCENT) / 100)
+        self._wanted.set()
+        return verdict
+
+    @property
+    def is_running(self) -> bool:
+        return self._job is not None
+
+    def cancel(self, verification_id: int) -> Verdict:
+        """Cancel it; it ends soon. Raises Invalid when it is not under way."""
+        if self._job is None or self._job.verdict.id != verification_id:
+            raise Invalid(f"verification {verification_id} is not under way")
+        self._job.cancelled.set()
+        return self._job.verdict
+
+    def all(self) -> list[Verdict]:
+        """Those that are kept, the newest first."""
+        running = None if self._job is None else self._job.verdict.id
+        return [
+            each.given_up(VerdictState.FAILED, None, "the broker stopped before it was through")
+            if each.state is VerdictState.RUNNING and each.id != running
+            else each
+            for each in self._verdicts.all()
+        ]
+
+    def get(self, verification_id: int | None) -> Verdict:
+        """One of them, or the newest. Raises Invalid when there is none."""
+        for each in self.all():
+            if verification_id in {None, each.id}:
+                return each
+        raise Invalid("there is no verification" + ("" if verification_id is None else f" {verification_id}"))
+
+    def progress_of(self, verdict: Verdict) -> Progress | None:
+        """None unless it is under way."""
+        return self._job.progress if self._job is not None and self._job.verdict.id == verdict.id else None
+
+    # -- the task
+
+    async def run(self) -> None:
+        """Do what was begun, until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            job = self._job
+            if job is None:
+                continue
+            try:
+                verdict = await self._verified(job)
+                await self._elsewhere(self._verdicts.save, verdict)
+                log.info("store verified", id=verdict.id, outcome=verdict.state.value, remark=verdict.remark)
+            except FAULTS as error:
+                log.error("the verdict of a verification could not be kept", error=str(error))
+            finally:
+                job.cancelled.set()  # where this task was cancelled, the thread is still at it
+                self._job = None
+
+    async def stop(self) -> None:
+        """When it returns nothing is under way on the thread. `run` has been cancelled before."""
+        await asyncio.to_thread(self._executor.shutdown)
+
+    async def _verified(self, job: _Job) -> Verdict:
+        try:
+            point = await self._points.begin()
+        except FAULTS as error:
+            return job.verdict.given_up(VerdictState.FAILED, self._clock.wall_ms(), str(error))
+        renewing = asyncio.get_running_loop().create_task(self._renew(point.name))
+        try:
+            removals = self._queues.removals
+            limit = PhysicalOffset(min(point.log_end, self._dispatched_up_to()))
+            report = await self._elsewhere(self._verify, job, point, limit)
+            return job.verdict.ended(report, self._clock.wall_ms(), self._remark(report, removals))
+        except _CancelledError:
+            return job.verdict.given_up(VerdictState.CANCELLED, self._clock.wall_ms())
+        except FAULTS as error:
+            return job.verdict.given_up(VerdictState.FAILED, self._clock.wall_ms(), str(error))
+        finally:
+            renewing.cancel()
+            with suppress(Invalid):
+                self._points.end(point.name)
+
+    async def _renew(self, name: str) -> None:
+        while True:
+            await asyncio.sleep(RENEWAL_S)
+            self._points.renew(name)
+
+    def _remark(self, report: VerifyReport, removals: int) -> str | None:
+        of_files = any(count.differences for check, count in report.counts.items() if check in OF_FILES)
+        if of_files and removals != self._queues.removals:
+            return "queues were removed while their files were read: verify again"
+        return None
+
+    # -- on the thread
+
+    def _verify(self, job: _Job, point: BackupPoint, limit: PhysicalOffset) -> VerifyReport:
+        folder = self._paths.backup_points / point.name
+        worked_from_s = self._clock.monotonic_s()
+
+        def report(progress: Progress) -> None:
+            nonlocal worked_from_s
+            job.progress = progress
+            worked_s = self._clock.monotonic_s() - worked_from_s
+            job.cancelled.wait(min(PAUSE_MAX_S, worked_s * (1 / job.busy_ratio - 1)))
+            if job.cancelled.is_set():
+                raise _CancelledError
+            worked_from_s = self._clock.monotonic_s()
+
+        rocksdb_folder = self._queues.rocks_directory.name
+        with OfflineStore.at_point(self._disk, self._paths.root, folder, rocksdb_folder, limit) as store:
+            return verify(store, report)
+
+    def _elsewhere(
+        self, work: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs
+    ) -> Awaitable[_Result]:
+        return asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args, **kwargs))

@@ -1,0 +1,1 @@
+"""What a broker shows of itself to monitoring: metrics, traces and logs."""

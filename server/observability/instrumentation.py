@@ -1,0 +1,94 @@
+"""What is counted and timed for metrics while a broker serves, and what is found out in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from server.counters.stages import ReceiveStages, SendStages
+from server.counters.traffic import Traffic
+from server.delivery import Delivery
+from server.held import DelayedDelivery
+from server.lag.consumer_lag import ConsumerLag, GroupTopic
+from server.observability.name_counts import NameCounts
+from server.observability.samples import Sampling, Steps
+from server.observability.waiting_figures import WaitingFigures
+from server.settings.sections import MetricsSection
+from store.clock import Clock
+from store.opening import OpenStore
+
+
+class Observing:
+    """Where calls are counted. Lives on the event loop's thread; figures are read on any."""
+
+    def __init__(self, settings: MetricsSection) -> None:
+        self.traffic: Final = Traffic(topics_max=settings.top_topics, groups_max=settings.top_groups)
+        self.send_stages: Final = SendStages()
+        self.receive_stages: Final = ReceiveStages()
+
+
+class Background:
+    """The figures that cost something, each made in rounds."""
+
+    def __init__(
+        self,
+        review: Steps,
+        *,
+        lag: ConsumerLag,
+        waiting: WaitingFigures,
+        names: NameCounts,
+        settings: MetricsSection,
+        clock: Clock,
+    ) -> None:
+        self.lag: Final = lag
+        self.waiting: Final = waiting
+        self.names: Final = names
+        self.sampling: Final = Sampling(
+            (review, waiting.steps, lag.steps, names.steps), interval_s=settings.lag_interval_ms / 1000, clock=clock
+        )
+
+    def stop(self) -> None:
+        """Let go of the store: it is about to close. The rounds have been ended before."""
+        self.lag.stop()
+        self.waiting.stop()
+        self.names.stop()
+
+
+def make_background(
+    store: OpenStore,
+    settings: MetricsSection,
+    *,
+    delivery: Delivery,
+    delays: DelayedDelivery,
+    traffic: Traffic,
+    clock: Clock,
+    topic_exists: Callable[[str], bool],
+    group_exists: Callable[[str], bool],
+) -> Background:
+    def queue_count(name: str) -> int | None:
+        topic = store.topics.get(name)
+        return None if topic is None else topic.queue_count
+
+    def read_at_start() -> Iterator[GroupTopic | None]:
+        for group in store.groups.list():
+            yield None
+            for topic in store.offsets.topics_of(group.name, light_queues=False):
+                yield GroupTopic(group.name, topic)
+
+    lag = ConsumerLag(
+        delivery,
+        store.messages,
+        pairs_max=settings.top_groups,
+        clock=clock,
+        queue_count=queue_count,
+        reads=store.offsets.reads,
+        stored=read_at_start,
+    )
+    waiting = WaitingFigures(store.messages, delays, lambda: store.expiry.minimum, clock)
+
+    def review() -> Iterator[None]:
+        traffic.review(topic_exists, group_exists)
+        yield
+
+    names = NameCounts(store.topics, store.groups)
+    return Background(review, lag=lag, waiting=waiting, names=names, settings=settings, clock=clock)

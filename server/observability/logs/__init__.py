@@ -1,0 +1,85 @@
+"""Log lines: key=value on a terminal, JSON elsewhere (a container's log collector).
+
+Everything that this process has to say goes this way, also what libraries say: one line per event, values that came
+from outside made harmless, the same event not more often than an operator can read. `docs/log-events.md` has them all.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import suppress
+from typing import Literal
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from server.observability.logs.cleaning import clean
+from server.observability.logs.levels import of_shown_level, set_log_level
+from server.observability.logs.repeats import Repeats
+from server.observability.logs.standard import take_over_standard_logging
+from store.clock import Clock, SystemClock
+
+__all__ = ["Repeats", "configure_logs", "set_log_level"]
+
+
+class _Output(structlog.PrintLogger):
+    """Where lines go. Its reader may be gone, or its disk full: a stop, of all things, must not fail for that."""
+
+    def msg(self, message: str) -> None:
+        with suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warning = error = critical = exception = msg
+
+
+def configure_logs(
+    log_format: Literal["auto", "json", "console"],
+    level: str,
+    repeats_per_minute: int = 0,
+    *,
+    clock: Clock | None = None,
+) -> Repeats:
+    """Send all log events of this process to standard error. Returns what holds repeated ones back.
+
+    More than `repeats_per_minute` lines of one event are held back; 0: none ever is.
+    """
+    as_json = log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
+    rendering: list[Processor] = [structlog.processors.format_exc_info, clean]
+    if as_json:
+        rendering += [_in_reading_order, structlog.processors.JSONRenderer()]
+    else:
+        rendering.append(
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        )
+    output = _Output(sys.stderr)
+
+    def write(event: EventDict) -> None:
+        rendered: object = event
+        for processor in rendering:
+            rendered = processor(output, str(event["level"]), rendered)  # type: ignore[arg-type]
+        output.msg(str(rendered))
+
+    repeats = Repeats(repeats_per_minute, clock or SystemClock(), write)
+    structlog.configure(
+        processors=[
+            of_shown_level,
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            repeats,
+            *rendering,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
+        logger_factory=lambda *_: output,
+        cache_logger_on_first_use=True,
+    )
+    take_over_standard_logging()
+    set_log_level(level)
+    return repeats
+
+
+def _in_reading_order(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """When, how bad, what; then the rest."""
+    first = ("timestamp", "level", "event")
+    return {key: event[key] for key in (*first, *(key for key in event if key not in first)) if key in event}

@@ -1,0 +1,1 @@
+"""The metrics of a broker as Prometheus instruments, by subject."""

@@ -1,0 +1,394 @@
+"""The broker's instruments, over an injected registry.
+
+No label names a queue or a client, and topics and groups have labels in bounded numbers
+(`server.counters.top_counts`): what is exported must not grow with the number of queues.
+`docs/metrics.md` lists them all and is tested against this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from threading import Lock
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from server.counters.tally import Tally
+from server.front import FrontFigures
+from server.maintenance.queue_removal import RemovalCause
+from server.observability.metrics.certificates import CertificateFigures, certificate_figures
+from server.observability.metrics.held import HeldMetrics
+from server.observability.metrics.jobs import JobCounters
+from server.observability.metrics.key_index import KeyIndexMetrics, index_figures
+from server.observability.metrics.migration import MigrationSource, migration_figures
+from server.observability.metrics.queue_cleanup import CleaningFigures, QueueCleaningMetrics, cleaning_figures
+from server.observability.metrics.rocksdb import EngineFigures, engine_figures
+from server.process.health import HealthState
+from store.expiry import Cause
+from store.index import KeyIndexes
+
+SEND_BUCKETS_S: Final = [0.000_25 * 2**step for step in range(15)]
+"""250 µs … 4 s: from an asynchronous send on an idle broker to beyond every client's patience of 3 s."""
+
+FLUSH_BUCKETS_S: Final = [0.000_1 * 2**step for step in range(17)]
+"""100 µs … 6.5 s: from a disk with a protected cache to a dying one."""
+
+REMOVAL_BUCKETS_S: Final = [0.01 * 2**step for step in range(14)]
+"""10 ms … 82 s: a file of 1 GiB takes about a second."""
+
+ROUND_BUCKETS: Final = [2**step for step in range(13)]
+"""1 … 4096 messages: from one lone client to more than one loop pass was ever seen to take in."""
+
+
+class DeliveryFigures(Protocol):
+    """What delivery counts by itself."""
+
+    @property
+    def waiting_polls(self) -> int: ...
+
+    @property
+    def inflight_count(self) -> int: ...
+
+    @property
+    def subscription_count(self) -> int: ...
+
+    @property
+    def redeliveries(self) -> int: ...
+
+
+class ExpiryFigures(Protocol):
+    """What the log's expiry counts by itself."""
+
+    @property
+    def segment_count(self) -> int: ...
+
+    @property
+    def segment_size(self) -> int: ...
+
+    @property
+    def going_bytes(self) -> int: ...
+
+
+class LiteTopicFigures(Protocol):
+    """What is counted of lite topics."""
+
+    @property
+    def total(self) -> int: ...
+
+
+class ServerMetrics:
+    """Everything that is counted while a broker serves."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._watched: list[_Watched] = []
+        self._sends = Counter("quarry_sends", "Send requests by how they ended", ["outcome"], registry=registry)
+        self._stored = self._sends.labels(outcome="stored")
+        self._failed = self._sends.labels(outcome="failed")
+        self._messages_stored = Counter("quarry_messages_stored", "Messages stored and acknowledged", registry=registry)
+        self.send_duration: Final = Tally(SEND_BUCKETS_S)
+        """Of send requests, from a valid one to its answer."""
+        registry.register(_Watched(lambda: _send_figures(self.send_duration)))
+        receives = Counter("quarry_receives", "Receive requests by what they brought", ["outcome"], registry=registry)
+        self._receives_with_messages = receives.labels(outcome="messages")
+        self._receives_empty = receives.labels(outcome="empty")
+        self._messages_delivered = Counter(
+            "quarry_messages_delivered", "Messages handed out, again or for the first time", registry=registry
+        )
+        self._messages_acknowledged = Counter(
+            "quarry_messages_acknowledged", "Messages that consumers acknowledged", registry=registry
+        )
+        self._flush_duration = Histogram(
+            "quarry_flush_duration_seconds",
+            "fdatasync of the commit log; with durability sync every send waits for one",
+            buckets=FLUSH_BUCKETS_S,
+            registry=registry,
+        )
+        self._flush_sends = Histogram(
+            "quarry_flush_sends",
+            "Sends that one fdatasync of the commit log made durable",
+            buckets=ROUND_BUCKETS,
+            registry=registry,
+        )
+        self._expired_by_cause = _expired_counters(registry)
+        self._expired_unread = Counter(
+            "quarry_expired_unread_messages",
+            "Messages that expired before a group had read them, counted for each group",
+            registry=registry,
+        )
+        self._removal_duration = Histogram(
+            "quarry_segment_removal_seconds",
+            "Removal of one expired commit log file, pauses included",
+            buckets=REMOVAL_BUCKETS_S,
+            registry=registry,
+        )
+        self._removed_by_cause = _removal_counters(registry)
+        self.cleaning: Final = QueueCleaningMetrics(registry)
+        self.held: Final = HeldMetrics(registry)
+        self.index: Final = KeyIndexMetrics(registry)
+        self.jobs: Final = JobCounters(registry)
+        self._damage_met, self._passed_over = _damage_counters(registry)
+        self._round_messages = Histogram(
+            "quarry_round_messages",
+            "Messages appended together in one pass of the event loop",
+            buckets=ROUND_BUCKETS,
+            registry=registry,
+        )
+
+    def sent(self, messages: int, seconds: float) -> None:
+        """A send request was answered; 0 messages when it failed."""
+        (self._stored if messages else self._failed).inc()
+        self._messages_stored.inc(messages)
+        self.send_duration.add(seconds)
+
+    def sent_together(self, sends: int, messages: int, seconds: float) -> None:
+        """So many send requests, with so many messages, were answered together."""
+        self._stored.inc(sends)
+        self._messages_stored.inc(messages)
+        self.send_duration.add(seconds, sends)
+
+    def received(self, messages: int) -> None:
+        """A receive request was answered."""
+        (self._receives_with_messages if messages else self._receives_empty).inc()
+        self._messages_delivered.inc(messages)
+
+    def acknowledged(self, messages: int) -> None:
+        self._messages_acknowledged.inc(messages)
+
+    def observe_flush(self, seconds: float, sends: int) -> None:
+        """A flush of the log has ended; `sends` came in since the one before had begun."""
+        self._flush_duration.observe(seconds)
+        self._flush_sends.observe(sends)
+
+    def observe_round(self, messages: int) -> None:
+        self._round_messages.observe(messages)
+
+    def expired(self, cause: Cause, segments: int) -> None:
+        self._expired_by_cause[cause].inc(segments)
+
+    def expired_unread(self, messages: int) -> None:
+        self._expired_unread.inc(messages)
+
+    def removed_segment(self, seconds: float) -> None:
+        self._removal_duration.observe(seconds)
+
+    def removed_queues(self, cause: RemovalCause, queues: int) -> None:
+        self._removed_by_cause[cause].inc(queues)
+
+    def damage_met(self) -> None:
+        self._damage_met.inc()
+
+    def passed_over(self) -> None:
+        self._passed_over.inc()
+
+    def watch_delivery(self, delivery: DeliveryFigures) -> None:
+        self._watch(lambda: _delivery_figures(delivery))
+
+    def watch_clients(self, clients: Sized) -> None:
+        self._watch(lambda: iter([_gauge("quarry_clients", "Clients that sent their settings", len(clients))]))
+
+    def watch_lite_topics(self, counts: LiteTopicFigures) -> None:
+        meaning = "Lite topics of all topics, as far as they are counted"
+        self._watch(lambda: iter([_gauge("quarry_lite_topics", meaning, counts.total)]))
+
+    def watch_engines(self, queues: EngineFigures, state: EngineFigures, held: EngineFigures | None = None) -> None:
+        """`queues` have no figures while a store keeps its consume queues in files alone."""
+        engines = {"queues": queues, "state": state, **({} if held is None else {"held": held})}
+        self._watch(lambda: engine_figures(engines))
+
+    def watch_migration(self, migration: MigrationSource) -> None:
+        self._watch(lambda: migration_figures(migration))
+
+    def watch_expiry(self, expiry: ExpiryFigures, used_ratios: Callable[[], Mapping[str, float]]) -> None:
+        """`used_ratios` are those of the file systems of `log` and `queues`, as they were seen last."""
+        self._watch(lambda: _expiry_figures(expiry, used_ratios()))
+
+    def watch_cleaning(self, cleaning: CleaningFigures) -> None:
+        self._watch(lambda: cleaning_figures(cleaning))
+
+    def watch_indexes(self, indexes: KeyIndexes) -> None:
+        self._watch(lambda: index_figures(indexes))
+
+    def watch(self, read: Callable[[], Iterator[Metric]]) -> None:
+        """Export figures that something else keeps; `read` is called on any thread until `stop_watching`."""
+        self._watch(read)
+
+    def watch_front(self, figures: FrontFigures) -> None:
+        self._watch(lambda: _front_figures(figures))
+
+    def watch_limits(self, limits_met: Mapping[str, int], front: FrontFigures | None) -> None:
+        """What is counted at the edge, and by the front if it counts."""
+        sources = [limits_met] if front is None else [limits_met, front.limits_met]
+        self._watch(lambda: _limit_figures(sources))
+
+    def stop_watching(self) -> None:
+        """Let go of what is watched; when it returns no reading is under way. To be called before it is closed."""
+        for watched in self._watched:
+            watched.close()
+
+    def _watch(self, read: Callable[[], Iterator[Metric]]) -> None:
+        watched = _Watched(read)
+        self._watched.append(watched)
+        self._registry.register(watched)
+
+
+def watch_health(registry: CollectorRegistry, health: HealthState) -> None:
+    """Figures that are there before anything else of the broker is."""
+    watch(registry, lambda: _health_figures(health))
+
+
+def watch(registry: CollectorRegistry, read: Callable[[], Iterator[Metric]]) -> None:
+    """Export figures for as long as the process lives."""
+    registry.register(_Watched(read))
+
+
+def watch_certificates(registry: CollectorRegistry, certificates: CertificateFigures) -> None:
+    """Beside the health: the HTTP port shows a certificate before a broker is there."""
+    registry.register(_Watched(lambda: certificate_figures(certificates)))
+
+
+class _Watched(Collector):
+    """Figures that something else keeps; read when somebody asks, on the thread of the HTTP port."""
+
+    def __init__(self, read: Callable[[], Iterator[Metric]]) -> None:
+        self._read: Callable[[], Iterator[Metric]] | None = read  # guarded by _lock
+        self._lock = Lock()
+
+    def collect(self) -> Iterator[Metric]:
+        with self._lock:
+            return iter([] if self._read is None else list(self._read()))
+
+    def close(self) -> None:
+        with self._lock:
+            self._read = None
+
+    def describe(self) -> list[Metric]:
+        """Nothing: otherwise registration would collect, from things that are not complete yet."""
+        return []
+
+
+def _expired_counters(registry: CollectorRegistry) -> dict[Cause, Counter]:
+    expired = Counter(
+        "quarry_expired_segments", "Commit log files that expired, by cause", ["cause"], registry=registry
+    )
+    return {cause: expired.labels(cause=cause.value) for cause in Cause}
+
+
+def _removal_counters(registry: CollectorRegistry) -> dict[RemovalCause, Counter]:
+    removed = Counter(
+        "quarry_queues_removed",
+        "Consume queues that were removed because nobody can use them",
+        ["cause"],
+        registry=registry,
+    )
+    return {cause: removed.labels(cause=cause.value) for cause in RemovalCause}
+
+
+def _damage_counters(registry: CollectorRegistry) -> tuple[Counter, Counter]:
+    """What was refused because it is damaged, and what was passed over because somebody gave it up."""
+    return (
+        Counter("quarry_damage_met", "Reads that met a damaged record or table and were refused", registry=registry),
+        Counter(
+            "quarry_messages_passed_over",
+            "Damaged messages that were given up and replaced, each time that a group passed over one",
+            registry=registry,
+        ),
+    )
+
+
+def _send_figures(duration: Tally) -> Iterator[Metric]:
+    yield HistogramMetricFamily(
+        "quarry_send_duration_seconds",
+        "From a valid send request to its answer",
+        buckets=list(duration.buckets()),
+        sum_value=duration.total,
+    )
+
+
+def _delivery_figures(delivery: DeliveryFigures) -> Iterator[Metric]:
+    yield _gauge("quarry_waiting_polls", "Receive requests that wait for messages", delivery.waiting_polls)
+    yield _gauge("quarry_inflight_messages", "Messages handed out and not acknowledged yet", delivery.inflight_count)
+    yield _gauge(
+        "quarry_subscriptions", "Pairs of group and topic that are kept in memory", delivery.subscription_count
+    )
+    yield CounterMetricFamily(
+        "quarry_redeliveries", "Deliveries after the first one of a message", value=delivery.redeliveries
+    )
+
+
+def _limit_figures(sources: Sequence[Mapping[str, int]]) -> Iterator[Metric]:
+    family = CounterMetricFamily(
+        "quarry_limits_met",
+        "Requests and connections that were refused, or gave way, because of a limit",
+        labels=["limit"],
+    )
+    for source in sources:
+        for limit, count in list(source.items()):
+            family.add_metric([limit], count)
+    yield family
+
+
+def _expiry_figures(expiry: ExpiryFigures, used_ratios: Mapping[str, float]) -> Iterator[Metric]:
+    yield _gauge("quarry_log_segments", "Files of the commit log", expiry.segment_count)
+    yield _gauge(
+        "quarry_log_bytes", "Room that the files of the commit log take", expiry.segment_count * expiry.segment_size
+    )
+    yield _gauge(
+        "quarry_expired_bytes", "Room that expired commit log files still take, read or about to go", expiry.going_bytes
+    )
+    used = GaugeMetricFamily("quarry_disk_used_ratio", "How full the file system is, from 0 to 1", labels=["holds"])
+    for holds, ratio in used_ratios.items():
+        used.add_metric([holds], ratio)
+    yield used
+
+
+def _front_figures(figures: FrontFigures) -> Iterator[Metric]:
+    for name, meaning, value in (
+        ("connections", "Connections of messaging clients since the start", figures.connections),
+        ("connections_refused", "Connections for which there was no room", figures.connections_refused),
+        ("calls", "Calls of messaging clients since the start", figures.calls),
+        ("received_bytes", "Bytes that messaging clients sent", figures.bytes_received),
+        ("sent_bytes", "Bytes that were sent to messaging clients", figures.bytes_sent),
+    ):
+        yield CounterMetricFamily(f"quarry_front_{name}", meaning, value=value)
+    yield _gauge("quarry_front_connections_open", "Connections that are open", figures.connections_open)
+    yield _gauge("quarry_front_calls_open", "Calls that are open", figures.calls_open)
+    for name, meaning, counts in (
+        ("connections_ended", "Connections that the front ended, by HTTP/2 error code", figures.connections_ended),
+        ("resets_received", "Calls that clients cancelled, by HTTP/2 error code", figures.resets_received),
+        ("resets_sent", "Calls that the front cut short, by HTTP/2 error code", figures.resets_sent),
+    ):
+        family = CounterMetricFamily(f"quarry_front_{name}", meaning, labels=["code"])
+        for code, count in list(counts.items()):
+            family.add_metric([code], count)
+        yield family
+    failed = CounterMetricFamily(
+        "quarry_front_calls_failed", "Calls that ended otherwise than with OK, by gRPC status", labels=["status"]
+    )
+    for status, count in list(figures.calls_failed.items()):
+        failed.add_metric([status.name], count)
+    yield failed
+    for name, meaning, tally in (
+        ("pass_seconds", "Time from the first event of a loop pass to its last write", figures.pass_seconds),
+        ("pass_calls", "Calls that came in during one loop pass", figures.pass_calls),
+    ):
+        yield HistogramMetricFamily(
+            f"quarry_front_{name}", meaning, buckets=list(tally.buckets()), sum_value=tally.total
+        )
+
+
+def _health_figures(health: HealthState) -> Iterator[Metric]:
+    now = health.look()
+    yield _gauge("quarry_ready", "1 when clients are served", int(now.is_ready))
+    yield _gauge("quarry_recovery_progress_ratio", "How far recovery is, from 0 to 1", now.percent / 100)
+    yield _gauge(
+        "quarry_loop_silence_seconds",
+        "Time since the event loop last turned; it does twice a second",
+        now.loop_silence_s,
+    )
+
+
+def _gauge(name: str, meaning: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, meaning, value=value)

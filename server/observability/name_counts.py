@@ -1,0 +1,44 @@
+"""How many topics and groups there are: counted once, in the background, and kept right from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from server.counters.running_count import RunningCount
+from store.metadata import GroupTable, TopicTable
+
+ROWS_PER_STEP: Final = 500
+
+
+class NameCounts:
+    """Without the broker's own. Lives on the event loop's thread. None: not counted yet."""
+
+    def __init__(self, topics: TopicTable, groups: GroupTable) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._counts: tuple[RunningCount, RunningCount] | None = None
+
+    def steps(self) -> Iterator[None]:
+        """Counts, the first time that it is called."""
+        if self._counts is None:
+            topic_changes, group_changes = self._topics.changes, self._groups.changes
+            self._counts = (
+                RunningCount(self._topics.counted(), topic_changes),
+                RunningCount(self._groups.counted(), group_changes),
+            )
+        for count in self._counts:
+            while not count.step(ROWS_PER_STEP):
+                yield
+
+    def stop(self) -> None:
+        """Let go of the store: it is about to close."""
+        self._counts = None
+
+    @property
+    def topics(self) -> int | None:
+        return None if self._counts is None else self._counts[0].value(self._topics.changes)
+
+    @property
+    def groups(self) -> int | None:
+        return None if self._counts is None else self._counts[1].value(self._groups.changes)

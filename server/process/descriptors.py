@@ -1,0 +1,138 @@
+"""File descriptors: what the store needs comes first, connections get what is left.
+
+A database that finds no descriptor for a file to write refuses all writes until the broker is started again. So there
+are never so many connections that it could come to that, whoever opens them; and when something else takes the
+descriptors, sends are refused before the last ones are gone, until there are some again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import structlog
+
+from kv import descriptor_limit, descriptor_share
+from kv.rocks import FILES_BESIDE_TABLES, OPEN_TABLES_MAX
+from server.front.contract import FrontLimits
+from server.process.system import open_files_if_many
+from store.consumequeue.file_store import OPEN_FILES_MAX
+from store.errors import Invalid
+
+DATABASES: Final = 3
+"""The state, the consume queues, and what is held."""
+OTHER_FILES: Final = 96
+"""Of the store and the broker: key index, checkpoint, backups, copies, other members, exporters, libraries."""
+WEB_CONNECTIONS: Final = 128
+"""Of the HTTP port and the console, which have bounds of their own, and of what the console calls."""
+ADMIN_CONNECTIONS_MAX: Final = 1_024
+GREETING_MAX: Final = 1_024
+RESERVE_MAX: Final = 2_048
+CONNECTIONS_MIN: Final = 16
+
+WATCH_INTERVAL_S: Final = 1.0
+CAUSE: Final = "descriptors"
+
+log = structlog.get_logger(__name__)
+
+
+class DescriptorPlan(NamedTuple):
+    """Who may have how many of the descriptors of a process."""
+
+    limit: int
+    store: int
+    admin_connections: int
+    greeting: int
+    """Connections that wait for their TLS handshake, or were accepted a moment ago."""
+    reserve: int
+    connections: int
+    """Of messaging clients, at most."""
+
+    @classmethod
+    def of(cls, limit: int, mapped_segments_max: int) -> DescriptorPlan:
+        """Raises Invalid when a process that may have so many files open cannot be a broker."""
+        plan = cls._of(limit, mapped_segments_max)
+        if plan.connections < CONNECTIONS_MIN:
+            needed = limit
+            while cls._of(needed, mapped_segments_max).connections < CONNECTIONS_MIN:
+                needed += 1
+            raise Invalid(
+                f"this process may have {limit} files open, and a broker needs {needed} at least: raise the hard limit "
+                "(ulimit -Hn, LimitNOFILE= in the unit of systemd)"
+            )
+        return plan
+
+    @classmethod
+    def _of(cls, limit: int, mapped_segments_max: int) -> DescriptorPlan:
+        databases = DATABASES * (descriptor_share(OPEN_TABLES_MAX, limit) + FILES_BESIDE_TABLES)
+        store = databases + descriptor_share(OPEN_FILES_MAX, limit) + mapped_segments_max + OTHER_FILES
+        admin, greeting = descriptor_share(ADMIN_CONNECTIONS_MAX, limit), descriptor_share(GREETING_MAX, limit)
+        reserve = descriptor_share(RESERVE_MAX, limit)
+        connections = limit - store - admin - greeting - reserve - WEB_CONNECTIONS
+        return cls(limit, store, admin, greeting, reserve, connections)
+
+
+def plan_here(mapped_segments_max: int) -> DescriptorPlan:
+    """For this process, as its limit is now. Raises Invalid."""
+    return DescriptorPlan.of(descriptor_limit(), mapped_segments_max)
+
+
+def front_limits(limits: FrontLimits, mapped_segments_max: int) -> FrontLimits:
+    """The limits that are set for messaging clients, with no more connections than there are descriptors for.
+
+    What one address may have shrinks with what all may: else it would be all.
+    """
+    plan = plan_here(mapped_segments_max)
+    connections = min(limits.max_connections, plan.connections)
+    per_address = max(1, limits.max_connections_per_address * connections // limits.max_connections)
+    return replace(
+        limits, max_connections=connections, max_connections_per_address=per_address, max_greeting=plan.greeting
+    )
+
+
+class DescriptorWatch:
+    """Looks every second how many descriptors are left."""
+
+    def __init__(
+        self, plan: DescriptorPlan, wanted: Callable[[], int], refuse_sends: Callable[[str, str], None]
+    ) -> None:
+        """`wanted`: how many connections the settings allow. `refuse_sends` hears a reason, empty for none, and whose
+        reason it is.
+        """
+        self._plan = plan
+        self._wanted = wanted
+        self._refuse_sends = refuse_sends
+        self._is_short = False
+
+    @property
+    def concern(self) -> str:
+        """Empty where the settings can be had."""
+        wanted, plan = self._wanted(), self._plan
+        if wanted <= plan.connections:
+            return ""
+        return (
+            f"limits.connections is {wanted}, and {plan.connections} are taken: the process may have {plan.limit} "
+            "files open"
+        )
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        if self.concern:
+            log.warning("fewer connections than the settings allow", reason=self.concern)
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            self.look(await asyncio.to_thread(open_files_if_many, self._plan.limit - self._plan.reserve))
+
+    def look(self, used: int) -> None:
+        """So many are in use. Half of the reserve has to be left, and three quarters of it once that was not so."""
+        left = self._plan.limit - used
+        if left < self._plan.reserve // 2:
+            self._is_short = True
+        elif left >= self._plan.reserve * 3 // 4:
+            if self._is_short:
+                self._refuse_sends("", CAUSE)
+            self._is_short = False
+        if self._is_short:
+            self._refuse_sends(f"{left} of {self._plan.limit} file descriptors are left", CAUSE)

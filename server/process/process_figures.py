@@ -1,0 +1,83 @@
+"""What one process is like, whatever it serves: how late its event loop turns, and how long Python stops it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from server.counters.tally import Tally
+from store.clock import Clock
+from store.progress import Progress
+
+LATE_BOUNDS_S: Final = tuple(0.001 * 2**step for step in range(13))
+"""1 ms … 4 s."""
+
+PAUSE_BOUNDS_S: Final = tuple(0.000_1 * 4**step for step in range(9))
+"""100 µs … 6.5 s."""
+
+
+class ProcessFigures:
+    """Counted where it happens, read on any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.loop_late: Final = Tally(LATE_BOUNDS_S)
+        self.pauses: Final = Tally(PAUSE_BOUNDS_S)
+        self._pause_began_s = 0.0
+        self._latest_s: float | None = None
+
+    def late(self, seconds: float) -> None:
+        """The event loop was so late for something."""
+        self.loop_late.add(seconds)
+        self._latest_s = max(seconds, self._latest_s or 0.0)
+
+    def take_latest_s(self) -> float | None:
+        """How late the loop was at worst since this was asked last; None: nobody has looked meanwhile."""
+        latest_s, self._latest_s = self._latest_s, None
+        return latest_s
+
+    @contextmanager
+    def watching_garbage(self) -> Iterator[None]:
+        """Time each search for garbage that refers to itself."""
+        gc.callbacks.append(self._searched)
+        try:
+            yield
+        finally:
+            gc.callbacks.remove(self._searched)
+
+    def _searched(self, phase: str, _: dict[str, Any]) -> None:
+        if phase == "start":
+            self._pause_began_s = self._clock.monotonic_s()
+        else:
+            self.pauses.add(self._clock.monotonic_s() - self._pause_began_s)
+
+
+class PhaseFigures:
+    """How long one phase of the opening took, and how much log it read. Times are on the monotonic clock."""
+
+    __slots__ = ("began_s", "done_bytes", "ended_s")
+
+    def __init__(self, began_s: float) -> None:
+        self.began_s = self.ended_s = began_s
+        self.done_bytes = 0
+
+
+class RecoveryFigures:
+    """The phases of the last opening, by their names. Told on one thread, read on any."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._phases: dict[str, PhaseFigures] = {}
+        self._last_s = clock.monotonic_s()
+
+    def report(self, progress: Progress) -> None:
+        """A phase takes from the report before its first one to its last."""
+        now_s = self._clock.monotonic_s()
+        phase = self._phases.get(progress.phase) or self._phases.setdefault(progress.phase, PhaseFigures(self._last_s))
+        phase.ended_s = self._last_s = now_s
+        phase.done_bytes = max(phase.done_bytes, progress.done_bytes)
+
+    def phases(self) -> list[tuple[str, PhaseFigures]]:
+        return list(self._phases.items())

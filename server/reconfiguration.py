@@ -1,0 +1,40 @@
+"""Settings that were changed while the broker runs, taken to the parts that go by them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from server.clients import ClientRegistry
+from server.delivery import Delivery
+from server.delivery.fetch.pulls import Pulls
+from server.front import Front
+from server.held import Transactions
+from server.observability.logs import set_log_level
+from server.process.descriptors import front_limits
+from server.rpc.messaging import Messaging
+from server.settings.broker_settings import BrokerSettings
+from server.upkeep import Upkeep
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reconfigured:
+    """The parts of a broker that take other settings."""
+
+    clients: ClientRegistry
+    delivery: Delivery
+    pulls: Pulls
+    transactions: Transactions
+    upkeep: Upkeep
+    messaging: Messaging
+    front: Front
+
+    def configure(self, settings: BrokerSettings) -> None:
+        """What is under way may go on as it began."""
+        set_log_level(settings.log.level)
+        self.clients.configure(settings.for_clients(), settings.for_client_limits())
+        self.delivery.configure(settings.for_delivery())
+        self.pulls.configure(settings.for_delivery())
+        self.transactions.configure(settings.for_transactions())
+        self.upkeep.configure(settings)
+        self.messaging.configure(settings)
+        self.front.configure(front_limits(settings.for_front(), settings.store.mapped_segments_max))

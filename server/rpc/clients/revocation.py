@@ -1,0 +1,50 @@
+"""Calls that go on for long, when their users' rights change under them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from server.clients import ClientRegistry
+from server.front import Call
+from server.rpc.access import settings_needs
+from server.rpc.clients.telemetry import TelemetryService
+from server.security.credentials import Identity
+from server.security.gate import Gate
+
+
+class Revocation:
+    """Looks, when users or rules have changed, who may not go on.
+
+    All waiting receives end as if nothing had come: their clients ask again and are asked who they are.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        telemetry: TelemetryService,
+        clients: ClientRegistry,
+        *,
+        end_waiting: Sequence[Callable[[], None]],
+    ) -> None:
+        self._gate = gate
+        self._telemetry = telemetry
+        self._clients = clients
+        self._end_waiting = end_waiting
+        self._generation = gate.generation
+
+    def sweep(self) -> None:
+        """To be called every few seconds."""
+        self._telemetry.end_silent_strangers()
+        generation = self._gate.generation
+        if generation == self._generation:
+            return
+        self._generation = generation
+        self._telemetry.end_where(self._check)
+        for end in self._end_waiting:
+            end()
+
+    def _check(self, call: Call, identity: Identity, client_id: str | None) -> None:
+        """Raises PermissionDenied for a client that could not register again as it did."""
+        settings = None if client_id is None else self._clients.find(client_id)
+        needs = [] if settings is None else settings_needs(settings.group, settings.topics)
+        self._gate.check(identity, call.peer, needs)

@@ -1,0 +1,279 @@
+"""The messaging service of one broker: its calls, over the components that serve them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from server.append.copies import Copies
+from server.append.group_commit import GroupCommit
+from server.clients import LITE_CONSUMERS, ClientRegistry, ClientSettings
+from server.cluster.grouped_sends import GroupedSends
+from server.cluster.lite_spreading import LiteSpreading
+from server.cluster.membership.members import Members
+from server.counters.rates import RecentRates
+from server.counters.throughput import Throughput
+from server.delivery import Delivery, StateWriter
+from server.delivery.fetch.pulls import Pulls
+from server.faults import FaultLog
+from server.front import Methods
+from server.front.contract import MessageHandler
+from server.held import DelayedDelivery, Transactions
+from server.lite.births import LiteBirths
+from server.lite.counts import LiteTopicCounts
+from server.lite.subscriptions import LiteSubscriptions
+from server.metadata import Directory
+from server.observability.instrumentation import Observing
+from server.observability.metrics.instruments import ServerMetrics
+from server.observability.tracing import Tracing
+from server.routing import BrokerIdentity
+from server.rpc.clients.client_commands import ClientCommands
+from server.rpc.clients.revocation import Revocation
+from server.rpc.clients.session import SessionService
+from server.rpc.clients.telemetry import TelemetryService
+from server.rpc.context import Edge
+from server.rpc.held import HeldMessageService
+from server.rpc.limits import HeldSizes, LimitsMet, RequestRates
+from server.rpc.lite import LiteService
+from server.rpc.methods import messaging_methods
+from server.rpc.receives.offsets import OffsetService
+from server.rpc.receives.pulls import PullService
+from server.rpc.receives.receives import MessageService
+from server.rpc.routes.routes import RouteService
+from server.rpc.sends.sends import SendService
+from server.rpc.traced import traced
+from server.security.gate import Gate
+from server.settings.broker_settings import BrokerSettings
+from server.wire.limits import WireLimits
+from store.clock import Clock
+from store.errors import GroupNotFound
+from store.message import Host
+from store.native import NATIVE, WHY_NOT, Native
+from store.opening import OpenStore
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Components:
+    """What the calls need of a broker."""
+
+    store: OpenStore
+    identity: BrokerIdentity
+    clients: ClientRegistry
+    commit: GroupCommit
+    copies: Copies
+    """Sends the broker's own copies of messages."""
+    delivery: Delivery
+    pulls: Pulls
+    delays: DelayedDelivery
+    transactions: Transactions
+    state_writer: StateWriter
+    lite_subscriptions: LiteSubscriptions
+    lite_topics: LiteTopicCounts
+    metrics: ServerMetrics
+    observing: Observing
+    faults: FaultLog
+    store_host: Callable[[], Host]
+    clock: Clock
+    limits_met: LimitsMet
+    tracing: Tracing | None
+    native: Native | None
+    """The native part; None where it is not used."""
+    members: Members | None = None
+    grouped_sends: GroupedSends | None = None
+    lite_spreading: LiteSpreading | None = None
+    gate: Gate | None = None
+
+
+class Messaging:
+    """All calls of the protocol."""
+
+    def __init__(self, components: Components, settings: BrokerSettings) -> None:
+        self._components = components
+        self.throughput = Throughput(components.observing.traffic, components.clock)
+        self.rates = RecentRates(components.observing.traffic, components.clock)
+        limits = settings.for_wire()
+        self._rates = RequestRates(components.clock, settings.limits.requests_per_client)
+        self._waiting_sizes = HeldSizes("waiting_sends", **_waiting_sizes(settings))
+        self._edge = Edge(
+            components.clients,
+            components.faults,
+            components.gate,
+            rates=self._rates,
+            limits_met=components.limits_met,
+            native=components.native,
+        )
+        self._directory = Directory(components.store.topics, components.store.groups, settings.for_auto_creation())
+        self.commands = ClientCommands()
+        self.telemetry = TelemetryService(
+            self._edge,
+            components.clients,
+            self._directory,
+            limits,
+            subscribed=self._start_groups,
+            command_answered=self.commands.answered,
+        )
+        if components.native is not None:
+            components.store.messages.use(components.native)
+            components.store.queues.use(components.native)
+        self.sending = self._make_sending(self._edge, limits, components.native)
+        # for operators, whom the admin port has let in
+        self._operators_sending = self._make_sending(
+            Edge(components.clients, components.faults, limits_met=components.limits_met), limits
+        )
+        self._messages = self._make_messages(limits, components.native)
+        self._pulling = self._make_pulling(limits)
+        self.lite = LiteService(
+            self._edge,
+            directory=self._directory,
+            subscriptions=components.lite_subscriptions,
+            limits=limits,
+            spreading=components.lite_spreading,
+        )
+
+        self._revocation = None
+        if components.gate is not None:
+            self._revocation = Revocation(
+                components.gate,
+                self.telemetry,
+                components.clients,
+                end_waiting=[components.delivery.end_waiting, components.pulls.end_waiting],
+            )
+
+    def sweep(self) -> None:
+        """End what goes on for users that may not, and note what goes through; to be called every few seconds."""
+        self.throughput.sample()
+        self.rates.sample()
+        if self._revocation is not None:
+            self._revocation.sweep()
+
+    def configure(self, settings: BrokerSettings) -> None:
+        """Other settings from now on."""
+        self._directory.configure(settings.for_auto_creation())
+        self._rates.configure(settings.limits.requests_per_client)
+        self._waiting_sizes.configure(**_waiting_sizes(settings))
+        for service in (
+            self.telemetry,
+            self.sending,
+            self._operators_sending,
+            self._messages,
+            self._pulling,
+            self.lite,
+        ):
+            service.configure(settings.for_wire())
+
+    @property
+    def components(self) -> Components:
+        return self._components
+
+    @property
+    def operators_send(self) -> MessageHandler:
+        """SendMessage for those who have been let in already."""
+        return self._operators_sending.methods()["SendMessage"].handler
+
+    @property
+    def operators_resend(self) -> MessageHandler:
+        """The same for messages that were stored before."""
+        return self._operators_sending.resending()
+
+    def _make_sending(self, edge: Edge, limits: WireLimits, native: Native | None = None) -> SendService:
+        its = self._components
+        return SendService(
+            edge,
+            directory=self._directory,
+            commit=its.commit,
+            delays=its.delays,
+            transactions=its.transactions,
+            limits=limits,
+            store_host=its.store_host,
+            clock=its.clock,
+            metrics=its.metrics,
+            observing=its.observing,
+            waiting_sizes=self._waiting_sizes,
+            lite_births=LiteBirths(its.lite_topics, its.store.messages),
+            may_have_queue=its.store.messages.may_have_queue,
+            grouped=its.grouped_sends,
+            native=native,
+        )
+
+    def _make_messages(self, limits: WireLimits, native: Native | None) -> MessageService:
+        its = self._components
+        return MessageService(
+            self._edge,
+            directory=self._directory,
+            clients=its.clients,
+            delivery=its.delivery,
+            state_writer=its.state_writer,
+            limits=limits,
+            clock=its.clock,
+            metrics=its.metrics,
+            observing=its.observing,
+            native=native,
+        )
+
+    def _make_pulling(self, limits: WireLimits) -> PullService:
+        its = self._components
+        return PullService(
+            self._edge,
+            directory=self._directory,
+            store=its.store.messages,
+            pulls=its.pulls,
+            delivery=its.delivery,
+            state_writer=its.state_writer,
+            limits=limits,
+        )
+
+    def methods(self) -> Methods:
+        """For a front to serve."""
+        edge, directory, its = self._edge, self._directory, self._components
+        methods = messaging_methods(
+            self.sending.methods(),
+            self._messages.methods(),
+            self.telemetry.methods(),
+            RouteService(edge, its.clients, directory, its.identity, its.members).methods(),
+            SessionService(edge, its.clients).methods(),
+            OffsetService(edge, directory, its.store.messages).methods(),
+            HeldMessageService(
+                edge,
+                directory=directory,
+                delays=its.delays,
+                transactions=its.transactions,
+                traffic=its.observing.traffic,
+            ).methods(),
+            self._pulling.methods(),
+            self.lite.methods(),
+        )
+        return methods if its.tracing is None else traced(methods, its.tracing, its.native)
+
+    def _start_groups(self, group: str, settings: ClientSettings) -> None:
+        """A consumer has said what it wants: fix where its group starts, before anything is sent.
+
+        The group is made by that, and counted: its starts are kept. What a group gets of lite topics it says itself.
+        Raises OverLimit.
+        """
+        if settings.kind in LITE_CONSUMERS:
+            return
+        found = [topic for name in settings.topics if (topic := self._components.store.topics.get(name)) is not None]
+        try:
+            if found:
+                self._directory.group_to_receive(group, self._edge.user)
+        except GroupNotFound:
+            return  # it may not be made, so it will not receive
+        for topic in found:
+            queues = range(topic.queue_count)
+            self._components.delivery.start_group(group, topic.name, queues)
+
+
+def native_part(settings: BrokerSettings) -> Native | None:
+    """What of it is installed, unless it is not wanted."""
+    if settings.broker.native and NATIVE is None:
+        log.info("no native part: all is done in Python", reason=WHY_NOT)
+    return NATIVE if settings.broker.native else None
+
+
+def _waiting_sizes(settings: BrokerSettings) -> dict[str, int]:
+    limits = settings.limits
+    return {"total_max": limits.waiting_sends_size, "client_max": limits.waiting_sends_per_client}

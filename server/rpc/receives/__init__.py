@@ -1,0 +1,1 @@
+"""Calls of consumers: receive, acknowledge, pull, and offsets."""

@@ -1,0 +1,158 @@
+"""PullMessage, UpdateOffset, GetOffset: for clients that keep their own place in each queue. No official one does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.delivery import Delivery, StateWriter
+from server.delivery.fetch.pulls import PullRequest, Pulls
+from server.delivery.retry_topics import for_group
+from server.front import Call, Method
+from server.metadata import Directory
+from server.rpc.context import Edge
+from server.rpc.receives.offsets import QueriedStore, readable_queue
+from server.wire.limits import WireLimits
+from server.wire.messages import fill_message
+from server.wire.status import Refused, fill_ok
+from server.wire.times import to_ms
+from server.wire.validate import check_filter, check_group
+from store.errors import Forbidden, OffsetOutOfRange
+from store.offsets import QueueId, QueueOffset
+from store.record import StoredMessage
+
+FIRST_ATTEMPT: Final = 1
+
+
+class PullService:
+    def __init__(
+        self,
+        edge: Edge,
+        *,
+        directory: Directory,
+        store: QueriedStore,
+        pulls: Pulls,
+        delivery: Delivery,
+        state_writer: StateWriter,
+        limits: WireLimits,
+    ) -> None:
+        self._edge = edge
+        self._directory = directory
+        self._store = store
+        self._pulls = pulls
+        self._delivery = delivery
+        self._state_writer = state_writer
+        self._limits = limits
+
+    def configure(self, limits: WireLimits) -> None:
+        self._limits = limits
+
+    def methods(self) -> dict[str, Method]:
+        unary, stream = self._edge.unary, self._edge.server_stream
+        return {
+            "PullMessage": stream(service.PullMessageRequest, service.PullMessageResponse, self._pull),
+            "UpdateOffset": unary(service.UpdateOffsetRequest, service.UpdateOffsetResponse, self._update_offset),
+            "GetOffset": unary(service.GetOffsetRequest, service.GetOffsetResponse, self._get_offset),
+        }
+
+    # -- PullMessage
+
+    def _pull(self, call: Call, client_id: str, request: service.PullMessageRequest) -> None:
+        """A status first, then the messages, then where to go on; that comes with an offset out of range, too."""
+        queue = self._may_pull(request)
+        remaining_s = call.remaining_s()
+        polling_ms = min(max(to_ms(request.long_polling_timeout), 0), self._limits.polling_max_ms)
+        if remaining_s is not None:
+            polling_ms = min(polling_ms, int(remaining_s * 1000) - self._limits.polling_reserve_ms)
+        pull = PullRequest(
+            queue=queue,
+            offset=QueueOffset(request.offset),
+            filter=for_group(check_filter(request.filter_expression), request.group.name, queue.topic),
+            batch_size=min(max(request.batch_size, 1), self._limits.batch_size_max),
+            polling_s=polling_ms / 1000,
+            client_id=client_id,
+        )
+
+        def pulled(messages: Sequence[StoredMessage], following: QueueOffset, error: Exception | None) -> None:
+            self._answer(call, queue, messages, following, error)
+
+        may_still = self._edge.to_ask_again(call, request)
+
+        def check() -> None:
+            """Of one that has waited: as before it began to."""
+            may_still()
+            self._may_pull(request)
+
+        try:
+            waiting = self._pulls.pull(pull, pulled, check)
+        except OffsetOutOfRange as error:
+            bounds = self._store.bounds(queue)
+            self._answer(call, queue, (), max(bounds.minimum, min(pull.offset, bounds.maximum)), error)
+            return
+        if waiting is not None:
+            call.on_close(lambda: self._pulls.cancel(waiting))
+
+    def _may_pull(self, request: service.PullMessageRequest) -> QueueId:
+        """The queue. Raises what speaks against the pull as its topic and group are now."""
+        queue = readable_queue(self._directory, request.message_queue)
+        self._check_reader(request.group.name)
+        return queue
+
+    def _answer(
+        self,
+        call: Call,
+        queue: QueueId,
+        messages: Sequence[StoredMessage],
+        following: QueueOffset,
+        error: Exception | None,
+    ) -> None:
+        last = service.PullMessageResponse(next_offset=following).SerializeToString()
+        if error is None and not messages:
+            error = Refused(definition.MESSAGE_NOT_FOUND, "no new message")
+        if error is not None:
+            self._edge.refuse_stream(call, service.PullMessageResponse, error, lambda: last)
+            return
+        first = service.PullMessageResponse()
+        fill_ok(first.status)
+        call.send(first.SerializeToString())
+        for record in messages:
+            response = service.PullMessageResponse()
+            fill_message(response.message, record, topic=queue.topic, receipt_handle="", delivery_attempt=FIRST_ATTEMPT)
+            call.send(response.SerializeToString())
+        call.send(last)
+        call.finish()
+
+    # -- offsets
+
+    def _update_offset(self, call: Call, _client_id: str, request: service.UpdateOffsetRequest) -> None:
+        """The group goes on there, durably once it is answered as all of its progress is."""
+        queue = readable_queue(self._directory, request.message_queue)
+        group = self._check_reader(request.group.name)
+        bounds = self._store.bounds(queue)
+        if not bounds.minimum <= request.offset <= bounds.maximum:
+            raise OffsetOutOfRange(
+                f"offset {request.offset} is outside of [{bounds.minimum}, {bounds.maximum}] of the queue"
+            )
+        self._directory.group_to_receive(group, self._edge.user)
+        self._delivery.commit_offset(group, queue, QueueOffset(request.offset))
+        self._state_writer.when_written(self._edge.later(call, service.UpdateOffsetResponse()))
+
+    def _get_offset(self, _call: Call, _client_id: str, request: service.GetOffsetRequest) -> service.GetOffsetResponse:
+        queue = readable_queue(self._directory, request.message_queue)
+        check_group(request.group.name)
+        offset = self._delivery.next_offset(request.group.name, queue)
+        if offset is None:
+            raise Refused(definition.OFFSET_NOT_FOUND, "the group has no offset in this queue")
+        response = service.GetOffsetResponse(offset=offset)
+        fill_ok(response.status)
+        return response
+
+    def _check_reader(self, name: str) -> str:
+        """The group, which is not made: nothing of a pull is kept, so there is nothing to keep it for."""
+        check_group(name)
+        group = self._directory.group(name)
+        if not group.enabled:
+            raise Forbidden(f"subscription group no permission, {group.name}: consumer group {group.name} is disabled")
+        return group.name

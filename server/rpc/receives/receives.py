@@ -1,0 +1,334 @@
+"""ReceiveMessage, AckMessage, ChangeInvisibleDuration and the way to the dead letters: check, call, translate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final, Protocol
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.clients import LITE_CONSUMERS, ClientRegistry
+from server.delivery import Delivered, Delivery, ReceiveRequest, StateWriter
+from server.delivery.receipt_handle import lite_topic_of
+from server.errors import InvalidReceiptHandle
+from server.front import Call, Method
+from server.metadata import Directory
+from server.observability.instrumentation import Observing
+from server.observability.metrics.instruments import ServerMetrics
+from server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, Edge
+from server.rpc.receives.plain_acks import PlainAcks
+from server.rpc.receives.receive_answers import message_items
+from server.wire.limits import WireLimits
+from server.wire.status import Refused, fill_ok, fill_overall, fill_status
+from server.wire.times import fill_ms
+from server.wire.validate import (
+    ReceiveTerms,
+    check_ack,
+    check_change,
+    check_group,
+    check_receive,
+    check_topic,
+)
+from store.clock import Clock
+from store.errors import BrokerError, Forbidden, without_frames
+from store.metadata import Group, IllegalGroupName, Permission, TopicType
+from store.metadata.lite import LiteGroup
+from store.metadata.names import RETRY_PREFIX
+from store.native import Native
+
+
+class MessageService:
+    """The calls of consumers."""
+
+    def __init__(
+        self,
+        edge: Edge,
+        *,
+        directory: Directory,
+        clients: ClientRegistry,
+        delivery: Delivery,
+        state_writer: StateWriter,
+        limits: WireLimits,
+        clock: Clock,
+        metrics: ServerMetrics,
+        observing: Observing,
+        native: Native | None = None,
+    ) -> None:
+        self._edge = edge
+        self._directory = directory
+        self._clients = clients
+        self._delivery = delivery
+        self._state_writer = state_writer
+        self._limits = limits
+        self._clock = clock
+        self._metrics = metrics
+        self._observing = observing
+        self._items = message_items(native)
+        self._plain_acks: PlainAcks | None = None
+        if native is not None:
+            self._plain_acks = PlainAcks(
+                native,
+                edge,
+                ordinary=edge.unary_admitted(service.AckMessageRequest, service.AckMessageResponse, self._acknowledge),
+                delivery=delivery,
+                state_writer=state_writer,
+                metrics=metrics,
+            )
+
+    def configure(self, limits: WireLimits) -> None:
+        self._limits = limits
+
+    def methods(self) -> dict[str, Method]:
+        unary, stream = self._edge.unary, self._edge.server_stream
+        acknowledge = unary(service.AckMessageRequest, service.AckMessageResponse, self._acknowledge)
+        if self._plain_acks is not None:
+            acknowledge = replace(acknowledge, handler=self._plain_acks.take)
+        return {
+            "ReceiveMessage": stream(
+                service.ReceiveMessageRequest, service.ReceiveMessageResponse, self._receive, self._last_item
+            ),
+            "AckMessage": acknowledge,
+            "ForwardMessageToDeadLetterQueue": unary(
+                service.ForwardMessageToDeadLetterQueueRequest,
+                service.ForwardMessageToDeadLetterQueueResponse,
+                self._bury,
+            ),
+            "ChangeInvisibleDuration": unary(
+                service.ChangeInvisibleDurationRequest, service.ChangeInvisibleDurationResponse, self._change_invisible
+            ),
+        }
+
+    # -- ReceiveMessage
+
+    def _receive(self, call: Call, client_id: str, request: service.ReceiveMessageRequest) -> None:
+        """A status first, then the messages, then the time of delivery: clients rely on the order."""
+        settings = self._clients.find(client_id)
+        terms = check_receive(
+            request,
+            self._limits,
+            remaining_s=call.remaining_s(),
+            request_timeout_ms=settings.request_timeout_ms if settings else DEFAULT_REQUEST_TIMEOUT_MS,
+            client_version=settings.version if settings else "",
+        )
+        is_lite = None if settings is None else settings.kind in LITE_CONSUMERS
+        user, may_still = self._edge.user, self._edge.to_ask_again(call, request)
+        wanted, lite = self._wanted(terms, client_id, user, is_lite=is_lite)
+
+        def again() -> ReceiveRequest:
+            may_still()
+            wanted_now, lite_now = self._wanted(terms, client_id, user, is_lite=is_lite)
+            if (lite_now is None) != (lite is None):
+                raise IllegalGroupName(f"consumer group {terms.group} gets something else by now than it waited for")
+            return wanted_now
+
+        received = partial(self._answer_receive, call, wanted.group, wanted.topic)
+        polling_s = terms.polling_ms / 1000
+        if lite is None:
+            poll = self._delivery.receive(wanted, polling_s, received, again)
+        else:
+            poll = self._delivery.lite.receive(wanted, lite, polling_s, received, again)
+        if poll is not None:
+            call.on_close(partial(self._delivery.cancel, poll))
+
+    def _wanted(
+        self, terms: ReceiveTerms, client_id: str, user: str, *, is_lite: bool | None
+    ) -> tuple[ReceiveRequest, LiteGroup | None]:
+        """What a receive asks for, as its topic and its group are now. Raises what speaks against it.
+
+        Asked when it comes, and again when it has waited: both may have changed by then.
+        """
+        topic = self._directory.topic(terms.topic)
+        if Permission.READ not in topic.permission or topic.read_queues < 1:
+            raise Forbidden(f"no readable queue: topic {topic.name} may not be read")
+        group, lite = self._group_of(terms.group, topic.name, user, is_lite=is_lite)
+        if not group.enabled:
+            raise Forbidden(f"subscription group no permission, {group.name}: consumer group {group.name} is disabled")
+        wanted = ReceiveRequest(
+            group=group.name,
+            topic=topic.name,
+            queue_numbers=range(topic.queue_count),
+            filter=terms.filter,
+            batch_size=terms.batch_size,
+            invisible_ms=terms.invisible_ms,
+            client_id=client_id,
+            is_ordered=group.fifo,
+            attempt_id=terms.attempt_id or "",
+            attempts_max=group.max_attempts,
+            highest_queue_first=topic.type is TopicType.PRIORITY and not group.fifo,
+        )
+        return wanted, lite
+
+    def _group_of(self, name: str, topic: str, user: str, *, is_lite: bool | None) -> tuple[Group, LiteGroup | None]:
+        """The group, and what it says of lite topics if it gets those: it gets either them or whole topics.
+
+        What a client is that has sent no settings, the group tells: after a restart some libraries send them again
+        only minutes later.
+        """
+        if is_lite is None:
+            known = self._directory.find_group(name)
+            is_lite = known is not None and LiteGroup.of(known) is not None
+        if is_lite:
+            return self._directory.lite_group(name, topic, user)
+        group = self._directory.group_to_receive(name, user)
+        lite = LiteGroup.of(group)
+        if lite is not None:
+            raise IllegalGroupName(f"consumer group {name} gets lite topics of {lite.bind_topic}, by clients for these")
+        return group, None
+
+    def _answer_receive(
+        self, call: Call, group: str, topic: str, messages: Sequence[Delivered], error: Exception | None
+    ) -> None:
+        if error is not None:
+            self._edge.refuse_stream(call, service.ReceiveMessageResponse, error, self._last_item)
+            return
+        handles = [delivered.receipt_handle for delivered in messages]
+        if call.closed:
+            self._delivery.undeliverable(group, topic, handles, has_begun=False)
+            return
+        self._metrics.received(len(messages))
+        if messages:
+            self._count(group, topic, messages)
+        else:
+            nothing = Refused(definition.MESSAGE_NOT_FOUND, "no new message")
+            self._edge.refuse_stream(call, service.ReceiveMessageResponse, nothing, self._last_item)
+            return
+        stages = self._observing.receive_stages
+        is_timed = stages.is_turn()
+        began_s = self._clock.monotonic_s() if is_timed else 0.0
+        try:
+            items = self._items(topic, messages)
+        except Exception as unusual:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
+            self._edge.refuse_stream(call, service.ReceiveMessageResponse, unusual, self._last_item)
+            return
+        call.on_close(partial(self._broke_off, call, group, topic, handles))
+        call.send_all([_FIRST_ITEM, *items, self._last_item()])
+        call.finish()
+        if is_timed:
+            stages.answer.add(self._clock.monotonic_s() - began_s)
+
+    def _broke_off(self, call: Call, group: str, topic: str, handles: Sequence[str]) -> None:
+        """An attempt counts once the first byte of its answer was written."""
+        self._delivery.undeliverable(group, topic, handles, has_begun=call.has_begun)
+
+    def _count(self, group: str, topic: str, messages: Sequence[Delivered]) -> None:
+        """What comes out of the group's retry topics is counted apart."""
+        again = [each.record.size for each in messages if each.record.topic.startswith(RETRY_PREFIX)]
+        traffic = self._observing.traffic
+        if len(again) < len(messages):
+            size = sum([each.record.size for each in messages]) - sum(again)
+            traffic.received(group, topic, len(messages) - len(again), size, is_retry=False)
+        if again:
+            traffic.received(group, topic, len(again), sum(again), is_retry=True)
+
+    def _last_item(self) -> bytes:
+        response = service.ReceiveMessageResponse()
+        fill_ms(response.delivery_timestamp, self._clock.wall_ms())
+        return response.SerializeToString()
+
+    # -- AckMessage
+
+    def _acknowledge(self, call: Call, _client_id: str, request: service.AckMessageRequest) -> None:
+        """Each entry has its own result; they are answered when all of them are stored."""
+        terms = check_ack(request)
+        results: list[Exception | None] = []
+        for entry in request.entries:
+            try:
+                _check_lite_topic(entry)
+                self._delivery.acknowledge(terms.group, terms.topic, entry.receipt_handle)
+            except InvalidReceiptHandle as error:
+                results.append(without_frames(error))
+            else:
+                results.append(None)
+        self._state_writer.when_written(partial(self._acknowledged, call, request, results))
+
+    def _acknowledged(
+        self,
+        call: Call,
+        request: service.AckMessageRequest,
+        results: list[Exception | None],
+        failure: Exception | None,
+    ) -> None:
+        if failure is not None:
+            self._edge.refuse_unary(call, service.AckMessageResponse, failure)
+            return
+        response = service.AckMessageResponse()
+        for entry, outcome in zip(request.entries, results, strict=True):
+            result = response.entries.add()
+            result.message_id = entry.message_id
+            result.receipt_handle = entry.receipt_handle
+            fill_status(result.status, outcome)
+        fill_overall(response.status, results)
+        self._metrics.acknowledged(results.count(None))
+        call.reply(response.SerializeToString())
+
+    # -- ForwardMessageToDeadLetterQueue
+
+    def _bury(self, call: Call, _client_id: str, request: service.ForwardMessageToDeadLetterQueueRequest) -> None:
+        """Answered when the copy is stored, and that the message is done."""
+        check_topic(request.topic.name)
+        check_group(request.group.name)
+        _check_lite_topic(request)
+        answer = self._edge.later(call, service.ForwardMessageToDeadLetterQueueResponse())
+        buried = partial(self._buried, answer)
+        self._delivery.bury(request.group.name, request.topic.name, request.receipt_handle, buried)
+
+    def _buried(self, answer: Callable[[Exception | None], None], error: Exception | None) -> None:
+        if error is not None:
+            answer(error)
+        else:
+            self._state_writer.when_written(answer)
+
+    # -- ChangeInvisibleDuration
+
+    def _change_invisible(
+        self, call: Call, _client_id: str, request: service.ChangeInvisibleDurationRequest
+    ) -> service.ChangeInvisibleDurationResponse | None:
+        """The new handle replaces the old one. A failing answer echoes the old one: clients keep what they get."""
+        try:
+            terms = check_change(request, self._limits)
+            _check_lite_topic(request)
+            handle = self._delivery.change_invisible(
+                terms.group, terms.topic, terms.receipt_handle, terms.invisible_ms, is_counted=not request.suspend
+            )
+        except BrokerError as error:
+            return _changed(error, request.receipt_handle)
+        self._state_writer.when_written(partial(_answer_change, call, terms.receipt_handle, handle))
+        return None
+
+
+def _first_item() -> bytes:
+    response = service.ReceiveMessageResponse()
+    fill_ok(response.status)
+    return response.SerializeToString()
+
+
+_FIRST_ITEM: Final = _first_item()
+"""Of a receive that brings messages."""
+
+
+class _NamesDelivery(Protocol):
+    """What names a delivery by its handle, and perhaps the lite topic of its message."""
+
+    @property
+    def receipt_handle(self) -> str: ...
+
+    @property
+    def lite_topic(self) -> str: ...
+
+
+def _check_lite_topic(request: _NamesDelivery) -> None:
+    """Not all clients say it, and the handle does. Raises InvalidReceiptHandle when they say different things."""
+    if request.lite_topic and request.lite_topic != lite_topic_of(request.receipt_handle):
+        raise InvalidReceiptHandle("the receipt handle belongs to another lite topic")
+
+
+def _answer_change(call: Call, replaced: str, handle: str, failure: Exception | None) -> None:
+    call.reply(_changed(failure, replaced if failure else handle).SerializeToString())
+
+
+def _changed(error: Exception | None, receipt_handle: str) -> service.ChangeInvisibleDurationResponse:
+    response = service.ChangeInvisibleDurationResponse(receipt_handle=receipt_handle)
+    fill_status(response.status, error)
+    return response

@@ -1,0 +1,209 @@
+"""Sends that have nothing unusual: those of a loop pass together, and the work per message in native code.
+
+Plain is a request of NORMAL messages of one topic within all limits. Whatever is not goes the ordinary way
+(`SendService`), which alone refuses messages; so nothing here is needed for a right answer, and who has no native part
+misses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.append.group_commit import GroupCommit
+from server.append.queue_choice import QueueChooser
+from server.front import Call
+from server.metadata import Directory
+from server.observability.instrumentation import Observing
+from server.observability.metrics.instruments import ServerMetrics
+from server.property_names import RESERVED_PREFIX, RESERVED_PROPERTIES
+from server.rpc.access import publish
+from server.rpc.context import GATHERED_SIZE_MAX, Edge, RequestHandler
+from server.rpc.limits import HeldSizes
+from server.security.credentials import Identity
+from server.wire.limits import BORN_HOST_SIZE_MAX, ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, NAME_SIZE_MAX, WireLimits
+from server.wire.message_types import ACCEPTED_TYPES, TYPE_WORDS
+from server.wire.messages import host_from_text
+from server.wire.property_room import MARKS
+from server.wire.validate import check_topic
+from store.clock import Clock
+from store.message import Appended, EncodedMessage, Host
+from store.metadata import Permission, Topic
+from store.native import Native, SendReader
+from store.record.properties import LIGHT_QUEUES
+
+_UNUSUAL_NAMES: Final = RESERVED_PROPERTIES | {LIGHT_QUEUES, *MARKS}
+_NORMAL_WORD: Final = TYPE_WORDS[definition.NORMAL]
+
+
+def make_reader(native: Native, limits: WireLimits) -> SendReader:
+    return native.SendReader(
+        messages_max=ENTRIES_MAX,
+        body_size_max=limits.body_size_max,
+        properties_max=limits.user_properties_max,
+        properties_size_max=limits.user_properties_size_max,
+        keys_max=ENTRIES_MAX,
+        topic_size_max=NAME_SIZE_MAX,
+        message_id_size_max=MESSAGE_ID_SIZE_MAX,
+        born_host_size_max=BORN_HOST_SIZE_MAX,
+        unusual_names=_UNUSUAL_NAMES,
+        unusual_prefix=RESERVED_PREFIX,
+    )
+
+
+class _PlainSend(NamedTuple):
+    """A send that nothing speaks against. `size` is that of its bodies."""
+
+    call: Call
+    identity: Identity | None
+    body: bytes
+    client_id: str
+    topic: str
+    message_ids: list[str]
+    size: int
+
+
+class _Accepted:
+    """What is known and accepted in a pass. `topics` holds None for those that plain messages may not go to."""
+
+    __slots__ = ("messages", "now_ms", "sends", "store_host", "topics")
+
+    def __init__(self, now_ms: int, store_host: Host) -> None:
+        self.now_ms = now_ms
+        self.store_host = store_host
+        self.topics: dict[str, Topic | None] = {}
+        self.sends: list[_PlainSend] = []
+        self.messages: list[EncodedMessage] = []
+
+
+class PlainSends:
+    """The sends of a pass, and what becomes of them."""
+
+    def __init__(
+        self,
+        native: Native,
+        edge: Edge,
+        *,
+        ordinary: RequestHandler,
+        directory: Directory,
+        commit: GroupCommit,
+        queues: QueueChooser,
+        limits: WireLimits,
+        store_host: Callable[[], Host],
+        clock: Clock,
+        metrics: ServerMetrics,
+        observing: Observing,
+        waiting_sizes: HeldSizes,
+    ) -> None:
+        """`ordinary` serves whatever is not plain; `queues` is shared with it, so that all queues get their turns."""
+        self._native = native
+        self._edge = edge
+        self._ordinary = ordinary
+        self._directory = directory
+        self._commit = commit
+        self._queues = queues
+        self._store_host = store_host
+        self._clock = clock
+        self._metrics = metrics
+        self._observing = observing
+        self._waiting_sizes = waiting_sizes
+        self._gathered: list[tuple[Call, bytes]] = []
+        self._since_s = 0.0
+        self._reader = make_reader(self._native, limits)
+
+    def configure(self, limits: WireLimits) -> None:
+        self._reader = make_reader(self._native, limits)
+
+    def take(self, call: Call, body: bytes) -> None:
+        """Serve the call when the pass ends; a large one now, with those before it, in the turn of who sent it."""
+        if not self._gathered:
+            self._since_s = self._clock.monotonic_s()
+            self._commit.after_pass(self._serve)
+        self._gathered.append((call, body))
+        if len(body) > GATHERED_SIZE_MAX:
+            self._serve()
+
+    def _serve(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        if not gathered:
+            return
+        began_s = self._clock.monotonic_s()
+        accepted = _Accepted(self._clock.wall_ms(), self._store_host())
+        for call, body in gathered:
+            try:
+                self._check(call, body, accepted)
+            except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
+                self._edge.refuse_unary(call, service.SendMessageResponse, error)
+        stages = self._observing.send_stages
+        if stages.is_turn():
+            stages.check.add((self._clock.monotonic_s() - began_s) / len(gathered))
+        if accepted.sends:
+            stored = partial(self._stored, accepted.sends, began_s)
+            self._commit.send_encoded(accepted.messages, stored, self._since_s, sends=len(accepted.sends))
+
+    def _check(self, call: Call, body: bytes, accepted: _Accepted) -> None:
+        """Accept the send, or serve it the ordinary way. Raises whatever it is to be refused for."""
+        edge = self._edge
+        identity = edge.identify(call)
+        client_id = edge.caller(call, identity)
+        peer = call.peer
+        plain = self._reader.read(body, peer, accepted.now_ms)
+        if plain is None:
+            self._ordinary(call, identity, client_id, body)
+            return
+        name, messages = plain
+        if identity is not None:
+            edge.require(call, identity, [publish(name)])  # before the topic is made
+        topics = accepted.topics
+        topic = topics[name] if name in topics else self._plain_topic(name, topics)
+        if topic is None:
+            self._ordinary(call, identity, client_id, body)
+            return
+        size = sum([len(each[1]) for each in messages])
+        self._waiting_sizes.take(client_id, size)
+        accepted.sends.append(_PlainSend(call, identity, body, client_id, name, [each[0] for each in messages], size))
+        number, born_host, store_host = self._queues.next_queue(topic), host_from_text(peer), accepted.store_host
+        for _, content, properties, tags_code, born_ms, system_flag in messages:
+            accepted.messages.append(
+                EncodedMessage(
+                    name, number, content, properties, born_ms, born_host, store_host, system_flag, tags_code
+                )
+            )
+
+    def _plain_topic(self, name: str, topics: dict[str, Topic | None]) -> Topic | None:
+        """The topic, made now if need be; None when the ordinary way has to say what is wrong with it."""
+        topic = self._directory.stored_topic(name)
+        if topic is None or not topic.is_for_clients:
+            check_topic(name)
+            topic = self._directory.topic_to_send(name, self._edge.user)
+        takes_it = (
+            definition.NORMAL in ACCEPTED_TYPES[topic.type]
+            and Permission.WRITE in topic.permission
+            and topic.write_queues > 0
+        )
+        topics[name] = topic if takes_it else None
+        return topics[name]
+
+    def _stored(
+        self, sends: list[_PlainSend], began_s: float, appended: Sequence[Appended], error: Exception | None
+    ) -> None:
+        for send in sends:
+            self._waiting_sizes.give(send.client_id, send.size)
+        if error is not None:
+            # none of them is stored, and it may be the fault of one
+            for send in sends:
+                self._ordinary(send.call, send.identity, send.client_id, send.body)
+            return
+        answer = self._native.send_answer
+        sizes_by_topic: dict[str, list[int]] = {}
+        at = 0
+        for send in sends:
+            end = at + len(send.message_ids)
+            sizes_by_topic.setdefault(send.topic, []).extend([each.size for each in appended[at:end]])
+            send.call.reply(answer(send.message_ids, appended[at].queue_offset))
+            at = end
+        self._metrics.sent_together(len(sends), len(appended), self._clock.monotonic_s() - began_s)
+        self._observing.traffic.sent_together(_NORMAL_WORD, sizes_by_topic)

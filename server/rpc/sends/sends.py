@@ -1,0 +1,349 @@
+"""SendMessage: check, find the place, store, answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.append.group_commit import GroupCommit
+from server.append.queue_choice import QueueChooser, queue_of_group, queue_of_priority
+from server.cluster.grouped_sends import CLIENTS_SHARE_S, GroupedSend, GroupedSends
+from server.cluster.message_groups import Place
+from server.cluster.peers import ForwardedSend
+from server.front import Call, Method
+from server.front.contract import MessageHandler
+from server.held import DelayedDelivery, Transactions, half_of, held_until
+from server.lite.births import LiteBirths
+from server.metadata import Directory
+from server.observability.instrumentation import Observing
+from server.observability.metrics.instruments import ServerMetrics
+from server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, Edge
+from server.rpc.limits import HeldSizes
+from server.rpc.sends.plain_sends import PlainSends
+from server.wire.limits import WireLimits
+from server.wire.message_types import TYPE_WORDS, check_types
+from server.wire.messages import to_message
+from server.wire.parsing import parsed
+from server.wire.status import Refused, fill_ok
+from server.wire.times import to_ms
+from server.wire.validate import CheckedMessage, CheckedSend, check_send
+from store.clock import Clock
+from store.errors import Forbidden, Invalid, TopicNotFound
+from store.message import Appended, Host, Message
+from store.metadata import Permission, Topic, TopicType
+from store.metadata.names import LIGHT_QUEUE_PREFIX
+from store.native import Native
+from store.record.properties import LIGHT_QUEUES
+
+
+class _Accepted(NamedTuple):
+    """A send that nothing speaks against, and how it is answered."""
+
+    request: service.SendMessageRequest
+    checked: CheckedSend
+    topic: Topic
+    client_id: str
+    peer: str
+    now_ms: int
+    answer: Callable[[bytes], None]
+    refuse: Callable[[Exception], None]
+
+
+class SendService:
+    """The call that brings messages."""
+
+    def __init__(
+        self,
+        edge: Edge,
+        *,
+        directory: Directory,
+        commit: GroupCommit,
+        delays: DelayedDelivery,
+        transactions: Transactions,
+        limits: WireLimits,
+        store_host: Callable[[], Host],
+        clock: Clock,
+        metrics: ServerMetrics,
+        observing: Observing,
+        waiting_sizes: HeldSizes,
+        lite_births: LiteBirths,
+        may_have_queue: Callable[[str], bool],
+        grouped: GroupedSends | None = None,
+        native: Native | None = None,
+    ) -> None:
+        """`waiting_sizes` counts the bodies of sends that are not answered yet.
+
+        `grouped` brings messages of message groups to the member that has them; None where there is one member. With
+        `native` plain sends are served together when a pass ends.
+        """
+        self._edge = edge
+        self._directory = directory
+        self._commit = commit
+        self._delays = delays
+        self._transactions = transactions
+        self._limits = limits
+        self._store_host = store_host
+        self._clock = clock
+        self._metrics = metrics
+        self._observing = observing
+        self._queues = QueueChooser()
+        self._waiting_sizes = waiting_sizes
+        self._lite_births = lite_births
+        self._may_have_queue = may_have_queue
+        self._grouped = grouped
+        self._plain: PlainSends | None = None
+        if native is not None:
+            self._plain = PlainSends(
+                native,
+                edge,
+                ordinary=edge.unary_admitted(service.SendMessageRequest, service.SendMessageResponse, self._send),
+                directory=directory,
+                commit=commit,
+                queues=self._queues,
+                limits=limits,
+                store_host=store_host,
+                clock=clock,
+                metrics=metrics,
+                observing=observing,
+                waiting_sizes=waiting_sizes,
+            )
+
+    def configure(self, limits: WireLimits) -> None:
+        self._limits = limits
+        if self._plain is not None:
+            self._plain.configure(limits)
+
+    def methods(self) -> dict[str, Method]:
+        send = self._edge.unary(service.SendMessageRequest, service.SendMessageResponse, self._send)
+        handler = self._timed(send.handler) if self._plain is None else self._plain.take
+        return {"SendMessage": replace(send, handler=handler)}
+
+    def resending(self) -> MessageHandler:
+        """SendMessage of messages that are in the log already: one of a transaction needs no other."""
+        send = partial(self._send, is_again=True)
+        return self._edge.unary(service.SendMessageRequest, service.SendMessageResponse, send).handler
+
+    def _timed(self, send: MessageHandler) -> MessageHandler:
+        """The same, with the time of some calls taken."""
+        stages = self._observing.send_stages
+
+        def handler(call: Call, body: bytes) -> None:
+            if not stages.is_turn():
+                send(call, body)
+                return
+            began_s = self._clock.monotonic_s()
+            send(call, body)
+            stages.check.add(self._clock.monotonic_s() - began_s)
+
+        return handler
+
+    def _send(self, call: Call, client_id: str, request: service.SendMessageRequest, *, is_again: bool = False) -> None:
+        now_ms = self._clock.wall_ms()
+        checked = check_send(request, self._limits, now_ms)
+        topic = self._directory.topic_to_send(checked.topic, self._edge.user)
+        _check_for(topic, checked, is_again=is_again)
+
+        def refuse(error: Exception) -> None:
+            self._edge.refuse_unary(call, service.SendMessageResponse, error)
+
+        accepted = _Accepted(request, checked, topic, client_id, call.peer, now_ms, call.reply, refuse)
+        if self._grouped is not None and checked.ordered_group:
+            _check_lite_topics(checked)
+            self._send_grouped(self._grouped, accepted, call.remaining_s())
+        else:
+            self._store(accepted)
+
+    # -- of message groups, in a cluster
+
+    def _send_grouped(self, grouped: GroupedSends, accepted: _Accepted, remaining_s: float | None) -> None:
+        """To the member that has the group."""
+        client_id, size = accepted.client_id, sum(len(each.message.body) for each in accepted.checked.messages)
+        patience_s = (DEFAULT_REQUEST_TIMEOUT_MS / 1000 if remaining_s is None else remaining_s) - CLIENTS_SHARE_S
+        self._waiting_sizes.take(client_id, size)
+
+        def answered(answer: bytes) -> None:
+            self._waiting_sizes.give(client_id, size)
+            accepted.answer(answer)
+
+        def failed(error: Exception) -> None:
+            self._waiting_sizes.give(client_id, size)
+            accepted.refuse(error)
+
+        def take(place: Place) -> None:
+            self._waiting_sizes.give(client_id, size)
+            self._store_in(grouped, place, accepted)
+
+        grouped.send(
+            GroupedSend(
+                topic=accepted.topic.name,
+                message_group=accepted.checked.ordered_group,
+                deadline_s=self._clock.monotonic_s() + patience_s,
+                forwarded=lambda: ForwardedSend(client_id, accepted.peer, accepted.request.SerializeToString()),
+                take=take,
+                answered=answered,
+                failed=failed,
+            )
+        )
+
+    def take_forwarded(self, send: ForwardedSend, answered: Callable[[bytes | None], None]) -> None:
+        """A send that another member has forwarded, which has let its client in; `answered` hears None: not now.
+
+        What is wrong with it is said to the client, as if it had called here.
+        """
+
+        def refuse(error: Exception) -> None:
+            if isinstance(error, TopicNotFound):
+                answered(None)  # whoever forwards it knows the topic, so it comes
+            else:
+                answered(self._edge.refusal(service.SendMessageResponse, error, client=send.client_id))
+
+        try:
+            now_ms = self._clock.wall_ms()
+            request = parsed(service.SendMessageRequest, send.body)
+            checked = check_send(request, self._limits, now_ms)
+            topic = self._directory.topic(checked.topic)
+            _check_for(topic, checked)
+            place = None if self._grouped is None else self._grouped.place(checked.ordered_group)
+        except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
+            refuse(error)
+            return
+        if place is None or self._grouped is None:
+            answered(None)
+            return
+        accepted = _Accepted(request, checked, topic, send.client_id, send.peer, now_ms, answered, refuse)
+        self._store_in(self._grouped, place, accepted)
+
+    def _store_in(self, grouped: GroupedSends, place: Place, accepted: _Accepted) -> None:
+        """Store it here, and say when that is done."""
+
+        def answer(body: bytes) -> None:
+            grouped.ended(place)
+            accepted.answer(body)
+
+        def refuse(error: Exception) -> None:
+            grouped.ended(place)
+            accepted.refuse(error)
+
+        grouped.began(place)
+        try:
+            self._store(accepted._replace(answer=answer, refuse=refuse))
+        except Exception as error:  # noqa: BLE001 - as at the edge: the send may have waited, nobody else catches it
+            refuse(error)
+
+    # -- here
+
+    def _store(self, accepted: _Accepted) -> None:
+        """All messages of the request become records of one queue, one after the other. Raises OverLimit."""
+        request, checked, topic, client_id, peer, now_ms, _, _ = accepted
+        number = self._queue_for(topic, checked)
+        messages = [
+            to_message(
+                each,
+                topic=topic.name,
+                queue_number=number,
+                peer=peer,
+                store_host=self._store_host(),
+                now_ms=now_ms,
+            )
+            for each in checked.messages
+        ]
+        _check_light_queues(messages, self._may_have_queue)
+        types = checked.types
+        new_lite_topics = self._lite_births.admit(topic.name, _lite_topics_of(checked))
+        may_wait = definition.DELAY in types or definition.TRANSACTION in types
+        due = [_due_ms(each, now_ms) for each in checked.messages] if may_wait else []
+        if may_wait:
+            messages = [
+                _as_held(message, kind, due_ms) for message, kind, due_ms in zip(messages, types, due, strict=True)
+            ]
+        started_s = self._clock.monotonic_s()
+        size = sum(len(each.body) for each in messages)
+        self._waiting_sizes.take(client_id, size)
+
+        def stored(appended: Sequence[Appended], error: Exception | None) -> None:
+            self._waiting_sizes.give(client_id, size)
+            if error is not None:
+                accepted.refuse(error)
+                return
+            self._lite_births.born(topic.name, new_lite_topics)
+            response = service.SendMessageResponse()
+            fill_ok(response.status)
+            for message, where in zip(request.messages, appended, strict=True):
+                entry = response.entries.add()
+                fill_ok(entry.status)
+                entry.message_id = message.system_properties.message_id
+                entry.offset = where.queue_offset
+            if may_wait:
+                for entry, where, kind, due_ms in zip(response.entries, appended, types, due, strict=True):
+                    if kind == definition.TRANSACTION:
+                        entry.transaction_id = self._transactions.began(topic.name, where.queue_offset, client_id)
+                    if due_ms is not None:
+                        entry.recall_handle = self._delays.recall_handle(
+                            topic.name, due_ms, where.physical_offset, entry.message_id
+                        )
+            self._metrics.sent(len(appended), self._clock.monotonic_s() - started_s)
+            self._observing.traffic.sent(topic.name, TYPE_WORDS.get(types[0], ""), appended)
+            accepted.answer(response.SerializeToString())
+
+        self._commit.send(messages, stored)
+
+    def _queue_for(self, topic: Topic, checked: CheckedSend) -> int:
+        """All messages of a send go to the queue of the first."""
+        system = checked.messages[0].message.system_properties
+        ordered = system.message_group or system.lite_topic
+        if ordered:
+            return queue_of_group(ordered, topic.write_queues)
+        if topic.type is TopicType.PRIORITY:
+            return queue_of_priority(system.priority, topic.write_queues)
+        return self._queues.next_queue(topic)
+
+
+def _lite_topics_of(checked: CheckedSend) -> Sequence[str]:
+    if definition.LITE not in checked.types:
+        return ()
+    return [each.message.system_properties.lite_topic for each in checked.messages if each.type == definition.LITE]
+
+
+def _check_lite_topics(checked: CheckedSend) -> None:
+    """All go to the member that has the first. Raises Refused."""
+    if len(set(_lite_topics_of(checked))) > 1:
+        raise Refused(definition.MESSAGE_CORRUPTED, "the messages of one request must have one lite topic in a cluster")
+
+
+def _check_light_queues(messages: Sequence[Message], may_have: Callable[[str], bool]) -> None:
+    """Raises Invalid for one that the store cannot have: the message would never be seen there."""
+    for message in messages:
+        if LIGHT_QUEUES in message.properties:
+            for name in message.properties[LIGHT_QUEUES].split(","):
+                if name.startswith(LIGHT_QUEUE_PREFIX) and not may_have(name):
+                    raise Invalid(
+                        f"{LIGHT_QUEUES}: this store keeps its queues in files, and no file can have the name of "
+                        f"the light queue {name}"
+                    )
+
+
+def _check_for(topic: Topic, checked: CheckedSend, *, is_again: bool = False) -> None:
+    """Raises Refused, Forbidden."""
+    was_committed = is_again and topic.type is TopicType.TRANSACTION
+    check_types(topic, [each for each in checked.types if not (was_committed and each == definition.NORMAL)])
+    if Permission.WRITE not in topic.permission or topic.write_queues < 1:
+        raise Forbidden(f"no writable queue: topic {topic.name} may not be written")
+
+
+def _as_held(message: Message, kind: definition.MessageType, due_ms: int | None) -> Message:
+    """The message as it is stored: one that waits for something lies where such messages wait."""
+    if kind == definition.TRANSACTION:
+        return half_of(message)
+    return message if due_ms is None else held_until(message, due_ms)
+
+
+def _due_ms(checked: CheckedMessage, now_ms: int) -> int | None:
+    """When a delayed message is to be delivered; None for one that is delivered at once."""
+    if checked.type != definition.DELAY:
+        return None
+    due_ms = to_ms(checked.message.system_properties.delivery_timestamp)
+    return due_ms if due_ms > now_ms else None

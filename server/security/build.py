@@ -1,0 +1,115 @@
+"""What of users, rules and audit a broker has, as its settings want it."""
+
+from __future__ import annotations
+
+from typing import Final
+from zoneinfo import ZoneInfo
+
+import structlog
+
+from server.delivery.retry_topics import RetryOwners
+from server.security.admin_authentication import AdminAuthenticator
+from server.security.audit import Audit, AuditFile
+from server.security.authentication import Authenticator
+from server.security.authorization import Authorizer
+from server.security.credentials import Credentials
+from server.security.failures import FailureLimit
+from server.security.freshness import LOCAL, Freshness
+from server.security.gate import Gate
+from server.security.metrics import SecurityMetrics
+from server.settings.broker_settings import BrokerSettings
+from store.clock import Clock
+from store.opening import OpenStore
+from store.security.model import UserKind
+from store.security.policies import decide
+from store.security.users import UserTable
+
+log = structlog.get_logger(__name__)
+
+USERS_NAMED_MAX: Final = 5
+
+
+class CertificateDisputes:
+    """Reports each certificate that several users claim, once, and when that is over.
+
+    Each user claims it on a member of its own; the certificate stands for none of them.
+    """
+
+    def __init__(self, users: UserTable) -> None:
+        self._users = users
+        self._told: frozenset[str] = frozenset()
+
+    def look(self) -> None:
+        """To be called every few seconds: what has changed since the last time is told."""
+        disputed = self._users.disputed_subjects
+        for subject in sorted(disputed - self._told):
+            claiming = (user.name for user in self._users.list() if subject in user.certificates)
+            log.error(
+                "a certificate is claimed by several users and stands for none",
+                subject=subject,
+                users=sorted(claiming)[:USERS_NAMED_MAX],
+            )
+        for subject in sorted(self._told - disputed):
+            log.info("a certificate is no longer claimed by several users", subject=subject)
+        self._told = disputed
+
+
+ADMIN_WINDOW_S: Final = 300
+
+
+class Security:
+    """`gate` is None where messaging clients need not be users, `admin_authenticator` where operators need not."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: OpenStore,
+        *,
+        clock: Clock,
+        metrics: SecurityMetrics,
+    ) -> None:
+        """Raises SecretsUnreadable where users are asked for and cannot be read, OSError for the audit file."""
+        security, users = settings.security, store.users
+        retry_owners = RetryOwners(
+            lambda name: store.groups.get(name) is not None, lambda name: store.topics.get(name) is not None
+        )
+        has_admin = security.asks_operators
+        if security.authentication or has_admin:
+            users.require_readable()
+            _warn_without_super(users)
+        file = settings.log.audit_file
+        self.audit = Audit(clock, None if file is None else AuditFile(file))
+        self._disputes = CertificateDisputes(users)
+        self.metrics = metrics
+        self.is_authorizing = security.authorization
+        self.authorizer = Authorizer(users, store.policies, decide, retry_owners=retry_owners.of, metrics=metrics)
+        failures = FailureLimit(security.failures_per_minute, clock)
+        credentials = Credentials(users, failures, clock=clock, metrics=metrics)
+        self.gate: Gate | None = None
+        if security.authentication:
+            zones = [LOCAL, *map(ZoneInfo, security.client_zones)]
+            freshness = Freshness(security.date_window_s * 1000 or None, zones)
+            self.gate = Gate(
+                Authenticator(credentials, freshness, clock),
+                self.authorizer if security.authorization else None,
+                users,
+                audit=self.audit,
+                metrics=metrics,
+            )
+        window_ms = (security.date_window_s or ADMIN_WINDOW_S) * 1000
+        self.admin_authenticator: AdminAuthenticator | None = None
+        if has_admin:
+            administers = self.authorizer.administers if security.authorization else lambda _user: True
+            self.admin_authenticator = AdminAuthenticator(credentials, window_ms, clock, administers)
+
+    def sweep(self) -> None:
+        """Let the audit go on, and tell of users that got in each other's way; to be called every few seconds."""
+        self.audit.sweep()
+        self._disputes.look()
+
+
+def _warn_without_super(users: UserTable) -> None:
+    if not any(user.enabled and user.kind is UserKind.SUPER for user in users.list()):
+        log.warning(
+            "users are asked for and there is no super user", then="stop the broker; quarry user bootstrap STORE NAME"
+        )

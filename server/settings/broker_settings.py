@@ -1,0 +1,434 @@
+"""Everything an operator can set: a TOML file, below the environment, below the command line's flags.
+
+The environment variable of `section.key` is `QUARRY_SECTION_KEY`. Settings are checked once, when the broker starts;
+some can be changed afterwards (`server.settings.live_settings`). The descriptions here are the documentation:
+`docs/settings.md` is tested against them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from pydantic import PrivateAttr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError, TomlConfigSettingsSource
+
+from server.clients import ClientLimits, ClientTimeouts
+from server.delivery.model import DeliverySettings
+from server.front import FrontLimits, TlsFiles
+from server.held import TransactionSettings
+from server.lite.lite_topics import LiteTopicSettings
+from server.maintenance.queue_removal import RemovalSettings
+from server.metadata import AutoCreation
+from server.process.certificates import PeerTls, TlsPorts
+from server.process.stop import StopTimes
+from server.routing import Address, BrokerIdentity
+from server.settings.sections import (
+    BrokerSection,
+    ClusterSection,
+    ConsumeQueueSection,
+    DeliverySection,
+    ExpirySection,
+    GroupsSection,
+    IndexSection,
+    LimitsSection,
+    LiteSection,
+    LogSection,
+    MetricsSection,
+    NetworkSection,
+    Section,
+    SecuritySection,
+    StoreSection,
+    TopicsSection,
+    TracingSection,
+    TransactionsSection,
+    is_loopback,
+)
+from server.wire.limits import WireLimits
+from store.errors import Invalid
+from store.expiry import ExpirySettings
+from store.queue_phase import QueuePlaces
+from store.security.sealing import Sealer, read_keys
+from store.settings import RECORD_OVERHEAD_MAX, IndexSettings, StoreSettings
+
+ENVIRONMENT_PREFIX: Final = "QUARRY_"
+
+SERVICE_LINK: Final = re.compile(r"service_(host|port(_.*)?)|port(_.*)?")
+"""What Kubernetes puts into the environment of every pod for a Service named `quarry-<section>`."""
+
+
+ANY_SERVICE_LINK: Final = re.compile(rf"(.*_)?({SERVICE_LINK.pattern})")
+"""The same for a Service of any name that begins with `quarry`."""
+
+CONFIG_VARIABLE: Final = "QUARRY_CONFIG"
+"""Names the file itself (`quarry serve`)."""
+
+OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "QUARRY_CONTEXT", "QUARRY_CONTEXTS"})
+"""Those of our prefix that are no settings of a broker: they are for the commands."""
+
+
+class SettingsInvalid(Invalid):
+    """A setting, its file or its environment variable is wrong. The message is one line that names the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSources:
+    """Where values come from that are no defaults; settings with the same values are equal all the same."""
+
+    by_key: dict[str, str] = field(default_factory=dict, compare=False)
+
+
+class BrokerSettings(Section):
+    """All settings of one broker, frozen. Made directly it holds the defaults; `load_settings` reads them."""
+
+    store: StoreSection = StoreSection()
+    consume_queue: ConsumeQueueSection = ConsumeQueueSection()
+    index: IndexSection = IndexSection()
+    expiry: ExpirySection = ExpirySection()
+    network: NetworkSection = NetworkSection()
+    broker: BrokerSection = BrokerSection()
+    cluster: ClusterSection = ClusterSection()
+    topics: TopicsSection = TopicsSection()
+    groups: GroupsSection = GroupsSection()
+    delivery: DeliverySection = DeliverySection()
+    transactions: TransactionsSection = TransactionsSection()
+    lite: LiteSection = LiteSection()
+    limits: LimitsSection = LimitsSection()
+    security: SecuritySection = SecuritySection()
+    log: LogSection = LogSection()
+    metrics: MetricsSection = MetricsSection()
+    tracing: TracingSection = TracingSection()
+
+    _sources: ValueSources = PrivateAttr(default_factory=ValueSources)
+
+    @model_validator(mode="after")
+    def _members_reach_it(self) -> Self:
+        network = self.network
+        if self.cluster.is_on and network.advertise is None and Address.parse(network.listen).is_unspecified:
+            raise ValueError(
+                f"cluster needs network.advertise: network.listen is {network.listen}, which other members cannot tell "
+                "their clients"
+            )
+        return self
+
+    @property
+    def console_goes_around(self) -> str:
+        """Why there must be no console where it is set to be; empty: it may be there."""
+        network = self.network
+        if network.admin_client_ca is None or network.console_tls or self.security.asks_operators:
+            return ""
+        return (
+            "network.admin_client_ca asks operators for a certificate, and the console would ask them for nothing: set "
+            'network.console_tls = true, security.admin_authentication = true, or network.console = "off"'
+        )
+
+    @property
+    def open_to_everybody(self) -> dict[str, str]:
+        """Addresses by the name of their setting, from which whoever reaches them administers the broker."""
+        network = self.network
+        if self.security.asks_operators:
+            return {}
+        asks_for_certificate = network.admin_client_ca is not None
+        ports = {
+            "admin": None if asks_for_certificate else network.admin,
+            "console": None if asks_for_certificate and network.console_tls else network.console_address,
+        }
+        return {name: address for name, address in ports.items() if address and not is_loopback(address)}
+
+    @model_validator(mode="after")
+    def _operators_are_known(self) -> Self:
+        if self.security.open_admin:
+            return self
+        for name, address in self.open_to_everybody.items():
+            raise ValueError(
+                f"network.{name} = {address} would let everybody who reaches it administer the broker: set "
+                "security.authentication (users), network.admin_client_ca (certificates), or security.open_admin = "
+                "true where all who reach it may"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _console_asks_as_much(self) -> Self:
+        """One that nobody asked for stays away by itself (`server.admin_port.console.build`)."""
+        network = self.network
+        if network.console_address is not None and "console" in network.model_fields_set and self.console_goes_around:
+            raise ValueError(self.console_goes_around)
+        return self
+
+    def tell_sources(self, sources: Mapping[str, str]) -> None:
+        """Where values come from that are no defaults, by `section.key`."""
+        self._sources.by_key.update(sources)
+
+    def source_of(self, key: str) -> str:
+        """Where the value of `section.key` comes from: `flags`, `environment`, `file` or `default`."""
+        return self._sources.by_key.get(key, "default")
+
+    def for_store(self) -> StoreSettings:
+        """Raises Invalid for what only the store can check."""
+        store = self.store
+        return StoreSettings(
+            root=store.directory,
+            queue_mode=self.consume_queue.mode,
+            queue_places=QueuePlaces(self.consume_queue.read, self.consume_queue.assign),
+            doubled_topics=_tuple_or_none(self.consume_queue.double_write_topics),
+            units_per_file=self.consume_queue.units_per_file,
+            segment_size=store.segment_size,
+            durability=store.durability,
+            flush_interval_ms=store.flush_interval_ms,
+            record_crc=store.record_crc,
+            record_size_max=self.limits.body_size + RECORD_OVERHEAD_MAX,
+            queue_flush_bytes=store.queue_flush_size,
+            mapped_segments_max=store.mapped_segments_max,
+            cached_queues_max=store.cached_queues_max,
+            check_after_ms=self.transactions.check_after_ms,
+            member=self.broker.name if self.cluster.is_on else None,
+            index=IndexSettings(
+                hash_files=self.index.hash_files,
+                hash_slots=self.index.hash_slots,
+                hash_items=self.index.hash_items,
+                tiered=self.index.tiered,
+                tiered_slots=self.index.tiered_slots,
+                tiered_items=self.index.tiered_items,
+                upload_to=self.index.upload_to,
+                upload_options=tuple(self.index.upload_options.items()),
+                keep_uploaded=self.index.keep_uploaded,
+                slot_cache_bytes=self.index.slot_cache,
+            ),
+        )
+
+    def for_stop(self) -> StopTimes:
+        network = self.network
+        return StopTimes(
+            delay_s=network.drain_delay_ms / 1000,
+            grace_s=network.stop_grace_ms / 1000,
+            rest_s=network.stop_rest_ms / 1000,
+        )
+
+    def for_expiry(self) -> ExpirySettings:
+        """Raises Invalid for values that do not go together."""
+        expiry = self.expiry
+        return ExpirySettings(
+            retention_ms=int(expiry.retention_hours * 3_600_000),
+            delete_when=frozenset(expiry.delete_when),
+            clean_percent=expiry.clean_percent,
+            force_percent=expiry.force_percent,
+            refuse_percent=expiry.refuse_percent,
+            force=expiry.force,
+            segments_per_round=expiry.segments_per_round,
+        )
+
+    def for_queue_removal(self) -> RemovalSettings:
+        queues = self.consume_queue
+        idle_hours = queues.idle_light_queue_hours
+        return RemovalSettings(
+            interval_s=queues.removal_interval_ms / 1000 or None,
+            start_delay_s=queues.removal_delay_ms / 1000,
+            idle_light_queue_ms=None if idle_hours is None else int(idle_hours * 3_600_000),
+        )
+
+    def for_lite_topics(self) -> LiteTopicSettings:
+        return LiteTopicSettings(
+            expiry_interval_s=self.lite.expiry_interval_ms / 1000 or None,
+            per_topic_max=self.limits.lite_topics_per_topic,
+        )
+
+    def for_wire(self) -> WireLimits:
+        limits, delivery = self.limits, self.delivery
+        return WireLimits(
+            body_size_max=limits.body_size,
+            user_properties_max=limits.properties_count,
+            user_properties_size_max=limits.properties_size,
+            message_group_size_max=limits.message_group_size,
+            batch_size_max=delivery.batch_max,
+            polling_min_ms=delivery.polling_min_ms,
+            polling_max_ms=delivery.polling_max_ms,
+            polling_reserve_ms=delivery.polling_reserve_ms,
+            invisible_min_ms=delivery.invisible_time_min_ms,
+            invisible_max_ms=delivery.invisible_time_max_ms,
+        )
+
+    def for_delivery(self) -> DeliverySettings:
+        delivery = self.delivery
+        return DeliverySettings(
+            new_group_start=delivery.new_group_start,
+            auto_start_max_bytes=delivery.auto_start_size,
+            lease_ms=delivery.lease_ms,
+            lease_total_ms=delivery.lease_total_ms,
+            hidden_max_ms=delivery.invisible_time_max_ms,
+            waiting_polls_max=delivery.waiting_polls_max,
+            waiting_polls_per_client_max=self.limits.waiting_polls_per_client,
+            in_flight_per_group_max=self.limits.in_flight_per_group,
+            subscriptions_max=self.limits.subscriptions,
+        )
+
+    def for_auto_creation(self) -> AutoCreation:
+        return AutoCreation(
+            topics=self.topics.auto_create,
+            groups=self.groups.auto_create,
+            topic_queues=self.topics.default_queues,
+            topics_per_user=self.limits.topics_per_user,
+            groups_per_user=self.limits.groups_per_user,
+        )
+
+    def for_transactions(self) -> TransactionSettings:
+        transactions = self.transactions
+        return TransactionSettings(check_interval_ms=transactions.check_interval_ms, checks_max=transactions.checks_max)
+
+    def for_clients(self) -> ClientTimeouts:
+        delivery = self.delivery
+        return ClientTimeouts(
+            silent_s=delivery.client_silent_ms / 1000, disconnected_s=delivery.client_disconnected_ms / 1000
+        )
+
+    def for_client_limits(self) -> ClientLimits:
+        limits = self.limits
+        return ClientLimits(
+            clients=limits.clients, topics=limits.client_topics, streams_per_client=limits.streams_per_client
+        )
+
+    def for_front(self) -> FrontLimits:
+        return FrontLimits(
+            max_message_size=self.limits.request_size,
+            max_metadata_size=self.limits.metadata_size,
+            max_open_calls=self.limits.open_calls,
+            max_connections=self.limits.connections,
+            max_connections_per_address=self.limits.connections_per_address,
+            max_unread_size=self.limits.unread_size,
+        )
+
+    def for_sealer(self) -> Sealer | None:
+        """What opens the secrets of users; None without a key. Raises Invalid that names the setting or the file."""
+        security = self.security
+        if security.key_file is not None:
+            return Sealer(read_keys(security.key_file))
+        if security.key is None:
+            return None
+        try:
+            return Sealer([key.strip().encode() for key in security.key.get_secret_value().split(",")])
+        except Invalid as cause:
+            raise Invalid(f"security.key: {cause}") from None
+
+    def for_tls(self) -> TlsPorts:
+        """What each port shows."""
+        network = self.network
+        certificate, key = network.tls_certificate, network.tls_key
+        if certificate is None or key is None:
+            return TlsPorts()
+        messaging = TlsFiles(certificate, key, network.tls_client_ca, network.tls_client_certificate)
+        return TlsPorts(
+            messaging if network.serves_tls else None,
+            TlsFiles(certificate, key, network.admin_client_ca) if network.admin_tls else None,
+            TlsFiles(certificate, key, protocol="http/1.1") if network.http_tls else None,
+            TlsFiles(certificate, key, network.admin_client_ca, protocol="http/1.1") if network.console_tls else None,
+        )
+
+    def for_peer_tls(self) -> PeerTls | None:
+        """What other members' admin ports are called with: all of a cluster speak TLS there, or none."""
+        network = self.network
+        if not network.admin_tls:
+            return None
+        return PeerTls(self.cluster.tls_ca, network.tls_certificate, network.tls_key)
+
+    def for_identity(self) -> BrokerIdentity:
+        network = self.network
+        advertise = Address.parse(network.advertise) if network.advertise else None
+        if network.tls_advertise is not None:
+            secure_advertise: Address | None = Address.parse(network.tls_advertise)
+        else:
+            # without TLS on `listen` that is the wrong place for who came with TLS
+            secure_advertise = None if network.tls == "off" else advertise
+        return BrokerIdentity(
+            name=self.broker.name,
+            listen=Address.parse(network.listen),
+            advertise=advertise,
+            secure_advertise=secure_advertise,
+        )
+
+
+def _tuple_or_none(values: list[str] | None) -> tuple[str, ...] | None:
+    return None if values is None else tuple(values)
+
+
+class _Sources(BaseSettings, BrokerSettings):  # type: ignore[misc]  # two kinds of model_config, both dicts
+    """The same fields, as pydantic-settings wants to see them. Never made."""
+
+
+def load_settings(file: Path | None = None, flags: Mapping[str, Mapping[str, object]] | None = None) -> BrokerSettings:
+    """The settings of this process. `flags` is nested by section and wins over the environment, which wins over `file`.
+
+    Raises SettingsInvalid.
+    """
+    if file is not None and not file.is_file():
+        raise SettingsInvalid(f"{file}: no such file")
+    merged: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    try:
+        layers = {"file": _from_file(file), "environment": _from_environment(), "flags": flags or {}}
+        for source, layer in layers.items():
+            for section, values in layer.items():
+                merged[section] = _over(merged.get(section, {}), values)
+                sources |= (
+                    dict.fromkeys((f"{section}.{key}" for key in values), source) if isinstance(values, Mapping) else {}
+                )
+        settings = BrokerSettings.model_validate(merged)
+        settings.tell_sources(sources)
+        settings.for_store()
+        settings.for_expiry()
+    except ValidationError as cause:
+        raise SettingsInvalid(in_one_line(cause)) from cause
+    except Invalid as cause:
+        raise SettingsInvalid(str(cause)) from cause
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as cause:
+        raise SettingsInvalid(f"{file}: {cause}") from cause
+    except SettingsError as cause:
+        raise SettingsInvalid(f"environment: {cause}") from cause
+    return settings
+
+
+def _over(below: object, above: object) -> object:
+    """One section of two layers. What is no section stays as it is, for the validation to name."""
+    if isinstance(below, Mapping):
+        return {**below, **above} if isinstance(above, Mapping) else above
+    return below
+
+
+def _from_file(file: Path | None) -> Mapping[str, Any]:
+    return {} if file is None else TomlConfigSettingsSource(_Sources, file)()
+
+
+def _from_environment() -> Mapping[str, Any]:
+    _refuse_unknown_variables()
+    source = EnvSettingsSource(
+        _Sources, env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="_", env_nested_max_split=1
+    )
+    return {section: _without_service_links(values) for section, values in source().items()}
+
+
+def _refuse_unknown_variables() -> None:
+    """Variables of our prefix whose section does not exist: pydantic passes over them."""
+    for name in os.environ:
+        rest = name.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in OTHER_VARIABLES or ANY_SERVICE_LINK.fullmatch(rest):
+            continue
+        if not any(f"{rest}_".startswith(f"{section}_") for section in BrokerSettings.model_fields):
+            raise SettingsInvalid(f"{name}: no setting of that name")
+
+
+def _without_service_links(values: object) -> object:
+    if not isinstance(values, Mapping):
+        return values
+    return {key: value for key, value in values.items() if not SERVICE_LINK.fullmatch(key)}
+
+
+def in_one_line(error: ValidationError, *within: str) -> str:
+    """What is wrong, each with its key, which lies within a section if one is named; no value is repeated."""
+    found = []
+    for each in error.errors():
+        key = ".".join(str(part) for part in (*within, *each["loc"])) or "settings"
+        found.append(f"{key}: {each['msg'].removeprefix('Value error, ')}")
+    return "; ".join(found)

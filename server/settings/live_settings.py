@@ -1,0 +1,196 @@
+"""Settings that are changed while the broker runs: checked as all settings are, kept in `quarry/`, above all others.
+
+Only fields that are marked as live can be changed (`server.settings.sections.base.LIVE`): numbers, switches and levels.
+What is kept is one row, so that all of it changes at once. A value that no longer goes with the others at a start,
+since the file or the version is another one, is told and left alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+import structlog
+from pydantic import BaseModel, ByteSize, ValidationError
+from pydantic.fields import FieldInfo
+
+from kv import KeyValueEngine
+from server.errors import NoSuchSetting
+from server.settings.broker_settings import BrokerSettings, SettingsInvalid, in_one_line
+from server.settings.sections import Section
+from store.errors import Invalid
+from store.state import META
+
+log = structlog.get_logger(__name__)
+
+ROW: Final = b"live_settings"
+VALUE_SIZE_MAX: Final = 64
+"""Characters of a value: a number with its unit."""
+
+
+class ShownSetting(NamedTuple):
+    """One setting as it is now; `configured` is what the broker was started with."""
+
+    key: str
+    value: str
+    source: str
+    configured: str
+    meaning: str
+
+
+class LiveSettings:
+    """The settings of one broker. Lives on the event loop's thread."""
+
+    def __init__(self, configured: BrokerSettings, engine: KeyValueEngine) -> None:
+        self._configured = configured
+        self._engine = engine
+        self._family = engine.family(META)
+        self._fields = dict(live_fields())
+        self._changed: dict[str, str] = {}
+        self._callbacks: list[Callable[[BrokerSettings], None]] = []
+        self.current = configured
+        for texts in _by_section(self._stored()):
+            self._take(texts)
+
+    def on_change(self, callback: Callable[[BrokerSettings], None]) -> None:
+        """Call back with the settings each time that some have changed."""
+        self._callbacks.append(callback)
+
+    def shown(self) -> list[ShownSetting]:
+        """All that can be changed."""
+        return [self.show(key) for key in self._fields]
+
+    def show(self, key: str) -> ShownSetting:
+        """Raises NoSuchSetting."""
+        field = self._field(key)
+        return ShownSetting(
+            key,
+            _text(_value(self.current, key)),
+            "live" if key in self._changed else self._configured.source_of(key),
+            _text(_value(self._configured, key)),
+            field.description or "",
+        )
+
+    def set(self, key: str, text: str) -> ShownSetting:
+        """Change one, durably. Raises NoSuchSetting, SettingsInvalid, or kv.EngineFull."""
+        self._field(key)
+        if len(text) > VALUE_SIZE_MAX:
+            raise SettingsInvalid(f"{key}: a value has at most {VALUE_SIZE_MAX} characters")
+        self._change(key, {**self._changed, key: text})
+        log.info("setting changed", key=key, value=text)
+        return self.show(key)
+
+    def reset(self, key: str) -> ShownSetting:
+        """Go back to what the broker was started with. Raises as `set` does: other changes may depend on this one."""
+        self._field(key)
+        self._change(key, {other: text for other, text in self._changed.items() if other != key})
+        log.info("setting reset", key=key)
+        return self.show(key)
+
+    def _take(self, texts: Mapping[str, str]) -> None:
+        """Begin with what was stored of one section; what is no good any more is left alone."""
+        try:
+            self.current = _with(self.current, texts)
+        except Invalid as cause:
+            if len(texts) > 1:
+                for key, text in texts.items():
+                    self._take({key: text})
+            else:
+                log.warning("a setting that was changed while the broker ran is left alone", cause=str(cause))
+        else:
+            self._changed.update(texts)
+
+    def _change(self, key: str, changed: dict[str, str]) -> None:
+        of_section = {other: text for other, text in changed.items() if _section(other) == _section(key)}
+        untouched = self._configured.model_copy(
+            update={name: getattr(self.current, name) for name in BrokerSettings.model_fields if name != _section(key)}
+        )
+        current = _with(untouched, of_section) if of_section else untouched
+        batch = self._engine.batch()
+        batch.put(self._family, ROW, json.dumps(changed, sort_keys=True).encode())
+        self._engine.write(batch, sync=True)
+        self.current, self._changed = current, changed
+        for callback in self._callbacks:
+            callback(current)
+
+    def _field(self, key: str) -> FieldInfo:
+        field = self._fields.get(key)
+        if field is None:
+            raise NoSuchSetting(f"{key[:VALUE_SIZE_MAX]}: no setting that can be changed while the broker runs")
+        return field
+
+    def _stored(self) -> Mapping[str, str]:
+        row = self._family.get(ROW)
+        if row is None:
+            return {}
+        try:
+            found = json.loads(row)
+        except ValueError:
+            log.warning("what was changed while the broker ran cannot be read, and is left alone")
+            return {}
+        return {key: text for key, text in found.items() if key in self._fields}
+
+
+def live_fields() -> Iterator[tuple[str, FieldInfo]]:
+    """The fields that can be changed, by their key."""
+    for section, outer in BrokerSettings.model_fields.items():
+        model = outer.annotation
+        assert isinstance(model, type)
+        assert issubclass(model, BaseModel)
+        for name, field in model.model_fields.items():
+            extra = field.json_schema_extra
+            if isinstance(extra, dict) and extra.get("live"):
+                yield f"{section}.{name}", field
+
+
+def _with(settings: BrokerSettings, texts: Mapping[str, str]) -> BrokerSettings:
+    """The settings with other values of one section. Raises SettingsInvalid."""
+    (name,) = {_section(key) for key in texts}
+    section: Section = getattr(settings, name)
+    values = {**section.model_dump(), **{key.partition(".")[2]: text for key, text in texts.items()}}
+    try:
+        changed = settings.model_copy(update={name: type(section).model_validate(values)})
+        changed.for_expiry()
+    except ValidationError as cause:
+        raise SettingsInvalid(in_one_line(cause, name)) from cause
+    except Invalid as cause:
+        raise SettingsInvalid(str(cause)) from cause
+    return changed
+
+
+def _by_section(texts: Mapping[str, str]) -> list[dict[str, str]]:
+    sections: dict[str, dict[str, str]] = {}
+    for key, text in texts.items():
+        sections.setdefault(_section(key), {})[key] = text
+    return list(sections.values())
+
+
+def _section(key: str) -> str:
+    return key.partition(".")[0]
+
+
+def _value(settings: BrokerSettings, key: str) -> object:
+    section, _, name = key.partition(".")
+    return getattr(getattr(settings, section), name)
+
+
+def _text(value: object) -> str:
+    """As it may be given to `set`."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case ByteSize():
+            return _size_text(value)
+        case Enum():
+            return str(value.value)
+        case _:
+            return str(value)
+
+
+def _size_text(size: int) -> str:
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size and size % (1 << power) == 0:
+            return f"{size >> power}{unit}"
+    return str(size)

@@ -1,0 +1,37 @@
+"""The sections of the settings: each key with its default, its bounds and its description."""
+
+from __future__ import annotations
+
+from server.settings.sections.base import OFF, Section, is_loopback
+from server.settings.sections.cluster import ClusterSection
+from server.settings.sections.delivery import DeliverySection, GroupsSection, TopicsSection, TransactionsSection
+from server.settings.sections.limits import LimitsSection
+from server.settings.sections.lite import LiteSection
+from server.settings.sections.log import LogSection
+from server.settings.sections.metrics import MetricsSection, TracingSection
+from server.settings.sections.network import BrokerSection, NetworkSection
+from server.settings.sections.security import SecuritySection
+from server.settings.sections.store import ConsumeQueueSection, ExpirySection, IndexSection, StoreSection
+
+__all__ = [
+    "OFF",
+    "BrokerSection",
+    "ClusterSection",
+    "ConsumeQueueSection",
+    "DeliverySection",
+    "ExpirySection",
+    "GroupsSection",
+    "IndexSection",
+    "LimitsSection",
+    "LiteSection",
+    "LogSection",
+    "MetricsSection",
+    "NetworkSection",
+    "Section",
+    "SecuritySection",
+    "StoreSection",
+    "TopicsSection",
+    "TracingSection",
+    "TransactionsSection",
+    "is_loopback",
+]
