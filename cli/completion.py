@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer._completion_classes import completion_init
 
-from cli.contexts import ContextInvalid, context_names, contexts_file, current_name, read_context
+from cli.context_file import ContextInvalid, context_names, contexts_file, current_name, read_context
 from cli.saying import say
 
 NAMES_SHOWN_MAX: Final = 200

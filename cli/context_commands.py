@@ -13,14 +13,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cli.contexts import (
-    CURRENT,
-    ContextInvalid,
-    all_contexts,
-    chosen_name,
-    contexts_file,
-    read_context,
-)
+from cli.context_file import CURRENT, ContextInvalid, all_contexts, contexts_file, read_context
+from cli.contexts import chosen_name
 from cli.exit import Exit, end
 from cli.online.arguments import Json
 from cli.online.asking import is_reached, who_is

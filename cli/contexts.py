@@ -1,59 +1,14 @@
-"""Named contexts: where a broker is, how it is known by TLS, and as whom it is asked.
-
-```toml
-# ~/.config/quarry/contexts.toml
-[production]
-endpoint = "mq.example.com:8081"
-admin = "mq.example.com:8082"
-tls_ca = "authority.pem"
-user = "operator"
-secret_file = "operator.secret"
-```
-
-Files are looked for beside the file that names them.
-"""
+"""The named context of this run of the command: which one is chosen, and what options take from it."""
 
 from __future__ import annotations
 
-import os
-import stat
-import tomllib
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import typer
 
+from cli.context_file import Context, ContextInvalid, contexts_file, current_name, read_context
 from cli.exit import Exit, end
-
-FILE_VARIABLE: Final = "QUARRY_CONTEXTS"
-NAME_VARIABLE: Final = "QUARRY_CONTEXT"
-CURRENT: Final = "current"
-"""The key of the file, above all contexts, that `quarry context use` sets: the context where nothing else is said."""
-_TLS_FILES: Final = ("tls_ca", "tls_certificate", "tls_key")
-_KEYS: Final = ("endpoint", "admin", "tls", *_TLS_FILES, "user", "secret_file")
-
-
-class ContextInvalid(Exception):
-    """One line that names the file, and the key where there is one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """What the file says of one broker."""
-
-    endpoint: str | None = None
-    admin: str | None = None
-    tls: bool = False
-    tls_ca: Path | None = None
-    """Authorities to trust (PEM); None: those that gRPC brings."""
-    tls_certificate: Path | None = None
-    tls_key: Path | None = None
-    user: str | None = None
-    secret: str | None = field(default=None, repr=False)
-    secret_file: Path | None = None
-
 
 _CHOSEN: Final[ContextVar[str | None]] = ContextVar("chosen", default=None)
 
@@ -74,139 +29,8 @@ def chosen() -> Context | None:
         end(Exit.COULD_NOT_RUN, str(error))
 
 
-def contexts_file() -> Path:
-    named = os.environ.get(FILE_VARIABLE)
-    return Path(named) if named else Path.home() / ".config" / "quarry" / "contexts.toml"
-
-
-def all_contexts() -> dict[str, dict[str, Any]]:
-    """What the file says of each; of none where there is no such file, or a wrong one."""
-    return {name: given for name, given in _content().items() if isinstance(given, dict)}
-
-
-def context_names() -> list[str]:
-    return list(all_contexts())
-
-
-def current_name() -> str | None:
-    """The context of a run where `--context` names none: that of the environment, or the one that the file says."""
-    if NAME_VARIABLE in os.environ:
-        return os.environ[NAME_VARIABLE] or None
-    name = _content().get(CURRENT)
-    return name if isinstance(name, str) and name else None
-
-
 def chosen_name() -> str | None:
     return _CHOSEN.get() or current_name()
-
-
-def _content() -> dict[str, Any]:
-    try:
-        return tomllib.loads(contexts_file().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-
-
-def read_context(file: Path, name: str) -> Context:
-    """Raises ContextInvalid."""
-    try:
-        contexts = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as cause:
-        raise ContextInvalid(f"{file}: {getattr(cause, 'strerror', None) or cause}") from cause
-    given = contexts.get(name)
-    if not isinstance(given, dict):
-        raise ContextInvalid(f"{file}: no context {name!r}; there are: {_listed(contexts)}")
-    return _Reader(file, name, given).context()
-
-
-def _listed(contexts: dict[str, Any]) -> str:
-    return ", ".join(sorted(name for name, given in contexts.items() if isinstance(given, dict))) or "none"
-
-
-class _Reader:
-    def __init__(self, file: Path, name: str, given: dict[str, Any]) -> None:
-        self._file = file
-        self._name = name
-        self._given = given
-
-    def context(self) -> Context:
-        unknown = sorted(set(self._given) - set(_KEYS))
-        if unknown:
-            raise self._wrong(unknown[0], "no such key")
-        for one, other in (("tls_certificate", "tls_key"), ("user", "secret_file")):
-            for key, partner in ((one, other), (other, one)):
-                if self._given.get(key) is not None and self._given.get(partner) is None:
-                    raise self._wrong(key, f"needs {partner}")
-        has_files = any(key in self._given for key in _TLS_FILES)
-        tls = self._given.get("tls", has_files)
-        if not isinstance(tls, bool):
-            raise self._wrong("tls", "must be true or false")
-        if has_files and not tls:
-            raise self._wrong("tls", "is false, but there are files for it")
-        secret_file = self._path("secret_file")
-        return Context(
-            endpoint=self._address("endpoint"),
-            admin=self._address("admin"),
-            tls=tls,
-            tls_ca=self._path("tls_ca"),
-            tls_certificate=self._path("tls_certificate"),
-            tls_key=self._path("tls_key"),
-            user=self._text("user"),
-            secret=None if secret_file is None else _secret(secret_file),
-            secret_file=secret_file,
-        )
-
-    def _address(self, key: str) -> str | None:
-        text = self._text(key)
-        host, _, port = (text or "host:1").rpartition(":")
-        if not host or not port.isdecimal():
-            raise self._wrong(key, f"{text!r} is no host:port")
-        return text
-
-    def _text(self, key: str) -> str | None:
-        value = self._given.get(key)
-        if value is None or (isinstance(value, str) and value):
-            return value
-        raise self._wrong(key, "must be text")
-
-    def _path(self, key: str) -> Path | None:
-        text = self._text(key)
-        return None if text is None else self._file.parent / Path(text).expanduser()
-
-    def _wrong(self, key: str, what: str) -> ContextInvalid:
-        return ContextInvalid(f"{self._file}: {self._name}.{key}: {what}")
-
-
-def _secret(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8") as file:
-            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
-                raise ContextInvalid(f"{path}: others than you may read the secret: chmod 600 {path}")
-            secret = file.read().strip()
-    except (OSError, UnicodeDecodeError) as cause:
-        raise ContextInvalid(f"{path}: {getattr(cause, 'strerror', None) or 'is no text'}") from cause
-    if not secret:
-        raise ContextInvalid(f"{path}: there is no secret in it")
-    return secret
-
-
-def check_tls_files(context: Context) -> None:
-    """Raises ContextInvalid naming the file: gRPC tells what is wrong with one only to its own log."""
-    import ssl  # not at the top: few commands come here
-
-    checked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    path = context.tls_ca
-    try:
-        if context.tls_ca is not None:
-            checked.load_verify_locations(context.tls_ca)
-        if context.tls_certificate is not None and context.tls_key is not None:
-            path = context.tls_certificate
-            checked.load_cert_chain(context.tls_certificate, context.tls_key)
-    except OSError as cause:  # ssl.SSLError is one
-        raise ContextInvalid(f"{path}: cannot be used for TLS: {cause.strerror or cause}") from cause
-
-
-# -- options
 
 
 def admin_of_context(context: typer.Context, param: typer.CallbackParam, value: str) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Final, NamedTuple
 
+from cli.context_file import context_names
+
 NEAR_MAX: Final = 3
 Names = Callable[[str], Sequence[str]]
 """The names of a kind (`topic`, `group`, `user`, `setting`) that are there; none when nobody can be asked."""
@@ -54,14 +56,8 @@ def _no_answer(found: re.Match[str], _names: Names) -> str:
 
 
 def _context() -> str:
-    known = _contexts()
+    known = context_names()
     return f"--context ({', '.join(known)})" if known else "--context"
-
-
-def _contexts() -> Sequence[str]:
-    from cli.contexts import context_names  # which ends commands, and so imports this
-
-    return context_names()
 
 
 def _no_topic(found: re.Match[str], names: Names) -> str | None:
@@ -99,7 +95,7 @@ def _order_would_break(found: re.Match[str], _names: Names) -> str:
 
 
 def _not_signed(_found: re.Match[str], _names: Names) -> str:
-    known = _contexts()
+    known = context_names()
     if known:
         return f"choose a context with a user: quarry --context NAME … ({', '.join(known)})"
     return (

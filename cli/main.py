@@ -11,7 +11,8 @@ from typing import Annotated, Final
 import typer
 
 from cli.command_tree import Commands
-from cli.contexts import NAME_VARIABLE, choose
+from cli.context_file import NAME_VARIABLE
+from cli.contexts import choose
 from cli.saying import say
 
 DISTRIBUTION: Final = "quarry-mq"

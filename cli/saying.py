@@ -8,7 +8,11 @@ from typing import Final
 
 import typer
 
-from cli.one_line import one_line
+
+def one_line(value: str) -> str:
+    """As it is, unless it would do something to a terminal."""
+    return value if value.isprintable() else repr(value)
+
 
 _STEERING: Final = re.compile(
     "["

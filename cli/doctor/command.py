@@ -8,13 +8,13 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.contexts import Context, chosen
+from cli.context_file import Context
+from cli.contexts import chosen
 from cli.doctor.findings import Finding, Verdict, fault, fine
 from cli.exit import Exit
 from cli.offline.arguments import Json
-from cli.one_line import one_line
 from cli.online.output import json_line
-from cli.saying import say
+from cli.saying import one_line, say
 
 _MARKS: Final = {
     Verdict.FINE: "ok     ",

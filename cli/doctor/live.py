@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from cli.contexts import Context
+from cli.context_file import Context
 from cli.doctor.findings import Finding, fault, fine, unknown, warning
 from cli.doctor.machine import DISTRIBUTION
 from cli.online.asking import TIMEOUT_S, Answer, Told, who_is

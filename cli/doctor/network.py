@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cli.contexts import Context
+from cli.context_file import Context
 from cli.doctor.findings import Finding, fault, fine, unknown, warning
 from cli.online.asking import TIMEOUT_S, is_reached
 from server.routing import Address

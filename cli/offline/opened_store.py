@@ -12,7 +12,7 @@ import structlog
 from structlog.typing import EventDict
 
 from cli.exit import Exit, end
-from cli.one_line import one_line
+from cli.saying import one_line
 from kv import EngineCorrupt, KvError
 from store.disk import PosixDisk
 from store.errors import BrokerError, StoreDamaged

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from cli.one_line import one_line
+from cli.saying import one_line
 from cli.times import moment
 from store.message import host_text
 from store.record import Blank, StoredMessage, offset_message_id

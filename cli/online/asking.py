@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, cast
 
 import grpc
 
-from cli.contexts import Context
+from cli.context_file import Context
 from cli.online.channel import open_channel
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub

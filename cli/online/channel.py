@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import grpc
 
-from cli.contexts import Context, ContextInvalid, check_tls_files
+from cli.context_file import Context, ContextInvalid, check_tls_files
 from cli.exit import Exit, end
 from server.security.signature import signed_admin_headers, signed_messaging_headers
 from store.clock import Clock, SystemClock

@@ -19,7 +19,8 @@ from typing import Any, Final, NamedTuple, Self
 
 import grpc
 
-from cli.contexts import Context, chosen
+from cli.context_file import Context
+from cli.contexts import chosen
 from cli.exit import Exit, end
 from cli.hints import no_names
 from cli.online.administration import asked_names, refusal

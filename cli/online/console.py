@@ -10,7 +10,8 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.contexts import Context, chosen
+from cli.context_file import Context
+from cli.contexts import chosen
 from cli.exit import Exit, end
 from cli.online.arguments import ADMIN_DEFAULT, Admin
 from cli.online.channel import unsigned_channel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -9,8 +10,16 @@ from cli.exit import Exit, end
 from cli.online.known import known, known_time
 from cli.saying import say, word
 from server._generated.quarry.admin.v1 import query_pb2 as pb
+from server.wire.bodies import body_text
 from store.offsets import PhysicalOffset
 from store.record import StoredMessage, client_message_id, decode_record, offset_message_id
+
+
+def body_fields(body: bytes) -> dict[str, object]:
+    """As JSON: `body` when it is text, else `bodyBase64`."""
+    text = body_text(body)
+    return {"bodyBase64": base64.b64encode(body).decode()} if text is None else {"body": text}
+
 
 CALL_TIMEOUT_S: Final = 60.0
 TRACE_COLUMNS: Final = ("queueOf", "queue", "offset", "isThere", "group", "state", "attempts", "visibleAt", "clientId")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import grpc
 
-from cli.contexts import Context
+from cli.context_file import Context
 from cli.online.channel import open_channel
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1 import security_pb2, settings_pb2

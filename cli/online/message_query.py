@@ -12,8 +12,7 @@ from cli.exit import Exit
 from cli.offline.arguments import Topic
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json, option_ms
-from cli.online.bodies import body_fields
-from cli.online.found_messages import CALL_TIMEOUT_S, decoded, found_pages
+from cli.online.found_messages import CALL_TIMEOUT_S, body_fields, decoded, found_pages
 from cli.online.messages import message_fields
 from cli.online.official import official_port
 from cli.online.output import print_rows

@@ -10,13 +10,12 @@ import typer
 
 from cli.exit import Exit, end
 from cli.offline.record_text import record_fields, time_text
-from cli.one_line import one_line
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.bodies import body_fields
 from cli.online.found_messages import (
     CALL_TIMEOUT_S,
     TRACE_COLUMNS,
+    body_fields,
     decoded,
     group_fields,
     message_id_of,
@@ -25,7 +24,7 @@ from cli.online.found_messages import (
     trace_rows,
 )
 from cli.online.output import print_object, print_rows
-from cli.saying import say
+from cli.saying import one_line, say
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from server.wire.bodies import body_text

@@ -10,9 +10,12 @@ import typer
 from cli.offline.arguments import Json
 from cli.offline.opened_store import opened
 from cli.offline.queues import Source, list_queues
+from cli.online.administration import admin_port
 from cli.online.arguments import broker_of
-from cli.online.queue_summary import summary_of_broker
 from cli.queue_summary import show_summary
+from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from store.offsets import QueueId
+from store.queue_summary import CountedQueue, DiskUse, KindSummary, QueueKind, QueueSummary
 
 
 def queues(
@@ -53,3 +56,15 @@ def queues(
             show_summary(open_store.summary(source, largest_max=largest), as_json=as_json)
         else:
             list_queues(open_store, source, as_json=as_json)
+
+
+def summary_of_broker(admin: str, largest_max: int) -> QueueSummary:
+    """Ask the broker at this admin address. A refusal or a lost connection ends the command with one line."""
+    with admin_port(admin) as broker:
+        answer = broker.SummarizeQueues(pb.SummarizeQueuesRequest(largest=largest_max))
+    return QueueSummary(
+        kinds={QueueKind(each.kind): KindSummary(each.queues, each.empty, each.entries) for each in answer.kinds},
+        largest=[CountedQueue(QueueId(each.topic, each.queue), each.entries) for each in answer.largest],
+        disk={place: DiskUse(use.files, use.apparent_bytes, use.allocated_bytes) for place, use in answer.disk.items()},
+        figures=dict(answer.rocksdb),
+    )

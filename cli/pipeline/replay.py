@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.contexts import Context, chosen, endpoint_of_context
+from cli.context_file import Context
+from cli.contexts import chosen, endpoint_of_context
 from cli.exit import Exit
 from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line

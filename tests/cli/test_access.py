@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.contexts import FILE_VARIABLE
+from cli.context_file import FILE_VARIABLE
 from cli.main import app
 from tests.cli.said import complaint, hint_in
 from tests.e2e.broker import Broker, environment_of

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.contexts import FILE_VARIABLE, NAME_VARIABLE
+from cli.context_file import FILE_VARIABLE, NAME_VARIABLE
 from cli.main import app
 from tests.e2e.broker import Broker
 

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from typer.testing import CliRunner
 
-from cli.contexts import FILE_VARIABLE, NAME_VARIABLE, Context, ContextInvalid, read_context
+from cli.context_file import FILE_VARIABLE, NAME_VARIABLE, Context, ContextInvalid, read_context
 from cli.main import app
 from cli.online.channel import call_metadata, open_channel
 from store.clock import ManualClock

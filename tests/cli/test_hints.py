@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.contexts import FILE_VARIABLE
+from cli.context_file import FILE_VARIABLE
 from cli.hints import RULES, hint
 from cli.main import app
 from store.disk import PosixDisk

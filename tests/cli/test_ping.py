@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from cli.contexts import FILE_VARIABLE
+from cli.context_file import FILE_VARIABLE
 from cli.online.ping.tries import figures_of, paced
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub

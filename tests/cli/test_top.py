@@ -13,7 +13,7 @@ import grpc
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.contexts import Context
+from cli.context_file import Context
 from cli.main import app
 from cli.online.top.drawing import Canvas
 from cli.online.top.following import Follower

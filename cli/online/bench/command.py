@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cli.contexts import ContextInvalid, check_tls_files, chosen
+from cli.context_file import ContextInvalid, check_tls_files
+from cli.contexts import chosen
 from cli.exit import Exit, end
 from cli.online.administration import asked_names
 from cli.online.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json

@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Final
 
-from cli.contexts import Context
+from cli.context_file import Context
 from cli.online.bench.connection import GOODBYE_TIMEOUT_S, Connection
 from cli.online.channel import call_metadata
 from cli.online.client import HEARTBEAT_INTERVAL_S, CallRefused, Reader, Requests

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import grpc
 
-from cli.contexts import Context
+from cli.context_file import Context
 from cli.exit import Exit, end
 from cli.hints import Names
 from cli.online.channel import open_channel

@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widgets import DataTable, Input, Static
 
-from cli.contexts import Context
+from cli.context_file import Context
 from cli.online.top.drawing import QUIET, STRONG, TITLE, Canvas, styled, wrapped
 from cli.online.top.facts import Group, Member, Order, Topic
 from cli.online.top.following import Follower
