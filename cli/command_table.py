@@ -28,62 +28,65 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "Look for what is wrong with a broker, its settings, its store and its machine, and say what to do about it.",
     ),
     "produce": Entry(
-        "cli.online.produce:produce",
+        "cli.online.messages.produce:produce",
         "Send a message, or one for each line of a file, and show its id and where it went.",
     ),
-    "consume": Entry("cli.online.messages:consume", "Receive messages, show and acknowledge them."),
+    "consume": Entry("cli.online.messages.consume:consume", "Receive messages, show and acknowledge them."),
     "tail": Entry(
-        "cli.online.messages:tail",
+        "cli.online.messages.consume:tail",
         "Show messages as they come, until Ctrl-C or SIGTERM. Takes nothing away from other groups.",
     ),
     "browse": Entry(
-        "cli.online.browse:browse",
+        "cli.online.messages.browse:browse",
         "Show the messages of a topic, the newest first unless asked otherwise. No group is made, and none "
         "loses anything.",
     ),
     "storage": Entry(
-        "cli.online.storage:storage",
+        "cli.online.maintenance.storage:storage",
         "Show how full a broker's disk is, what lies there, since when, and what goes next.",
     ),
     "pending": Entry(
-        "cli.online.storage:pending",
+        "cli.online.maintenance.storage:pending",
         "Show what waits: delayed messages for their time, transactions for their producer's word.",
     ),
     "backup": Entry(
-        "cli.online.backup:backup",
+        "cli.online.maintenance.backup:backup",
         "Add a backup to the folder DEST: of a store that no broker runs on, or with --admin of a live broker.",
     ),
     "expire": Entry(
-        "cli.online.expire:expire",
+        "cli.online.maintenance.expire:expire",
         "Delete what is past its retention from a live broker's commit log, whatever the hour.",
     ),
-    "query": Entry("cli.online.query:query", "Show the messages of a topic that have a key, the newest first."),
-    "queues": Entry("cli.online.queues:queues", "List every queue with its first offset and the next free one."),
+    "query": Entry(
+        "cli.online.messages.query:query", "Show the messages of a topic that have a key, the newest first."
+    ),
+    "queues": Entry("cli.online.topics.queues:queues", "List every queue with its first offset and the next free one."),
     "lag": Entry(
-        "cli.online.lag:lag",
+        "cli.online.groups.lag:lag",
         "Show how many messages a group has before it, in each topic that it reads and in all (`*`).",
     ),
     "overview": Entry(
-        "cli.online.overview:overview",
+        "cli.online.broker.overview:overview",
         "Show a broker at a glance: what goes through it, what waits, how full its disk is, and what is wrong.",
     ),
     "history": Entry(
-        "cli.online.overview:history",
+        "cli.online.broker.overview:history",
         "Show the figures of the last hour, a line for each series (docs/admin-calls.md).",
     ),
     "stats": Entry(
-        "cli.online.stats:stats", "Show messages per second of late, open connections, and clients by what they do."
+        "cli.online.broker.stats:stats",
+        "Show messages per second of late, open connections, and clients by what they do.",
     ),
     "top": Entry(
         "cli.online.top.command:top",
         "Watch a broker in the terminal: rates, stages, lag, topics, groups, storage, migration, jobs, members.",
     ),
     "broker": Entry(
-        "cli.online.broker:broker",
+        "cli.online.broker.broker:broker",
         "Show a broker's name, version, address and store, and how far its commit log has got.",
     ),
     "call": Entry(
-        "cli.online.call:call",
+        "cli.online.broker.call:call",
         "Make a call of the admin port (docs/admin-calls.md) with a request in protobuf's JSON, and show "
         "what it answers.",
     ),
@@ -95,7 +98,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "cli.online.bench.command:bench",
         "Put load on a broker as clients do, and show what it did: messages, bytes, times and errors.",
     ),
-    "console": Entry("cli.online.console:console", "Serve the console for a broker on 127.0.0.1, until Ctrl-C."),
+    "console": Entry("cli.online.broker.console:console", "Serve the console for a broker on 127.0.0.1, until Ctrl-C."),
     "decode": Entry("cli.offline.decode:decode", "Show records of the commit log, every check made."),
     "units": Entry(
         "cli.offline.queues:units",
@@ -130,61 +133,63 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "cli.schemas.command:schema", "Print the JSON Schema of the lines that a command prints with --json."
     ),
     "topic": Entry(
-        "cli.online.topics:commands",
+        "cli.online.topics.topics:commands",
         "Topics of a live broker.",
         {
-            "readers": "cli.online.subscriptions:readers",
-            "route": "cli.online.topic_details:route",
-            "status": "cli.online.topic_details:status",
-            "spans": "cli.online.storage:spans",
-            "top": "cli.online.tops:top_topics",
+            "readers": "cli.online.groups.subscriptions:readers",
+            "route": "cli.online.topics.topic_details:route",
+            "status": "cli.online.topics.topic_details:status",
+            "spans": "cli.online.maintenance.storage:spans",
+            "top": "cli.online.topics.tops:top_topics",
         },
     ),
     "group": Entry(
-        "cli.online.groups:commands",
+        "cli.online.groups.groups:commands",
         "Consumer groups of a live broker.",
         {
-            "consumers": "cli.online.subscriptions:consumers",
-            "subscriptions": "cli.online.subscriptions:subscriptions",
-            "times": "cli.online.subscriptions:times",
-            "forget": "cli.online.subscriptions:forget",
-            "top": "cli.online.tops:top_groups",
+            "consumers": "cli.online.groups.subscriptions:consumers",
+            "subscriptions": "cli.online.groups.subscriptions:subscriptions",
+            "times": "cli.online.groups.subscriptions:times",
+            "forget": "cli.online.groups.subscriptions:forget",
+            "top": "cli.online.topics.tops:top_groups",
         },
     ),
-    "dead-letters": Entry("cli.online.dead_letters:commands", "Messages that a group was given as often as it allows."),
-    "dlq": Entry("cli.online.dead_letters:commands", "The same as dead-letters."),
-    "lite": Entry("cli.online.lite:commands", "Lite topics of a live broker."),
+    "dead-letters": Entry(
+        "cli.online.groups.dead_letters:commands", "Messages that a group was given as often as it allows."
+    ),
+    "dlq": Entry("cli.online.groups.dead_letters:commands", "The same as dead-letters."),
+    "lite": Entry("cli.online.topics.lite:commands", "Lite topics of a live broker."),
     "client": Entry(
-        "cli.online.clients:commands",
+        "cli.online.groups.clients:commands",
         "Clients of a live broker.",
         {
-            "show": "cli.online.consumer:show",
-            "stack": "cli.online.consumer:stack",
-            "verify-message": "cli.online.consumer:verify_message",
+            "show": "cli.online.groups.consumer:show",
+            "stack": "cli.online.groups.consumer:stack",
+            "verify-message": "cli.online.groups.consumer:verify_message",
         },
     ),
-    "index": Entry("cli.online.index:commands", "Files of the key index, of a store or of a live broker."),
+    "index": Entry("cli.online.maintenance.index:commands", "Files of the key index, of a store or of a live broker."),
     "message": Entry(
-        "cli.online.message:commands",
+        "cli.online.messages.message:commands",
         "Single messages.",
-        {"send": "cli.online.message_send:send"},
+        {"send": "cli.online.messages.message_send:send"},
     ),
     "job": Entry(
-        "cli.online.jobs:commands",
+        "cli.online.maintenance.jobs:commands",
         "Long work of a live broker, one job after the other, kept over restarts: resets, resends, verifications.",
     ),
     "migration": Entry(
-        "cli.online.migration:commands",
+        "cli.online.maintenance.migration:commands",
         "Move the consume queues of a live broker from files to RocksDB, and back (docs/migration.md).",
     ),
     "verification": Entry(
-        "cli.online.verification:commands",
+        "cli.online.maintenance.verification:commands",
         "Verify the store of a live broker: commit log, queue files, RocksDB, offsets and metadata.",
     ),
-    "settings": Entry("cli.online.settings:commands", "Settings that are changed while a broker runs."),
-    "cluster": Entry("cli.online.cluster:commands", "Brokers that are one cluster."),
-    "user": Entry("cli.online.users:commands", "Users of a live broker."),
-    "acl": Entry("cli.online.rules:commands", "What users of a live broker may do."),
+    "settings": Entry("cli.online.broker.settings:commands", "Settings that are changed while a broker runs."),
+    "cluster": Entry("cli.online.broker.cluster:commands", "Brokers that are one cluster."),
+    "user": Entry("cli.online.broker.users:commands", "Users of a live broker."),
+    "acl": Entry("cli.online.broker.rules:commands", "What users of a live broker may do."),
     "security": Entry("cli.offline.security:commands", "Keys that secrets are sealed with."),
     "pipeline": Entry("cli.pipeline:COMMANDS", "Work over whole stores on Spark."),
     "context": Entry("cli.context_commands:commands", "Where brokers are, and how and as whom they are asked."),

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from cli.command_table import COMMANDS, Entry
-from cli.saying import harmless
+from cli.terminal.text import harmless
 
 COMPLETION_VARIABLE: Final = "_QUARRY_COMPLETE"
 """In the environment when a shell wants completions of this run: typer's protocol."""

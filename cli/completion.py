@@ -18,7 +18,7 @@ import typer
 from typer._completion_classes import completion_init
 
 from cli.context_file import ContextInvalid, context_names, contexts_file, current_name, read_context
-from cli.saying import say
+from cli.terminal.text import say
 
 NAMES_SHOWN_MAX: Final = 200
 _HARMLESS: Final = re.compile(r"[\w.%:@+/*-]+", re.ASCII)
@@ -180,8 +180,8 @@ def _values(kind: str, ctx: Any, begun: str) -> Sequence[str]:
 
 def _asked(kind: str, ctx: Any, begun: str) -> Sequence[str]:
     """Names of the broker that the command would ask."""
-    from cli.online.arguments import ADMIN_DEFAULT
-    from cli.online.known_names import names_of
+    from cli.online.connection.arguments import ADMIN_DEFAULT
+    from cli.online.connection.known_names import names_of
 
     name = ctx.find_root().params.get("context") or current_name()
     context = None

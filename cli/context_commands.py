@@ -15,10 +15,10 @@ import typer
 
 from cli.context_file import CURRENT, ContextInvalid, all_contexts, contexts_file, read_context
 from cli.contexts import chosen_name
-from cli.exit import Exit, end
-from cli.online.arguments import Json
-from cli.online.asking import is_reached, who_is
-from cli.online.output import print_object, print_rows
+from cli.online.connection.arguments import Json
+from cli.online.connection.probe import is_reached, who_is
+from cli.terminal.exit import Exit, end
+from cli.terminal.output import print_object, print_rows
 
 COLUMNS: Final = ("name", "isCurrent", "user", "tls", "endpoint", "admin")
 TEST_COLUMNS: Final = ("address", "port", "isFine", "seen")

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from cli.saying import say
+from cli.terminal.text import say
 
 READY_TIMEOUT_S: Final = 60.0
 CLIENT_TIMEOUT_S: Final = 60.0

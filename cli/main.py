@@ -13,7 +13,7 @@ import typer
 from cli.command_tree import Commands
 from cli.context_file import NAME_VARIABLE
 from cli.contexts import choose
-from cli.saying import say
+from cli.terminal.text import say
 
 DISTRIBUTION: Final = "quarry-mq"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from cli.offline.record_text import json_line
-from cli.saying import say
+from cli.terminal.text import say
 from store.queue_summary import QueueSummary
 
 FAMILY_FIGURES: Final = (

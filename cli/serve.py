@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cli.exit import Exit, end
-from cli.progress import is_watched
+from cli.terminal.exit import Exit, end
+from cli.terminal.progress import is_watched
 from kv import KvError
 from server.shards.launch import SHARDS_MAX
 from store.errors import BrokerError
@@ -55,7 +55,7 @@ def serve(
     Flags win over the environment (QUARRY_STORE_DIRECTORY and the like), which wins over the file.
     """
     # Not at the top: what a broker needs takes a while to load, and no other command needs it.
-    from cli.progress_bar import progress_bar
+    from cli.terminal.progress_bar import progress_bar
     from server.main import run
     from server.settings.broker_settings import load_settings
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from cli.key_file import make_key_file
-from cli.progress import is_watched
+from cli.terminal.progress import is_watched
 from server.front.inherited import has_inherited_sockets
 from server.settings.broker_settings import BrokerSettings, SettingsInvalid
 from server.shards.directory import require_directory_of_shards

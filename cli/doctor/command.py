@@ -11,10 +11,10 @@ import typer
 from cli.context_file import Context
 from cli.contexts import chosen
 from cli.doctor.findings import Finding, Verdict, fault, fine
-from cli.exit import Exit
 from cli.offline.arguments import Json
-from cli.online.output import json_line
-from cli.saying import one_line, say
+from cli.terminal.exit import Exit
+from cli.terminal.output import json_line
+from cli.terminal.text import one_line, say
 
 _MARKS: Final = {
     Verdict.FINE: "ok     ",

@@ -15,8 +15,8 @@ from typing import Final
 from cli.context_file import Context
 from cli.doctor.findings import Finding, fault, fine, unknown, warning
 from cli.doctor.machine import DISTRIBUTION
-from cli.online.asking import TIMEOUT_S, Answer, Told, who_is
-from cli.times import time_text
+from cli.online.connection.probe import TIMEOUT_S, Answer, Told, who_is
+from cli.terminal.times import time_text
 from server.routing import Address
 from server.settings.broker_settings import BrokerSettings
 from store.clock import Clock

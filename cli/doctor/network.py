@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cli.context_file import Context
 from cli.doctor.findings import Finding, fault, fine, unknown, warning
-from cli.online.asking import TIMEOUT_S, is_reached
+from cli.online.connection.probe import TIMEOUT_S, is_reached
 from server.routing import Address
 from server.settings.broker_settings import BrokerSettings
 

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from cli.exit import Exit, end
 from cli.offline.arguments import Json, Store
 from cli.offline.opened_store import opened
 from cli.offline.record_text import json_line, record_fields, record_lines
-from cli.saying import say
+from cli.terminal.exit import Exit, end
+from cli.terminal.text import say
 from store.offline import OfflineStore
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn

@@ -10,7 +10,7 @@ import typer
 from cli.offline.arguments import Json, Store
 from cli.offline.opened_store import opened
 from cli.offline.record_text import json_line
-from cli.saying import say
+from cli.terminal.text import say
 from store.clock import SystemClock
 from store.rocketmq import TIMER_STATE, Form
 from store.rocketmq import export_metadata as export

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from cli.exit import Exit
 from cli.offline.arguments import Json, Store
 from cli.offline.opened_store import logs_aside, reporting_errors
 from cli.offline.record_text import json_line
-from cli.progress import shown_progress
-from cli.saying import one_line, say
+from cli.terminal.exit import Exit
+from cli.terminal.progress import shown_progress
+from cli.terminal.text import one_line, say
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.migration.agreement import AgreementReport

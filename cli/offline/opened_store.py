@@ -11,8 +11,8 @@ from pathlib import Path
 import structlog
 from structlog.typing import EventDict
 
-from cli.exit import Exit, end
-from cli.saying import one_line
+from cli.terminal.exit import Exit, end
+from cli.terminal.text import one_line
 from kv import EngineCorrupt, KvError
 from store.disk import PosixDisk
 from store.errors import BrokerError, StoreDamaged

@@ -9,7 +9,7 @@ import typer
 from cli.offline.arguments import Json, Queue, Store, Topic
 from cli.offline.opened_store import opened
 from cli.offline.record_text import json_line, time_text
-from cli.saying import one_line, say
+from cli.terminal.text import one_line, say
 from store.offline import OfflineStore, QueueSource
 from store.offsets import QueueId
 

@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from cli.saying import one_line
-from cli.times import moment
+from cli.terminal.text import one_line
+from cli.terminal.times import moment
 from store.message import host_text
 from store.record import Blank, StoredMessage, offset_message_id
 

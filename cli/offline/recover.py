@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from cli.exit import Exit
 from cli.offline.arguments import Json, Store
 from cli.offline.opened_store import logs_aside, reporting_errors
 from cli.offline.record_text import json_line
-from cli.progress import shown_progress
-from cli.saying import say, word
+from cli.terminal.exit import Exit
+from cli.terminal.progress import shown_progress
+from cli.terminal.text import say, word
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.errors import NotAStore

@@ -10,8 +10,8 @@ import typer
 from cli.offline.arguments import Json
 from cli.offline.opened_store import reporting_errors
 from cli.offline.record_text import json_line
-from cli.progress import shown_progress
-from cli.saying import say
+from cli.terminal.progress import shown_progress
+from cli.terminal.text import say
 from store.backup import check_restore
 from store.backup import restore as restore_backup
 from store.disk import PosixCopyingDisk

@@ -8,10 +8,10 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.exit import Exit, end
 from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
-from cli.saying import say
+from cli.terminal.exit import Exit, end
+from cli.terminal.text import say
 from store.clock import SystemClock
 
 commands: Final = typer.Typer(no_args_is_help=True)

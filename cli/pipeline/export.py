@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from cli.exit import Exit
 from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
 from cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
 from cli.pipeline.session import Conf, Master, spark_session, tell_damage
-from cli.saying import say
+from cli.terminal.exit import Exit
+from cli.terminal.text import say
 from pipeline.body_form import BodyForm
 from store.disk import PosixDisk
 

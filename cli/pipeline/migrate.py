@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from cli.exit import Exit
 from cli.offline.arguments import Json, Store
 from cli.offline.migrate import show
 from cli.pipeline.session import Conf, Master, spark_session
+from cli.terminal.exit import Exit
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.progress import Progress

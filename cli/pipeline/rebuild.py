@@ -10,7 +10,7 @@ import typer
 from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
 from cli.pipeline.session import Conf, Master, spark_session
-from cli.saying import say
+from cli.terminal.text import say
 from store.disk import PosixDisk
 
 PHASES = ("reading the log", "writing the queues", "making the index")

@@ -9,12 +9,12 @@ import typer
 
 from cli.context_file import Context
 from cli.contexts import chosen, endpoint_of_context
-from cli.exit import Exit
 from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
 from cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
 from cli.pipeline.session import Conf, Master, spark_session, tell_damage
-from cli.saying import say, word
+from cli.terminal.exit import Exit
+from cli.terminal.text import say, word
 from store.disk import PosixDisk
 
 if TYPE_CHECKING:

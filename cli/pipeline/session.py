@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cli.exit import Exit, end
 from cli.offline.opened_store import logs_aside, reporting_errors
-from cli.progress import shown_progress
-from cli.saying import say, word
+from cli.terminal.exit import Exit, end
+from cli.terminal.progress import shown_progress
+from cli.terminal.text import say, word
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from cli.exit import Exit, end
-from cli.hints import near
-from cli.saying import say
 from cli.schemas.shapes import commands, own_name, page, schema_of
+from cli.terminal.exit import Exit, end
+from cli.terminal.hints import near
+from cli.terminal.text import say
 
 
 def schema(

@@ -11,7 +11,7 @@ from typing import Final
 import grpc
 import pytest
 
-from cli.online.client import MessagingClient, Reader
+from cli.online.connection.client import MessagingClient, Reader
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from tests.cli.online_runner import Quarry

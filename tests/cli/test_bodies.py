@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from cli.online.found_messages import body_fields
+from cli.online.messages.found_messages import body_fields
 from server.wire.bodies import body_text
 from store.record import compressed_bodies
 from store.record.compressed_bodies import uncompressed

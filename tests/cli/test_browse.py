@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
-from cli.online import storage
+from cli.online.maintenance import storage
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from store.clock import ManualClock
 from store.disk import PosixDisk
@@ -35,7 +35,7 @@ from tests.e2e.broker import PROJECT, Broker
 from tests.store.assembly import message as record
 
 START_MS = ManualClock().wall_ms()
-MODULE = import_module("cli.online.browse")
+MODULE = import_module("cli.online.messages.browse")
 """Its command has the same name."""
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from cli.context_file import FILE_VARIABLE, NAME_VARIABLE, Context, ContextInvalid, read_context
 from cli.main import app
-from cli.online.channel import call_metadata, open_channel
+from cli.online.connection.channel import call_metadata, open_channel
 from store.clock import ManualClock
 from tests.certificates import make_tls
 from tests.cli.said import hint_in

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.context_file import FILE_VARIABLE
-from cli.hints import RULES, hint
 from cli.main import app
+from cli.terminal.hints import RULES, hint
 from store.disk import PosixDisk
 from tests.cli.online_runner import Quarry
 from tests.cli.said import hint_in

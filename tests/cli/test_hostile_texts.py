@@ -20,7 +20,7 @@ import structlog
 from typer.testing import CliRunner
 
 from cli.offline.opened_store import logs_aside
-from cli.saying import harmless, say
+from cli.terminal.text import harmless, say
 from server.property_names import DEAD_LETTER_TOPIC
 from store.clock import SystemClock
 from store.disk import PosixDisk
@@ -220,7 +220,7 @@ def test_nothing_but_say_prints() -> None:
     printing = re.compile(
         r"\b(typer\.(echo|secho|echo_via_pager)|click\.\w*echo|sys\.(stdout|stderr)\.(write|buffer\.write))\("
     )
-    allowed = {"cli/saying.py"}
+    allowed = {"cli/terminal/text.py"}
     found = [
         f"{name(path)}:{number}"
         for path in production_files()
@@ -228,4 +228,4 @@ def test_nothing_but_say_prints() -> None:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if printing.search(line)
     ]
-    assert not found, "cli.saying.say prints what strangers wrote without harm"
+    assert not found, "cli.terminal.text.say prints what strangers wrote without harm"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.online.client import MessagingClient, Reader
+from cli.online.connection.client import MessagingClient, Reader
 from cli.schemas.shapes import commands
 from tests.cli.online_runner import Quarry
 from tests.conftest import GoldenStore

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.online import lite
+from cli.online.topics import lite
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.metadata import Topic, TopicType

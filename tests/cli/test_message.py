@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from cli.online import message_query
+from cli.online.messages import message_query
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.metadata import Topic, TopicType

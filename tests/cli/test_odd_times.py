@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.online.messages import message_fields
-from cli.times import moment, time_text
+from cli.online.messages.consume import message_fields
+from cli.terminal.times import moment, time_text
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.admin.storage import expires_at_ms
 from server.wire.times import TIME_MS_MAX

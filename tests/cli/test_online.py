@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.online.client import MessagingClient, Reader
+from cli.online.connection.client import MessagingClient, Reader
 from tests.cli.online_runner import Quarry
 from tests.cli.said import hint_in
 from tests.e2e.broker import PROJECT, SMALL_SEGMENTS, Broker, until

@@ -13,7 +13,7 @@ from server._generated.quarry.admin.v1 import overview_pb2 as pb
 from tests.cli import overview_stub
 from tests.cli.overview_stub import Stub, overview
 
-overview_module = import_module("cli.online.overview")
+overview_module = import_module("cli.online.broker.overview")
 """Its command has the same name."""
 
 

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.online.client import Outgoing
-from cli.online.message_lines import LineInvalid, lines_as_they_come, message_of_json
+from cli.online.connection.client import Outgoing
+from cli.online.messages.message_lines import LineInvalid, lines_as_they_come, message_of_json
 from tests.cli.online_runner import Quarry
 from tests.e2e.broker import PROJECT, SMALL_SEGMENTS, Broker, until
 

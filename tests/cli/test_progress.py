@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from cli.progress_bar import progress_bar
+from cli.terminal.progress_bar import progress_bar
 from store.progress import Progress
 
 

@@ -15,13 +15,13 @@ from typer.testing import CliRunner, Result
 
 from cli.context_file import Context
 from cli.main import app
-from cli.online.top.drawing import Canvas
-from cli.online.top.following import Follower
 from cli.online.top.known import CALLS, Known, look
-from cli.online.top.pages import head
+from cli.online.top.poller import Follower
 from cli.online.top.reading import CallFailed, Failure, Reading, Wish, overview_of
+from cli.online.top.screen.drawing import Canvas
+from cli.online.top.screen.pages import head
+from cli.online.top.screen.tables import topic_details
 from cli.online.top.snapshot import object_of, plain_text
-from cli.online.top.tables import topic_details
 from server._generated.quarry.admin.v1 import jobs_pb2
 from server._generated.quarry.admin.v1 import overview_pb2 as pb
 from tests.cli import overview_stub

@@ -10,9 +10,20 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from cli.online.top.drawing import LABEL_WIDTH, Canvas, Column, fitted, fitting, flow, item, side_by_side, styled, table
 from cli.online.top.figures import Tally, between, busy_share, left_s, quantile_s, stage_figures
-from cli.online.top.texts import (
+from cli.online.top.screen.drawing import (
+    LABEL_WIDTH,
+    Canvas,
+    Column,
+    fitted,
+    fitting,
+    flow,
+    item,
+    side_by_side,
+    styled,
+    table,
+)
+from cli.online.top.screen.texts import (
     bar,
     bytes_text,
     count_text,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.online.administration import admin_port
-from cli.online.client import MessagingClient, Outgoing, Reader
+from cli.online.connection.administration import admin_port
+from cli.online.connection.client import MessagingClient, Outgoing, Reader
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from tests.e2e.broker import Broker, clean_environment, environment_of
 from tests.terminal import Terminal

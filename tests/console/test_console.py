@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from cli.online.client import Outgoing, messaging_port
+from cli.online.connection.client import Outgoing, messaging_port
 from server.console.static_files import FOLDER
 from tests.console.browser import JSON, Browser, broker_with_console
 from tests.e2e.broker import Broker

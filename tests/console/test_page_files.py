@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 import server
-from cli.saying import harmless
+from cli.terminal.text import harmless
 from server.admin_port.methods import methods
 
 STATIC: Final = Path(server.__file__).parent / "console" / "static"

@@ -17,7 +17,7 @@ from typing import Final
 import grpc
 import pytest
 
-from cli.online.client import CallRefused, MessagingClient, Outgoing
+from cli.online.connection.client import CallRefused, MessagingClient, Outgoing
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from store.offsets import PhysicalOffset

@@ -68,7 +68,7 @@ HOMES: Final = {
     "uvloop": r"server/main\.py",
     "typer": r"cli/.*",
     "rich": r"cli/.*",
-    "textual": r"cli/online/top/(view|widgets)\.py",
+    "textual": r"cli/online/top/screen/(view|widgets)\.py",
     "jinja2": r"pipeline/stats/report\.py",
     "pyarrow": r"pipeline/.*",
     "py4j": r"cli/pipeline/session\.py",

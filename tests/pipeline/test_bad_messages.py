@@ -18,8 +18,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
-from cli.exit import Exit
 from cli.pipeline.session import _verdict
+from cli.terminal.exit import Exit
 from pipeline.export import BodyForm, Selection, export
 from pipeline.export.job import topic_folder
 from pipeline.migrate import migrate

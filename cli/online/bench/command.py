@@ -10,18 +10,18 @@ import typer
 
 from cli.context_file import ContextInvalid, check_tls_files
 from cli.contexts import chosen
-from cli.exit import Exit, end
-from cli.online.administration import asked_names
-from cli.online.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
 from cli.online.bench.figures import Plan
 from cli.online.bench.load import Load
 from cli.online.bench.places import Place, Wanted, place_of
 from cli.online.bench.session import Dial
-from cli.online.client import CallRefused
-from cli.online.messages import terminated_as_interrupted
-from cli.online.output import json_line
-from cli.progress import shown_progress
-from cli.saying import say
+from cli.online.connection.administration import asked_names
+from cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
+from cli.online.connection.client import CallRefused
+from cli.online.messages.consume import terminated_as_interrupted
+from cli.terminal.exit import Exit, end
+from cli.terminal.output import json_line
+from cli.terminal.progress import shown_progress
+from cli.terminal.text import say
 from store.clock import SystemClock
 
 DURATION_S: Final = 10.0

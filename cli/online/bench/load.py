@@ -14,7 +14,7 @@ from cli.online.bench.figures import Figures, Plan
 from cli.online.bench.schedule import Schedule
 from cli.online.bench.session import Dial, Session
 from cli.online.bench.sides import TAG, Consumer, Mark, Producer
-from cli.online.client import Reader
+from cli.online.connection.client import Reader
 from store.clock import Clock
 from store.progress import Progress, ReportProgress
 

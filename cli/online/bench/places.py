@@ -10,10 +10,10 @@ from typing import Final, NamedTuple, cast
 import grpc
 import typer
 
-from cli.exit import Exit, end
-from cli.online.administration import admin_port, refusal
-from cli.online.groups import CALL_TIMEOUT_S, RESET_TIMEOUT_S, reset_request
-from cli.saying import say
+from cli.online.connection.administration import admin_port, refusal
+from cli.online.groups.groups import CALL_TIMEOUT_S, RESET_TIMEOUT_S, reset_request
+from cli.terminal.exit import Exit, end
+from cli.terminal.text import say
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from cli.context_file import Context
 from cli.online.bench.connection import GOODBYE_TIMEOUT_S, Connection
-from cli.online.channel import call_metadata
-from cli.online.client import HEARTBEAT_INTERVAL_S, CallRefused, Reader, Requests
+from cli.online.connection.channel import call_metadata
+from cli.online.connection.client import HEARTBEAT_INTERVAL_S, CallRefused, Reader, Requests
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.front.h2.protocol.header_blocks import encode_fields

@@ -8,7 +8,7 @@ from typing import Final
 from cli.online.bench.figures import Figures
 from cli.online.bench.schedule import Schedule
 from cli.online.bench.session import Session
-from cli.online.client import Outgoing, Reader
+from cli.online.connection.client import Outgoing, Reader
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from store.clock import Clock

@@ -10,14 +10,14 @@ from typing import Annotated, Final
 import typer
 
 from cli.contexts import chosen
-from cli.exit import Exit, end
-from cli.online.administration import asked_names
-from cli.online.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
-from cli.online.messages import terminated_as_interrupted
-from cli.online.output import json_line
+from cli.online.connection.administration import asked_names
+from cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
+from cli.online.messages.consume import terminated_as_interrupted
 from cli.online.ping.tries import Times, Way, figures_of, milliseconds, paced
 from cli.online.ping.trips import AdminTrip, MessageTrip, MessagingTrip
-from cli.saying import say
+from cli.terminal.exit import Exit, end
+from cli.terminal.output import json_line
+from cli.terminal.text import say
 from store.clock import SystemClock
 
 INTERRUPTED: Final = 130

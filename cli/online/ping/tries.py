@@ -9,10 +9,10 @@ from typing import Final
 
 import grpc
 
-from cli.exit import Exit, end
-from cli.online.administration import refusal
-from cli.online.client import CallRefused
+from cli.online.connection.administration import refusal
+from cli.online.connection.client import CallRefused
 from cli.online.ping.trips import Unanswered
+from cli.terminal.exit import Exit, end
 from store.clock import Clock
 
 PERCENTILES: Final = (("p50Ms", 0.5), ("p99Ms", 0.99))

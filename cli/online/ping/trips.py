@@ -9,11 +9,11 @@ from typing import Any, Final
 import grpc
 
 from cli.context_file import Context
-from cli.exit import Exit, end
-from cli.hints import Names
-from cli.online.channel import open_channel
-from cli.online.client import Outgoing, Requests, require_ok
-from cli.online.found_messages import decoded, message_id_of
+from cli.online.connection.channel import open_channel
+from cli.online.connection.client import Outgoing, Requests, require_ok
+from cli.online.messages.found_messages import decoded, message_id_of
+from cli.terminal.exit import Exit, end
+from cli.terminal.hints import Names
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub

@@ -11,8 +11,8 @@ from typing import Any, Final, Self, TypeVar, cast
 import grpc
 
 from cli.context_file import Context
-from cli.online.administration import refusal
-from cli.online.channel import open_channel
+from cli.online.connection.administration import refusal
+from cli.online.connection.channel import open_channel
 from cli.online.top.facts import (
     Group,
     GroupPage,
@@ -30,7 +30,7 @@ from cli.online.top.facts import (
     TopicPage,
 )
 from cli.online.top.figures import Tally
-from cli.saying import one_line
+from cli.terminal.text import one_line
 from server._generated.quarry.admin.v1 import admin_pb2, jobs_pb2, migration_pb2
 from server._generated.quarry.admin.v1 import overview_pb2 as pb
 from server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub

@@ -1,0 +1,61 @@
+"""`quarry call`: any call of the admin port, as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+from google.protobuf import json_format, message_factory
+from google.protobuf.descriptor import MethodDescriptor
+
+from cli.online.connection.administration import asked_names, service_port
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.terminal.exit import Exit, end
+from cli.terminal.output import json_line
+from cli.terminal.text import say
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server.admin_port.methods import methods, stub_of
+
+CALL_TIMEOUT_S: Final = 600.0
+
+
+def call(
+    method: Annotated[str, typer.Argument(metavar="SERVICE/METHOD", show_default=False)],
+    request: Annotated[str, typer.Argument(metavar="REQUEST", help="The request in JSON; - reads it.")] = "{}",
+    *,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Make a call of the admin port (docs/admin-calls.md) with a request in protobuf's JSON, and show what it answers.
+
+    The service's package may be left out. Calls are signed where the context names a user, which grpcurl cannot do.
+    Ends with status 2 when the answer's status is not OK.
+    """
+    called = _method(method)
+    try:
+        text = sys.stdin.read() if request == "-" else request
+        message = json_format.Parse(text, message_factory.GetMessageClass(called.input_type)())
+    except (json_format.ParseError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"no {called.input_type.full_name}: {error}", param_hint="REQUEST") from None
+    with service_port(admin, lambda channel: stub_of(channel, called)) as calling:
+        answering = calling(message, timeout=CALL_TIMEOUT_S)
+        for answer in answering if called.server_streaming else (answering,):
+            fields = json_format.MessageToDict(answer)
+            say(json_line(fields) if as_json else json.dumps(fields, indent=2, ensure_ascii=False))
+            _require_ok(admin, answer)
+
+
+def _method(name: str) -> MethodDescriptor:
+    known = methods()
+    found = [path for path in known if path == name or path.endswith(f".{name}")]
+    if not found:
+        raise typer.BadParameter(f"no call {name!r}; docs/admin-calls.md has all of them", param_hint="SERVICE/METHOD")
+    return known[found[0]]
+
+
+def _require_ok(address: str, answer: Any) -> None:
+    status = getattr(answer, "status", None)
+    if isinstance(status, definition.Status) and status.code != definition.OK:
+        end(Exit.COULD_NOT_RUN, f"{address}: {status.message}", asked_names(address))

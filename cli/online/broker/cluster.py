@@ -1,0 +1,94 @@
+"""`quarry cluster`: who is one cluster with a live broker."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from cli.online.connection.administration import service_port
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.terminal.output import print_object, print_rows
+from server._generated.quarry.admin.v1 import members_pb2 as pb
+from server._generated.quarry.admin.v1.members_pb2_grpc import MembersServiceStub
+
+CALL_TIMEOUT_S: Final = 30.0
+COLUMNS: Final = ("name", "state", "reachable", "silent_s", "waited_for", "address", "admin_address", "version")
+REJOIN_TIMEOUT_S: Final = 600.0
+_ROWS: Final = ("what", "kind", "name", "count")
+
+commands: Final = typer.Typer(no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+
+
+@commands.command()
+def members(admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """List the members of the cluster as the broker sees them."""
+    with service_port(admin, MembersServiceStub) as broker:
+        found = broker.ListMembers(pb.ListMembersRequest(), timeout=CALL_TIMEOUT_S).members
+        print_rows(map(_fields, found), COLUMNS, as_json=as_json)
+
+
+@commands.command()
+def drain(name: Name, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Let a member take no new messages; consumers read it to its end."""
+    with service_port(admin, MembersServiceStub) as broker:
+        request = pb.DrainMemberRequest(name=name)
+        print_object(_fields(broker.DrainMember(request, timeout=CALL_TIMEOUT_S)), as_json=as_json)
+
+
+@commands.command()
+def activate(name: Name, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Let a member that was drained take messages again."""
+    with service_port(admin, MembersServiceStub) as broker:
+        request = pb.ActivateMemberRequest(name=name)
+        print_object(_fields(broker.ActivateMember(request, timeout=CALL_TIMEOUT_S)), as_json=as_json)
+
+
+@commands.command()
+def remove(name: Name, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Forget a member that is gone for good. One that can be reached is refused."""
+    with service_port(admin, MembersServiceStub) as broker:
+        broker.RemoveMember(pb.RemoveMemberRequest(name=name), timeout=CALL_TIMEOUT_S)
+        print_object({"removed": name}, as_json=as_json)
+
+
+@commands.command()
+def rejoin(
+    name: Name,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be taken, removed and told.")] = False,
+    delete_messages: Annotated[
+        bool,
+        typer.Option(
+            "--delete-messages", help="Topics that were deleted on the others may go with messages that are here."
+        ),
+    ] = False,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Let the broker, which was away for too long, take what is shared anew from another member."""
+    with service_port(admin, MembersServiceStub) as broker:
+        request = pb.RejoinRequest(name=name, dry_run=dry_run, delete_messages=delete_messages)
+        done = broker.Rejoin(request, timeout=REJOIN_TIMEOUT_S)
+        rows = [_row("removed", row) for row in done.removed] + [_row("told", row) for row in done.told]
+        print_rows([*rows, {"what": "taken", "kind": None, "name": name, "count": done.taken}], _ROWS, as_json=as_json)
+
+
+def _row(what: str, row: pb.SharedRowName) -> dict[str, object]:
+    return {"what": what, "kind": row.kind, "name": row.name, "count": row.messages}
+
+
+def _fields(member: pb.Member) -> dict[str, object]:
+    return {
+        "name": member.name,
+        "state": member.state,
+        "self": member.is_self,
+        "reachable": member.is_reachable,
+        "silent_s": round(member.silent_ms / 1000, 1) if member.HasField("silent_ms") else None,
+        "waited_for": member.is_waited_for,
+        "address": member.address or None,
+        "tls_address": member.tls_address or None,
+        "admin_address": member.admin_address,
+        "version": member.version,
+    }

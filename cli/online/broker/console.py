@@ -1,0 +1,78 @@
+"""`quarry console`: the pages of the console for a broker that is elsewhere."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+from importlib.metadata import version
+from threading import Event
+from typing import Annotated, Final
+
+import typer
+
+from cli.context_file import Context
+from cli.contexts import chosen
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin
+from cli.online.connection.channel import unsigned_channel
+from cli.terminal.exit import Exit, end
+from cli.terminal.text import say
+from server.admin_port.console.calls import AdminCalls
+from server.console.contract import Entry, Rules
+from server.console.running import ConsoleParts, ConsoleThread
+from server.observability.logs import configure_logs
+from store.clock import SystemClock
+
+HOST: Final = "127.0.0.1"
+KEY_BYTES: Final = 32
+
+
+def console(
+    *,
+    admin: Admin = ADMIN_DEFAULT,
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", min=0, max=65_535, help="Listen on this one; 0: on a free one.")
+    ] = 0,
+    as_context_user: Annotated[
+        bool, typer.Option("--as-context-user", help="Make all calls as the user of the context: nobody has to log in.")
+    ] = False,
+) -> None:
+    """Serve the console for a broker on 127.0.0.1, until Ctrl-C.
+
+    For browsers on this machine. The broker is reached as the context says; who opens the page logs in as a user of the
+    broker, where that asks for users.
+    """
+    context = chosen()
+    entry = _entry(context) if as_context_user else None
+    configure_logs("auto", "warning")
+    thread = ConsoleThread(f"{HOST}:{port}", _parts(admin, context, entry))
+    asked = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: asked.set())
+    try:
+        thread.start()
+    except OSError as error:
+        end(Exit.COULD_NOT_RUN, f"--port: {error}")
+    way_in = "" if entry is None else f"enter?key={entry.key}"
+    say(f"{thread.url}{way_in}")
+    say(f"shows the broker at {admin}; Ctrl-C ends it", err=True)
+    asked.wait()
+    thread.stop()
+
+
+def _entry(context: Context | None) -> Entry:
+    if context is None or context.user is None or context.secret is None:
+        end(Exit.COULD_NOT_RUN, "--as-context-user: needs a context that names a user (quarry --context NAME)")
+    return Entry(secrets.token_urlsafe(KEY_BYTES), context.user, context.secret)
+
+
+def _parts(admin: str, context: Context | None, entry: Entry | None) -> ConsoleParts:
+    channel = unsigned_channel(admin, context)  # here: a file that is no good ends the command
+    # whoever opens the page must not be taken for the owner of the context's certificate
+    has_certificate = context is not None and context.tls_certificate is not None
+    clock = SystemClock()
+    return ConsoleParts(
+        port=lambda: AdminCalls(channel, clock=clock, needs_login=True if has_certificate or entry else None),
+        rules=Rules(is_always_own=True, entry=entry),
+        version=version("quarry-mq"),
+        clock=clock,
+    )

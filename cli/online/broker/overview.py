@@ -1,0 +1,179 @@
+"""`quarry overview` and `quarry history`: a live broker at a glance, or all of a cluster, and the last hour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import isnan
+from typing import Annotated, Any, Final
+
+import typer
+
+from cli.online.connection.administration import service_port
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.online.connection.known import known, known_rounded, known_seconds, known_time
+from cli.terminal.output import print_object, print_rows, speaks_utf8
+from cli.terminal.sparkline import HOUR_MS, cells, sparkline
+from cli.terminal.times import time_text
+from server._generated.quarry.admin.v1 import overview_pb2 as pb
+from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
+
+CALL_TIMEOUT_S: Final = 10.0
+MEMBER_COLUMNS: Final = (
+    "name",
+    "state",
+    "sentPerSecond",
+    "receivedPerSecond",
+    "ready",
+    "inFlight",
+    "lagSeconds",
+    "connections",
+    "diskUsedPercent",
+    "readiness",
+)
+HISTORY_COLUMNS: Final = ("name", "unit", "last", "least", "most", "lastHour")
+LAG_FIELDS: Final = ("ready", "inFlight", "lagSeconds")
+SPARKLINE_WIDTH: Final = 60
+"""A column for each minute."""
+
+
+def overview(
+    *,
+    all_members: Annotated[bool, typer.Option("--all", help="All members of its cluster, a row for each.")] = False,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Show a broker at a glance: what goes through it, what waits, how full its disk is, and what is wrong.
+
+    `-` stands for what is not known, such as the messages of a day that the broker has not seen begin. What waits is at
+    least so much where there are more groups than are counted.
+    """
+    with service_port(admin, OverviewServiceStub) as broker:
+        if all_members:
+            answer = broker.ListOverviews(pb.ListOverviewsRequest(), timeout=CALL_TIMEOUT_S)
+            rows = map(_member_fields, answer.members)
+            shown = rows if as_json else ({**dict.fromkeys(MEMBER_COLUMNS), **_for_people(row)} for row in rows)
+            print_rows(shown, MEMBER_COLUMNS, as_json=as_json)
+            return
+        found = broker.GetOverview(pb.GetOverviewRequest(), timeout=CALL_TIMEOUT_S)
+    fields = overview_fields(found)
+    print_object(fields if as_json else _for_people(fields), as_json=as_json)
+
+
+def history(
+    series: Annotated[
+        list[str] | None, typer.Argument(metavar="[SERIES]...", help="Only these.", show_default=False)
+    ] = None,
+    *,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Show the figures of the last hour, a line for each series (docs/admin-calls.md).
+
+    A column of the picture is a minute, as high as the most of it, from nothing to the most of the hour; `·` is not
+    known. With --json there is every number, one each ten seconds; null: not known.
+    """
+    with service_port(admin, OverviewServiceStub) as broker:
+        found = broker.GetHistory(pb.GetHistoryRequest(series=series or ()), timeout=CALL_TIMEOUT_S)
+    print_rows(_series_rows(found, as_json=as_json), HISTORY_COLUMNS, as_json=as_json)
+
+
+def overview_fields(found: pb.Overview) -> dict[str, Any]:
+    """All but the stages."""
+    return {
+        "name": found.broker.name,
+        "version": found.broker.version,
+        "readiness": found.readiness,
+        "concerns": list(found.concerns),
+        "at": time_text(found.at_ms),
+        "startedAt": time_text(found.broker.started_at_ms),
+        "sentPerSecond": round(found.sent_per_second, 1),
+        "receivedPerSecond": round(found.received_per_second, 1),
+        "sent": found.sent,
+        "received": found.received,
+        "sentToday": known(found, "sent_today"),
+        "receivedToday": known(found, "received_today"),
+        "sentYesterday": known(found, "sent_yesterday"),
+        "receivedYesterday": known(found, "received_yesterday"),
+        "ready": known(found, "ready_messages"),
+        "inFlight": known(found, "in_flight_messages"),
+        "lagSeconds": known_seconds(found, "lag_ms"),
+        "lagIsWhole": found.lag_is_whole,
+        "topics": known(found, "topics"),
+        "groups": known(found, "groups"),
+        "connections": known(found, "connections"),
+        "producers": found.producers,
+        "consumers": found.consumers,
+        "diskTotal": known(found, "disk_total"),
+        "diskFree": known(found, "disk_free"),
+        "diskUsedPercent": _used_percent(found),
+        "logSize": found.log_size,
+        "oldestStoredAt": known_time(found, "oldest_stored_at_ms"),
+        "timers": known(found, "timers"),
+        "transactions": known(found, "transactions"),
+        "liteTopics": known(found, "lite_topics"),
+        "migrationPhase": found.migration_phase,
+        "migrationLagBytes": known(found, "migration_lag_bytes"),
+        "openJobs": found.open_jobs,
+        "cpuSeconds": round(found.process.cpu_seconds, 1),
+        "residentBytes": known(found.process, "resident_bytes"),
+        "openFiles": known(found.process, "open_files"),
+        "loopLateSeconds": known_rounded(found.process, "loop_late_seconds", 3),
+    }
+
+
+def _for_people(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What is but a part of the whole is at least so much."""
+    shown = {**fields, "concerns": fields.get("concerns") or None}
+    if not shown.pop("lagIsWhole", True):
+        shown |= {name: f"at least {fields[name]}" for name in LAG_FIELDS if fields[name] is not None}
+    return shown
+
+
+def _used_percent(found: pb.Overview) -> float | None:
+    if not found.disk_total:
+        return None
+    return round(100 * (1 - found.disk_free / found.disk_total), 1)
+
+
+def _member_fields(member: pb.MemberOverview) -> dict[str, Any]:
+    """Of one that has not answered there is but why."""
+    fields = overview_fields(member.overview) if member.HasField("overview") else {}
+    return {
+        **fields,
+        "name": member.name,
+        "state": member.state,
+        "isSelf": member.is_self,
+        "isReachable": member.is_reachable,
+        "address": member.address,
+        "adminAddress": member.admin_address or None,
+        "version": member.version,
+        "readiness": fields.get("readiness") or member.problem or "no answer",
+    }
+
+
+def _series_rows(found: pb.History, *, as_json: bool) -> Iterator[dict[str, Any]]:
+    end_ms = found.at_ms[-1] if found.at_ms else 0
+    for each in found.series:
+        values = [None if isnan(value) else value for value in each.values]
+        if as_json:
+            yield {"name": each.name, "unit": each.unit, "atMs": list(found.at_ms), "values": values}
+            continue
+        there = [value for value in values if value is not None]
+        yield {
+            "name": each.name,
+            "unit": each.unit,
+            "last": _short(values[-1:]),
+            "least": _short([min(there)] if there else []),
+            "most": _short([max(there)] if there else []),
+            "lastHour": sparkline(
+                cells(found.at_ms, each.values, end_ms=end_ms, span_ms=HOUR_MS, width=SPARKLINE_WIDTH),
+                plain=not speaks_utf8(),
+            ),
+        }
+
+
+def _short(value: Sequence[float | None]) -> str | None:
+    """Three digits, as many as people read."""
+    if not value or value[0] is None:
+        return None
+    return f"{value[0]:,.0f}" if abs(value[0]) >= 100 else f"{value[0]:.3g}"

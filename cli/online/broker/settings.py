@@ -1,0 +1,62 @@
+"""`quarry settings`: what can be changed of a live broker."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from cli.online.connection.administration import service_port
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.terminal.output import print_object, print_rows
+from server._generated.quarry.admin.v1 import settings_pb2 as pb
+from server._generated.quarry.admin.v1.settings_pb2_grpc import SettingsServiceStub
+
+CALL_TIMEOUT_S: Final = 30.0
+COLUMNS: Final = ("key", "value", "source")
+
+commands: Final = typer.Typer(no_args_is_help=True)
+
+Key = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
+Value = Annotated[str, typer.Argument(metavar="VALUE", show_default=False)]
+
+
+@commands.command(name="list")
+def list_settings(admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """List the settings that can be changed, with where their values come from."""
+    with service_port(admin, SettingsServiceStub) as broker:
+        found = broker.ListSettings(pb.ListSettingsRequest(), timeout=CALL_TIMEOUT_S).settings
+        print_rows(map(_fields, found), COLUMNS, as_json=as_json)
+
+
+@commands.command()
+def get(key: Key, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Show one setting."""
+    with service_port(admin, SettingsServiceStub) as broker:
+        print_object(_fields(broker.GetSetting(pb.GetSettingRequest(key=key), timeout=CALL_TIMEOUT_S)), as_json=as_json)
+
+
+@commands.command(name="set")
+def set_setting(key: Key, value: Value, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Change one setting, at once and over restarts. What the broker was started with comes back by `reset`."""
+    with service_port(admin, SettingsServiceStub) as broker:
+        request = pb.SetSettingRequest(key=key, value=value)
+        print_object(_fields(broker.SetSetting(request, timeout=CALL_TIMEOUT_S)), as_json=as_json)
+
+
+@commands.command()
+def reset(key: Key, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Let one setting be again what flags, environment, file or default say."""
+    with service_port(admin, SettingsServiceStub) as broker:
+        request = pb.ResetSettingRequest(key=key)
+        print_object(_fields(broker.ResetSetting(request, timeout=CALL_TIMEOUT_S)), as_json=as_json)
+
+
+def _fields(setting: pb.Setting) -> dict[str, object]:
+    return {
+        "key": setting.key,
+        "value": setting.value,
+        "source": setting.source,
+        "configured": setting.configured,
+        "meaning": setting.meaning,
+    }

@@ -1,0 +1,31 @@
+"""`quarry stats`: what goes through a live broker."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.online.connection.official import official_port
+from cli.terminal.output import print_object
+from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+
+CALL_TIMEOUT_S: Final = 10.0
+
+
+def stats(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Show messages per second of late, open connections, and clients by what they do.
+
+    Rates are those of the last ten seconds.
+    """
+    with official_port(admin) as broker:
+        answer = broker.call("GetProxyRuntimeStats", pb.GetProxyRuntimeStatsRequest(), timeout_s=CALL_TIMEOUT_S)
+    fields = {
+        "name": answer.proxy_name,
+        "version": answer.version,
+        "sentPerSecond": round(answer.in_tps, 1),
+        "receivedPerSecond": round(answer.out_tps, 1),
+        "connections": None if answer.connections < 0 else answer.connections,
+        "producers": answer.producers,
+        "consumers": answer.consumers,
+    }
+    print_object(fields, as_json=as_json)

@@ -1,0 +1,200 @@
+"""`quarry user`: who may use a broker, and by which secrets and certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import Annotated, Final
+
+import grpc
+import typer
+
+from cli.offline.security import SecretFile, bootstrap, secret_text
+from cli.online.connection.administration import service_port
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Name, Prefix
+from cli.terminal.output import print_object, print_rows
+from cli.terminal.times import time_text
+from server._generated.quarry.admin.v1 import security_pb2 as pb
+from server._generated.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
+
+CALL_TIMEOUT_S: Final = 10.0
+RESEAL_TIMEOUT_S: Final = 600.0
+COLUMNS: Final = ("name", "kind", "enabled", "secrets", "certificates")
+
+commands: Final = typer.Typer(no_args_is_help=True)
+
+
+class KindName(Enum):
+    NORMAL = "normal"
+    SUPER = "super"
+
+
+CertificateList = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--certificate",
+        metavar="SUBJECT",
+        help="Repeatable. Subject of a client certificate that stands for the user: CN=orders,O=Shop.",
+    ),
+]
+
+
+@contextmanager
+def security_port(address: str) -> Iterator[SecurityServiceStub]:
+    """The security service at `host:port`; what it refuses is said in its own words."""
+    with service_port(address, SecurityServiceStub, plain=[grpc.StatusCode.FAILED_PRECONDITION]) as broker:
+        yield broker
+
+
+@commands.command()
+def create(
+    name: Name,
+    *,
+    is_super: Annotated[bool, typer.Option("--super", help="It may do everything, without any rule.")] = False,
+    certificate: CertificateList = None,
+    secret_file: SecretFile = None,
+    no_secret: Annotated[bool, typer.Option("--no-secret", help="Without any: it has certificates.")] = False,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Make a user. A secret that the broker makes for it is shown once."""
+    if no_secret and secret_file is not None:
+        raise typer.BadParameter("--secret-file and --no-secret do not go together")
+    request = pb.CreateUserRequest(
+        name=name,
+        kind="super" if is_super else "normal",
+        certificates=certificate or [],
+        secret=secret_text(secret_file),
+        without_secret=no_secret,
+    )
+    with security_port(admin) as broker:
+        answer = broker.CreateUser(request, timeout=CALL_TIMEOUT_S)
+    print_object({**user_fields(answer.user), **_generated(answer.generated_secret)}, as_json=as_json)
+
+
+@commands.command()
+def update(
+    name: Name,
+    *,
+    kind: Annotated[
+        KindName | None,
+        typer.Option("--kind", metavar="normal|super", help="Whether it needs rules.", show_default=False),
+    ] = None,
+    enabled: Annotated[
+        bool | None,
+        typer.Option("--enable/--disable", help="Whether it may do anything at all.", show_default=False),
+    ] = None,
+    certificate: CertificateList = None,
+    no_certificates: Annotated[
+        bool, typer.Option("--no-certificates", help="No certificate stands for it any more.")
+    ] = False,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Change what is given, and leave the rest of the user as it is. Certificates take the place of those it has."""
+    if no_certificates and certificate:
+        raise typer.BadParameter("--certificate and --no-certificates do not go together")
+    request = pb.UpdateUserRequest(name=name, kind=kind.value if kind else None, enabled=enabled)
+    if certificate or no_certificates:
+        request.certificates.CopyFrom(pb.Certificates(subjects=certificate or []))
+    with security_port(admin) as broker:
+        user = broker.UpdateUser(request, timeout=CALL_TIMEOUT_S)
+    print_object(user_fields(user), as_json=as_json)
+
+
+@commands.command()
+def delete(name: Name, *, dry_run: DryRun = False, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Delete a user with all of its rules."""
+    if dry_run:
+        print_object(_deletion(admin, name), as_json=as_json)
+        return
+    with security_port(admin) as broker:
+        broker.DeleteUser(pb.DeleteUserRequest(name=name), timeout=CALL_TIMEOUT_S)
+    print_object({"deleted": name}, as_json=as_json)
+
+
+@commands.command(name="list")
+def list_users(*, prefix: Prefix = "", admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """List users by name."""
+    with security_port(admin) as broker:
+        answer = broker.ListUsers(pb.ListUsersRequest(prefix=prefix))
+        users = (user for page in answer for user in page.users)
+        rows = ({**user_fields(user), **({} if as_json else {"secrets": len(user.secrets)})} for user in users)
+        print_rows(rows, COLUMNS, as_json=as_json)
+
+
+@commands.command()
+def show(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Show a user; of its secrets only since when there are which."""
+    with security_port(admin) as broker:
+        user = broker.GetUser(pb.GetUserRequest(name=name), timeout=CALL_TIMEOUT_S)
+    print_object(user_fields(user), as_json=as_json)
+
+
+@commands.command()
+def add_secret(
+    name: Name, *, secret_file: SecretFile = None, admin: Admin = ADMIN_DEFAULT, as_json: Json = False
+) -> None:
+    """Give a user a second secret beside the one in use. One that the broker makes is shown once."""
+    request = pb.AddSecretRequest(name=name, secret=secret_text(secret_file))
+    with security_port(admin) as broker:
+        answer = broker.AddSecret(request, timeout=CALL_TIMEOUT_S)
+    fields = {"name": name, "number": answer.secret.number, **_generated(answer.generated_secret)}
+    print_object(fields, as_json=as_json)
+
+
+@commands.command()
+def remove_secret(
+    name: Name,
+    number: Annotated[int, typer.Argument(metavar="NUMBER", show_default=False)],
+    *,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Let a secret be good no more, at once."""
+    with security_port(admin) as broker:
+        broker.RemoveSecret(pb.RemoveSecretRequest(name=name, number=number), timeout=CALL_TIMEOUT_S)
+    print_object({"name": name, "removed": number}, as_json=as_json)
+
+
+@commands.command()
+def reseal(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Seal all secrets anew with the broker's first key, so that the other keys are needed no more."""
+    with security_port(admin) as broker:
+        answer = broker.ResealSecrets(pb.ResealSecretsRequest(), timeout=RESEAL_TIMEOUT_S)
+    print_object({"resealed": answer.count}, as_json=as_json)
+
+
+commands.command()(bootstrap)
+
+
+def user_fields(user: pb.User) -> dict[str, object]:
+    return {
+        "name": user.name,
+        "kind": user.kind,
+        "enabled": user.enabled,
+        "certificates": list(user.certificates),
+        "secrets": [{"number": each.number, "createdAt": time_text(each.created_at_ms)} for each in user.secrets],
+        "createdAt": time_text(user.created_at_ms),
+    }
+
+
+def _deletion(admin: str, name: str) -> dict[str, object]:
+    """What `delete` would take with it."""
+    with security_port(admin) as broker:
+        user = broker.GetUser(pb.GetUserRequest(name=name), timeout=CALL_TIMEOUT_S)
+        policy = broker.GetPolicy(pb.GetPolicyRequest(user=name), timeout=CALL_TIMEOUT_S)
+    return {
+        "dryRun": True,
+        "user": name,
+        "kind": user.kind,
+        "enabled": user.enabled,
+        "secrets": len(user.secrets),
+        "certificates": list(user.certificates),
+        "rules": len(policy.rules),
+    }
+
+
+def _generated(secret: str) -> dict[str, object]:
+    return {"secret": secret} if secret else {}

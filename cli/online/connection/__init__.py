@@ -1,0 +1,1 @@
+"""What commands against a live broker share: the connection, its options, and fields of answers."""

@@ -1,0 +1,64 @@
+"""The connection of a command to a broker's admin port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final, TypeVar, cast
+
+import grpc
+
+from cli.contexts import chosen
+from cli.online.connection.channel import open_channel
+from cli.terminal.exit import Exit, end
+from cli.terminal.hints import Names
+from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+
+_PLAIN: Final = frozenset({grpc.StatusCode.NOT_FOUND, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.INVALID_ARGUMENT})
+"""Codes whose details say all that there is to say."""
+_Stub = TypeVar("_Stub")
+
+
+def admin_port(address: str) -> AbstractContextManager[AdminServiceStub]:
+    """The admin service at `host:port`, as `service_port`."""
+    return service_port(address, AdminServiceStub)
+
+
+@contextmanager
+def service_port(
+    address: str, stub: Callable[[grpc.Channel], _Stub], *, plain: Collection[grpc.StatusCode] = ()
+) -> Iterator[_Stub]:
+    """A service on the admin port at `host:port`. A refusal or a lost connection ends the command with one line.
+
+    `plain`: codes of this service whose details, if there are any, are shown alone.
+    """
+    with open_channel(address, chosen()) as channel:
+        try:
+            yield stub(channel)
+        except grpc.RpcError as error:
+            end(Exit.COULD_NOT_RUN, refusal(error, address, plain=plain), asked_names(address))
+
+
+def asked_names(address: str) -> Names:
+    """The names that the broker at this admin port has, when a hint is looked for."""
+
+    def names(kind: str) -> Sequence[str]:
+        from cli.online.connection.known_names import names_of  # not at the top: only errors need it
+
+        return names_of(kind, address, chosen())
+
+    return names
+
+
+def refusal(error: grpc.RpcError, address: str, *, plain: Collection[grpc.StatusCode] = ()) -> str:
+    """What a failed call means to the person who made it."""
+    # Every error of a call is also that call; the type does not say so.
+    call = cast("grpc.Call", error)
+    code, details = call.code(), call.details() or ""
+    if details and code in plain:
+        return details
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return f"{address}: no answer from a broker ({details})"
+    if code in _PLAIN:
+        return details
+    return f"{address}: {code.name.lower().replace('_', ' ')}: {details}"

@@ -1,0 +1,95 @@
+"""Options that several commands against a live broker share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cli.contexts import admin_of_context, chosen, endpoint_of_context
+from cli.terminal.times import time_ms
+from server.wire.times import TIME_MS_MAX
+
+ADMIN_DEFAULT: Final = "127.0.0.1:8082"
+ENDPOINT_DEFAULT: Final = "127.0.0.1:8081"
+
+Admin = Annotated[
+    str,
+    typer.Option("--admin", metavar="HOST:PORT", help="Admin address of the broker.", callback=admin_of_context),
+]
+StoreOrNone = Annotated[
+    Path | None,
+    typer.Argument(metavar="[STORE]", help="Store directory, unless --admin names its broker.", show_default=False),
+]
+AdminOrNone = Annotated[
+    str | None, typer.Option("--admin", metavar="HOST:PORT", help="Ask this live broker.", show_default=False)
+]
+"""For commands that look at a store nobody runs, or ask its broker."""
+Endpoint = Annotated[
+    str,
+    typer.Option(
+        "--endpoint", metavar="HOST:PORT", help="Messaging address of the broker.", callback=endpoint_of_context
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would go, and with what.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+Prefix = Annotated[
+    str, typer.Option("--prefix", metavar="PREFIX", help="Only names that begin so.", show_default=False)
+]
+Body = Annotated[str, typer.Argument(metavar="BODY", help="The text to send; - reads standard input.")]
+Tag = Annotated[str | None, typer.Option("--tag", metavar="TAG", help="Tag of the message.", show_default=False)]
+Keys = Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="A key to find it by. Repeatable.")]
+Properties = Annotated[
+    list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property. Repeatable.")
+]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option("--attribute", metavar="NAME=VALUE", help="Repeatable. An empty value removes the attribute."),
+]
+
+
+def with_options(attributes: dict[str, str], options: Mapping[str, tuple[str, object]]) -> dict[str, str]:
+    """The attributes and those that options of their own set, by attribute: the option, and its value or None.
+
+    Raises typer.BadParameter naming the option, where both say something.
+    """
+    for attribute, (option, value) in options.items():
+        if value is None:
+            continue
+        if attribute in attributes:
+            raise typer.BadParameter(f"attribute {attribute} is given, too", param_hint=option)
+        attributes[attribute] = str(value)
+    return attributes
+
+
+def broker_of(admin: str | None, *, is_store_named: bool) -> str | None:
+    """For commands that look at a store or ask its broker: without a store, the broker of the chosen context."""
+    if admin is not None or is_store_named:
+        return admin
+    context = chosen()
+    return None if context is None else context.admin
+
+
+def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
+    """`NAME=VALUE` texts as a mapping. Raises typer.BadParameter naming the option."""
+    found = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
+        found[name] = value
+    return found
+
+
+def option_ms(text: str | None, option: str) -> int | None:
+    """The ms since 1970 that an option gives, as such or as a date. Raises typer.BadParameter for what is no time."""
+    if text is None:
+        return None
+    found_ms = time_ms(text)
+    if found_ms is None or not 0 <= found_ms <= TIME_MS_MAX:
+        reason = f"{text!r} is neither a date like 2026-11-21T14:30:00+01:00 nor ms since 1970"
+        raise typer.BadParameter(reason, param_hint=option)
+    return found_ms

@@ -1,0 +1,106 @@
+"""The one place where commands open a connection to a broker."""
+
+from __future__ import annotations
+
+import secrets
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from cli.context_file import Context, ContextInvalid, check_tls_files
+from cli.terminal.exit import Exit, end
+from server.security.signature import signed_admin_headers, signed_messaging_headers
+from store.clock import Clock, SystemClock
+
+CHANNEL_OPTIONS: Final = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1))
+"""A proxy from the environment is for the web, not for a broker; answers may be as large as the broker makes them."""
+
+MESSAGING: Final = "/apache.rocketmq.v2.MessagingService/"
+NONCE_BYTES: Final = 16
+
+Metadata = tuple[tuple[str, str], ...]
+Options = tuple[tuple[str, int], ...]
+
+
+def open_channel(
+    address: str, context: Context | None, *, clock: Clock | None = None, options: Options = ()
+) -> grpc.Channel:
+    """To the messaging or the admin port at `host:port`; with the context's TLS, and signed where it names a user.
+
+    `options` are for gRPC, besides `CHANNEL_OPTIONS`. A file that is no good ends the command with one line.
+    """
+    channel = unsigned_channel(address, context, options)
+    if context is None or context.user is None:
+        return channel
+    signing = _Signing(lambda method: call_metadata(context, method, clock or SystemClock()))
+    return grpc.intercept_channel(channel, signing)
+
+
+def call_metadata(context: Context, method: str, clock: Clock) -> Metadata:
+    """What a call (`/package.Service/Method`) carries to say who makes it, in the form that its port asks for."""
+    if context.user is None or context.secret is None:
+        return ()
+    now_ms = clock.wall_ms()
+    if method.startswith(MESSAGING):
+        return signed_messaging_headers(context.user, context.secret, now_ms=now_ms)
+    nonce = secrets.token_hex(NONCE_BYTES)
+    return signed_admin_headers(context.user, context.secret, method, now_ms=now_ms, nonce=nonce)
+
+
+def unsigned_channel(address: str, context: Context | None, options: Options = ()) -> grpc.Channel:
+    """The same, with calls as they are made."""
+    options = (*CHANNEL_OPTIONS, *options)
+    if context is None or not context.tls:
+        return grpc.insecure_channel(address, options=options)
+    try:
+        check_tls_files(context)
+    except ContextInvalid as error:
+        end(Exit.COULD_NOT_RUN, str(error))
+    credentials = grpc.ssl_channel_credentials(
+        _bytes(context.tls_ca), _bytes(context.tls_key), _bytes(context.tls_certificate)
+    )
+    return grpc.secure_channel(address, credentials, options=options)
+
+
+def _bytes(path: Path | None) -> bytes | None:
+    return None if path is None else path.read_bytes()
+
+
+class _Details(
+    namedtuple("_Details", ["method", "timeout", "metadata", "credentials", "wait_for_ready", "compression"]),
+    grpc.ClientCallDetails,
+):
+    """What gRPC hands to interceptors, with other metadata."""
+
+
+class _Signing(
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamUnaryClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
+):
+    """Adds to every call what says who makes it."""
+
+    def __init__(self, metadata_of: Callable[[str], Metadata]) -> None:
+        self._metadata_of = metadata_of
+
+    def _intercept(self, continuation: Any, details: Any, request: Any) -> Any:
+        metadata = (*(details.metadata or ()), *self._metadata_of(details.method))
+        signed = _Details(
+            details.method,
+            details.timeout,
+            metadata,
+            details.credentials,
+            getattr(details, "wait_for_ready", None),
+            getattr(details, "compression", None),
+        )
+        return continuation(signed, request)
+
+    # gRPC's types tell the four kinds of calls apart, which signing need not
+    intercept_unary_unary = _intercept  # type: ignore[assignment]
+    intercept_unary_stream = _intercept  # type: ignore[assignment]
+    intercept_stream_unary = _intercept  # type: ignore[assignment]
+    intercept_stream_stream = _intercept  # type: ignore[assignment]

@@ -1,0 +1,59 @@
+"""Looking whether a broker is there, for commands that go on without one."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, cast
+
+import grpc
+
+from cli.context_file import Context
+from cli.online.connection.channel import open_channel
+from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+
+TIMEOUT_S: Final = 3.0
+_SILENCE: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
+
+
+class Told(NamedTuple):
+    """What a broker says of itself."""
+
+    name: str
+    version: str
+    store_directory: str
+    started_at_ms: int
+    invisible_bytes: int
+    """Of the log, which consumers do not see yet."""
+
+
+class Answer(NamedTuple):
+    """What came from an admin port. `broker` None with a `refusal`: somebody is there, but says nothing to us."""
+
+    address: str
+    broker: Told | None
+    refusal: str = ""
+
+
+def who_is(address: str, context: Context | None) -> Answer | None:
+    """Who answers at an admin port; None: nobody within `TIMEOUT_S`."""
+    with open_channel(address, context) as channel:
+        stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+        try:
+            told = stub.GetBroker(pb.GetBrokerRequest(), timeout=TIMEOUT_S)
+        except grpc.RpcError as error:
+            call = cast("grpc.Call", error)
+            if call.code() in _SILENCE:
+                return None
+            return Answer(address, None, f"{call.code().name.lower().replace('_', ' ')}: {call.details()}")
+    invisible = told.log.appended_offset - told.log.dispatched_offset
+    return Answer(address, Told(told.name, told.version, told.store_directory, told.started_at_ms, invisible))
+
+
+def is_reached(address: str, context: Context) -> bool:
+    """Whether somebody at a messaging port speaks HTTP/2 within `TIMEOUT_S`, and TLS as the context has it."""
+    with open_channel(address, context) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=TIMEOUT_S)
+        except grpc.FutureTimeoutError:
+            return False
+    return True

@@ -1,0 +1,1 @@
+"""Commands about consumer groups: their lag, their consumers, and their dead letters."""

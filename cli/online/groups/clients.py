@@ -1,0 +1,82 @@
+"""`quarry client`: who is connected to a live broker."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Final
+
+import typer
+
+from cli.online.connection.administration import service_port
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.terminal.output import print_rows
+from cli.terminal.times import time_text
+from server._generated.quarry.admin.v1 import clients_pb2 as pb
+from server._generated.quarry.admin.v1.clients_pb2_grpc import ClientServiceStub
+
+commands: Final = typer.Typer(no_args_is_help=True)
+
+CALL_TIMEOUT_S: Final = 60.0
+COLUMNS: Final = ("clientId", "kind", "group", "language", "version", "address", "topics")
+
+
+class TypeName(Enum):
+    PRODUCER = "producer"
+    CONSUMER = "consumer"
+
+
+_TYPES: Final = {
+    None: pb.CLIENT_TYPE_UNSPECIFIED,
+    TypeName.PRODUCER: pb.CLIENT_TYPE_PRODUCER,
+    TypeName.CONSUMER: pb.CLIENT_TYPE_CONSUMER,
+}
+
+
+@commands.callback()
+def client() -> None:
+    """Clients of a live broker."""
+
+
+@commands.command(name="list")
+def list_clients(
+    *,
+    kind: Annotated[
+        TypeName | None,
+        typer.Option("--type", metavar="producer|consumer", help="Only these.", show_default=False),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="GROUP", help="Only consumers of this group.", show_default=False)
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic",
+            metavar="TOPIC",
+            help="Only those that publish to this topic or are subscribed to it.",
+            show_default=False,
+        ),
+    ] = None,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """List the producers and consumers that are connected."""
+    request = pb.ListClientsRequest(type=_TYPES[kind], group=group or "", topic=topic or "")
+    with service_port(admin, ClientServiceStub) as broker:
+        pages = broker.ListClients(request, timeout=CALL_TIMEOUT_S)
+        rows = (_fields(each) for page in pages for each in page.clients)
+        print_rows(rows, COLUMNS, as_json=as_json)
+
+
+def _fields(each: pb.Client) -> dict[str, object]:
+    return {
+        "clientId": each.client_id,
+        "kind": each.kind,
+        "group": each.group or None,
+        "topics": list(each.topics),
+        "language": each.language,
+        "version": each.version,
+        "hostname": each.hostname,
+        "address": each.address,
+        "isLite": each.kind.startswith("lite "),
+        "settingsAt": time_text(each.settings_at_ms),
+    }

@@ -1,0 +1,84 @@
+"""`quarry client show`, `stack` and `verify-message`: one consumer that is connected."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.online.connection.official import official_port
+from cli.online.groups.subscriptions import client_fields
+from cli.terminal.exit import Exit
+from cli.terminal.output import print_object
+from cli.terminal.text import say
+from cli.terminal.times import time_text
+from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+
+CALL_TIMEOUT_S: Final = 60.0
+PUSHED: Final = "CONSUME_PASSIVELY"
+
+Id = Annotated[str, typer.Argument(metavar="ID", show_default=False)]
+Group = Annotated[str, typer.Option("--group", metavar="GROUP", help="Its group.")]
+
+
+def show(client_id: Id, *, group: Group, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Show a consumer: where it runs, how it consumes, and what it is subscribed to."""
+    named = definition.Resource(name=group)
+    with official_port(admin) as broker:
+        request = pb.GetConsumerRunningInfoRequest(group=named, client_id=client_id)
+        info = broker.call("GetConsumerRunningInfo", request, timeout_s=CALL_TIMEOUT_S).consumer_running_info
+        all_of_group = pb.DescribeSubscriptionRequest(group=named)
+        described = broker.call("DescribeSubscription", all_of_group, timeout_s=CALL_TIMEOUT_S)
+    rows = [each for each in described.client_subscription_info if each.client_info.client_id == client_id]
+    fields: dict[str, object] = {"clientId": client_id, "group": group}
+    if rows:  # none: it has gone between the two calls
+        settings_ms = rows[0].subscription_info.last_update_timestamp.ToMilliseconds()
+        fields |= client_fields(rows[0].client_info) | {"settingsAt": time_text(settings_ms)}
+    fields |= {
+        "isPushed": info.properties["PROP_CONSUME_TYPE"] == PUSHED,
+        "isOrdered": info.properties["PROP_CONSUMEORDERLY"] == "true",
+        "subscriptions": {topic: each.expression for topic, each in sorted(info.subscriptions.items())},
+    }
+    print_object(fields, as_json=as_json)
+
+
+def stack(client_id: Id, *, group: Group, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Ask a consumer where its threads are. Not every client can say."""
+    request = pb.PrintThreadStackTraceRequest(group=definition.Resource(name=group), client_id=client_id)
+    with official_port(admin) as broker:
+        answer = broker.call("PrintThreadStackTrace", request, timeout_s=CALL_TIMEOUT_S)
+    if as_json:
+        print_object({"clientId": client_id, "stack": answer.thread_stack_trace}, as_json=True)
+    else:
+        say(answer.thread_stack_trace)
+
+
+def verify_message(
+    client_id: Id,
+    message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", show_default=False)],
+    *,
+    group: Group,
+    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic of the message.")],
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Have a consumer consume a stored message once more, and show whether it could.
+
+    The broker has to keep an index (index.tiered or index.hash_files). Ends with status 1 when the consumer failed.
+    What other consumers get, and what the group has consumed, stays as it is.
+    """
+    request = pb.VerifyMessageRequest(
+        client_id=client_id,
+        group=definition.Resource(name=group),
+        topic=definition.Resource(name=topic),
+        message_id=message_id,
+    )
+    failed = definition.FAILED_TO_CONSUME_MESSAGE
+    with official_port(admin) as broker:
+        answer = broker.call("VerifyMessage", request, timeout_s=CALL_TIMEOUT_S, accepted=(definition.OK, failed))
+    is_consumed = answer.status.code == definition.OK
+    fields = {"clientId": client_id, "messageId": message_id, "isConsumed": is_consumed}
+    print_object(fields, as_json=as_json)
+    raise typer.Exit(Exit.FINE if is_consumed else Exit.FINDING)

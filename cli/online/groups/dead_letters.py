@@ -1,0 +1,108 @@
+"""`quarry dead-letters`: what a group was given as often as it allows, and giving it to the group once more."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from cli.online.connection.administration import service_port
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, Name
+from cli.online.maintenance.job_progress import Wait, run_job, unless_too_much
+from cli.terminal.exit import Exit
+from cli.terminal.output import print_object, print_rows
+from cli.terminal.text import say, word
+from cli.terminal.times import time_text
+from server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
+from server._generated.quarry.admin.v1 import jobs_pb2
+from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
+
+CALL_TIMEOUT_S: Final = 60.0
+COLUMNS: Final = ("offset", "storedAt", "attempts", "resent", "topic", "messageId", "tag")
+
+commands: Final = typer.Typer(no_args_is_help=True)
+
+
+@commands.command(name="list")
+def list_letters(
+    name: Name,
+    *,
+    start: Annotated[
+        int | None,
+        typer.Option(
+            "--from",
+            metavar="OFFSET",
+            min=0,
+            help="The first one to show; only those that were never sent again unless given.",
+            show_default=False,
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option("--count", metavar="N", min=1, max=1000, help="At most so many.")] = 100,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """List the dead letters of a group, oldest first."""
+    with service_port(admin, DeadLetterServiceStub) as broker:
+        request = pb.ListDeadLettersRequest(group=name, from_offset=start, count=count)
+        found = broker.ListDeadLetters(request, timeout=CALL_TIMEOUT_S)
+    print_rows(map(_fields, found.dead_letters), COLUMNS, as_json=as_json)
+
+
+@commands.command()
+def resend(
+    name: Name,
+    *,
+    offset: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--offset",
+            metavar="OFFSET",
+            min=0,
+            help="Exactly this one, also if it was sent again before; may be given often. All that never were unless "
+            "given.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell how many would be sent.")] = False,
+    wait: Wait = True,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Send dead letters to their group once more.
+
+    No other group gets them. They come with the topic that they came from, with attempts counted anew, and stay among
+    the dead letters. Ends with status 1 when some could not be sent: their topic does not exist, or is not known.
+    These stay among those that never were sent again, and are tried again by the next call.
+
+    More than 1,000 are sent by a job, which is then shown.
+    """
+    request = pb.ResendDeadLettersRequest(group=name, offsets=offset or [], dry_run=dry_run)
+    found = None
+    if wait:
+        with service_port(admin, DeadLetterServiceStub) as broker:
+            found = unless_too_much(lambda: broker.ResendDeadLetters(request, timeout=CALL_TIMEOUT_S))
+    if found is None:
+        letters = jobs_pb2.DeadLettersResend(group=name, offsets=offset or [])
+        job = jobs_pb2.BeginJobRequest(dry_run=dry_run, resend_dead_letters=letters)
+        run_job(admin, job, wait=wait, as_json=as_json)
+    refused = [{"offset": each.offset, "reason": each.reason} for each in found.refused]
+    if as_json:
+        print_object({"resent": found.resent, "refused": refused}, as_json=True)
+    else:
+        print_object({"would be sent" if dry_run else "sent": found.resent}, as_json=False)
+        for each in refused:
+            say(f"offset {each['offset']}: {word(str(each['reason']), err=True)}", err=True)
+    raise typer.Exit(Exit.FINDING if refused else Exit.FINE)
+
+
+def _fields(letter: pb.DeadLetter) -> dict[str, object]:
+    return {
+        "offset": letter.offset,
+        "storedAt": time_text(letter.stored_at_ms),
+        "attempts": letter.attempts,
+        "resent": letter.was_resent,
+        "topic": letter.topic or None,
+        "messageId": letter.message_id,
+        "tag": letter.tag or None,
+        "keys": list(letter.keys),
+    }

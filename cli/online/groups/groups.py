@@ -1,0 +1,299 @@
+"""`quarry group`: make, change, delete and show consumer groups, and move where they read."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Final
+
+import typer
+
+from cli.online.connection.administration import admin_port
+from cli.online.connection.arguments import (
+    ADMIN_DEFAULT,
+    Admin,
+    Attributes,
+    DryRun,
+    Json,
+    Name,
+    Prefix,
+    pairs,
+    with_options,
+)
+from cli.online.connection.dry_runs import group_deletion
+from cli.online.connection.known import known
+from cli.online.maintenance.job_progress import Wait, run_job, unless_too_much
+from cli.terminal.output import print_object, print_rows
+from cli.terminal.times import date_ms
+from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from server._generated.quarry.admin.v1 import jobs_pb2
+from store.metadata import lite_attributes
+from store.metadata.lite_attributes import LiteModel
+
+commands: Final = typer.Typer(no_args_is_help=True)
+
+CALL_TIMEOUT_S: Final = 10.0
+RESET_TIMEOUT_S: Final = 60.0
+"""Thousands of queues are searched for a time, a little at once."""
+COLUMNS: Final = ("name", "fifo", "maxAttempts", "enabled")
+RESET_COLUMNS: Final = ("queueId", "previousOffset", "newOffset")
+
+
+class LiteModelName(Enum):
+    SHARED = "shared"
+    EXCLUSIVE = "exclusive"
+
+
+Fifo = Annotated[bool | None, typer.Option("--fifo/--no-fifo", help="Deliver each queue in order.", show_default=False)]
+MaxAttempts = Annotated[
+    int | None,
+    typer.Option(
+        "--max-attempts",
+        metavar="N",
+        min=1,
+        help="Deliveries of a message until it is a dead letter.",
+        show_default=False,
+    ),
+]
+Enabled = Annotated[
+    bool | None, typer.Option("--enable/--disable", help="A disabled group receives nothing.", show_default=False)
+]
+RetryDelays = Annotated[
+    str | None,
+    typer.Option(
+        "--retry-delays",
+        metavar="SECONDS,SECONDS,…",
+        help="Delay before each redelivery of a push consumer; the last one repeats.",
+        show_default=False,
+    ),
+]
+LiteTopic = Annotated[
+    str | None,
+    typer.Option(
+        "--lite-topic",
+        metavar="TOPIC",
+        help=f"The topic whose lite topics it reads, for good. Attribute `{lite_attributes.BIND_TOPIC}`.",
+        show_default=False,
+    ),
+]
+LiteModelOption = Annotated[
+    LiteModelName | None,
+    typer.Option(
+        "--lite-model",
+        metavar="shared|exclusive",
+        help="Whether the clients that subscribed to a lite topic share its messages, or the last one has it alone. "
+        f"Attribute `{lite_attributes.MODEL}`.",
+        show_default=False,
+    ),
+]
+LiteQuota = Annotated[
+    int | None,
+    typer.Option(
+        "--lite-quota",
+        metavar="N",
+        min=lite_attributes.NO_LIMIT,
+        max=lite_attributes.NUMBER_MAX,
+        help="Lite topics that one client may have subscribed to; -1: any number. Attribute "
+        f"`{lite_attributes.CLIENT_QUOTA}`.",
+        show_default=False,
+    ),
+]
+
+
+@commands.command()
+def create(
+    name: Name,
+    *,
+    fifo: Fifo = None,
+    max_attempts: MaxAttempts = None,
+    enabled: Enabled = None,
+    retry_delays: RetryDelays = None,
+    lite_topic: LiteTopic = None,
+    lite_model: LiteModelOption = None,
+    lite_quota: LiteQuota = None,
+    attribute: Attributes = None,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Make a consumer group."""
+    request = pb.CreateGroupRequest(
+        name=name,
+        fifo=fifo,
+        max_attempts=max_attempts,
+        enabled=enabled,
+        customized=_backoff(retry_delays),
+        attributes=_attributes(attribute, lite_topic, lite_model, lite_quota),
+    )
+    with admin_port(admin) as broker:
+        group = broker.CreateGroup(request, timeout=CALL_TIMEOUT_S)
+    print_object(group_fields(group), as_json=as_json)
+
+
+@commands.command()
+def update(
+    name: Name,
+    *,
+    fifo: Fifo = None,
+    max_attempts: MaxAttempts = None,
+    enabled: Enabled = None,
+    retry_delays: RetryDelays = None,
+    lite_topic: LiteTopic = None,
+    lite_model: LiteModelOption = None,
+    lite_quota: LiteQuota = None,
+    attribute: Attributes = None,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Change what is given, and leave the rest of the group as it is."""
+    request = pb.UpdateGroupRequest(
+        name=name,
+        fifo=fifo,
+        max_attempts=max_attempts,
+        enabled=enabled,
+        customized=_backoff(retry_delays),
+        attributes=_attributes(attribute, lite_topic, lite_model, lite_quota),
+    )
+    with admin_port(admin) as broker:
+        group = broker.UpdateGroup(request, timeout=CALL_TIMEOUT_S)
+    print_object(group_fields(group), as_json=as_json)
+
+
+@commands.command()
+def delete(name: Name, *, dry_run: DryRun = False, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Delete a group and its progress in all topics."""
+    if dry_run:
+        print_object(group_deletion(admin, name), as_json=as_json)
+        return
+    with admin_port(admin) as broker:
+        broker.DeleteGroup(pb.DeleteGroupRequest(name=name), timeout=CALL_TIMEOUT_S)
+    print_object({"deleted": name}, as_json=as_json)
+
+
+@commands.command(name="list")
+def list_groups(*, prefix: Prefix = "", admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """List groups by name."""
+    with admin_port(admin) as broker:
+        answer = broker.ListGroups(pb.ListGroupsRequest(prefix=prefix))
+        print_rows((group_fields(group) for page in answer for group in page.groups), COLUMNS, as_json=as_json)
+
+
+@commands.command()
+def show(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Show a group."""
+    with admin_port(admin) as broker:
+        group = broker.GetGroup(pb.GetGroupRequest(name=name), timeout=CALL_TIMEOUT_S)
+    print_object(group_fields(group), as_json=as_json)
+
+
+@commands.command(name="reset-offset")
+def reset_offset(
+    name: Name,
+    *,
+    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic in which to move it.")],
+    to: Annotated[str, typer.Option("--to", metavar="earliest|latest|OFFSET|TIME", help="Where to read next.")],
+    queue: Annotated[
+        int | None,
+        typer.Option(
+            "--queue", metavar="N", min=0, help="Only this queue; all of them unless given.", show_default=False
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would change.")] = False,
+    wait: Wait = True,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Move where a group reads next in a topic. An offset is clamped to what each queue holds.
+
+    A time is a date like `2026-11-21T14:30:00+01:00`, of the local clock where it names no zone: the group goes on at
+    the first message that was stored then or later. With --dry-run it tells which offsets that are.
+
+    A group that reads lite topics of the topic is moved in all of those where it stands. A job does that, and what is
+    more than 8,192 queues; it is shown instead of the queues.
+    """
+    request = reset_request(name, topic, to, queue=queue, dry_run=dry_run)
+    answer = None
+    if wait:
+        with admin_port(admin) as broker:
+            answer = unless_too_much(lambda: broker.ResetOffset(request, timeout=RESET_TIMEOUT_S))
+    if answer is None:
+        run_job(admin, _reset_job(request), wait=wait, as_json=as_json)
+    rows = [
+        {
+            "queueId": reset.queue,
+            "previousOffset": known(reset, "previous_offset"),
+            "newOffset": reset.new_offset,
+        }
+        for reset in answer.queues
+    ]
+    print_rows(rows, RESET_COLUMNS, as_json=as_json)
+
+
+def reset_request(
+    group: str, topic: str, to: str, *, queue: int | None = None, dry_run: bool = False
+) -> pb.ResetOffsetRequest:
+    """Raises typer.BadParameter for a place that is none."""
+    request = pb.ResetOffsetRequest(group=group, topic=topic, queue=queue, dry_run=dry_run)
+    if to == "earliest":
+        request.earliest.SetInParent()
+    elif to == "latest":
+        request.latest.SetInParent()
+    elif to.isdecimal():
+        request.offset = int(to)
+    else:
+        time_ms = date_ms(to)
+        if time_ms is None:
+            reason = f"{to!r} is neither earliest, latest, an offset nor a date like 2026-11-21T14:30:00+01:00"
+            raise typer.BadParameter(reason, param_hint="--to")
+        request.stored_since_ms = time_ms
+    return request
+
+
+def _reset_job(request: pb.ResetOffsetRequest) -> jobs_pb2.BeginJobRequest:
+    job = jobs_pb2.BeginJobRequest(dry_run=request.dry_run)
+    for field, value in request.ListFields():
+        if field.name == "dry_run":
+            continue
+        if field.message_type is None:
+            setattr(job.reset_offset, field.name, value)
+        else:
+            getattr(job.reset_offset, field.name).CopyFrom(value)
+    return job
+
+
+def group_fields(group: pb.Group) -> dict[str, object]:
+    if group.WhichOneof("backoff") == "exponential":
+        backoff: dict[str, object] = {
+            "initialMs": group.exponential.initial_ms,
+            "maximumMs": group.exponential.maximum_ms,
+            "multiplier": group.exponential.multiplier,
+        }
+    else:
+        backoff = {"delaysMs": list(group.customized.delays_ms)}
+    return {
+        "name": group.name,
+        "fifo": group.fifo,
+        "maxAttempts": group.max_attempts,
+        "enabled": group.enabled,
+        "backoff": backoff,
+        "attributes": dict(group.attributes),
+    }
+
+
+def _attributes(
+    texts: list[str] | None, topic: str | None, model: LiteModelName | None, quota: int | None
+) -> dict[str, str]:
+    options = {
+        lite_attributes.BIND_TOPIC: ("--lite-topic", topic),
+        lite_attributes.MODEL: ("--lite-model", None if model is None else LiteModel[model.name].value),
+        lite_attributes.CLIENT_QUOTA: ("--lite-quota", quota),
+    }
+    return with_options(pairs(texts, "--attribute"), options)
+
+
+def _backoff(seconds: str | None) -> pb.CustomizedBackoff | None:
+    """Whole seconds: some clients ignore the rest."""
+    if seconds is None:
+        return None
+    texts = [text.strip() for text in seconds.split(",")]
+    if not all(text.isdecimal() for text in texts):
+        raise typer.BadParameter(f"{seconds!r} is no list of whole seconds", param_hint="--retry-delays")
+    return pb.CustomizedBackoff(delays_ms=[int(text) * 1000 for text in texts])

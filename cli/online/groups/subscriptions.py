@@ -1,0 +1,129 @@
+"""Who reads what: the consumers, subscriptions and times of a group, the readers of a topic, and forgetting one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Final
+
+import typer
+
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Name
+from cli.online.connection.dry_runs import group_deletion
+from cli.online.connection.official import official_port
+from cli.terminal.output import print_object, print_rows
+from cli.terminal.times import time_text
+from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+
+CALL_TIMEOUT_S: Final = 60.0
+CONSUMER_COLUMNS: Final = ("clientId", "language", "version", "hostname", "address")
+SUBSCRIPTION_COLUMNS: Final = ("topic", "isOnline", "isConsistent", "expression", "settingsAt")
+READER_COLUMNS: Final = ("group", *SUBSCRIPTION_COLUMNS[1:])
+TIME_COLUMNS: Final = ("topic", "queueId", "firstStoredAt", "lastStoredAt", "readUpTo", "delaySeconds")
+
+OnlyTopic = Annotated[
+    str | None, typer.Option("--topic", metavar="TOPIC", help="Only in this topic.", show_default=False)
+]
+
+
+def consumers(name: Name, *, topic: OnlyTopic = None, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """List the consumers of a group that are connected."""
+    request = pb.ListConsumerConnectionRequest(group=definition.Resource(name=name), topic=resource(topic))
+    with official_port(admin) as broker:
+        answer = broker.call("ListConsumerConnection", request, timeout_s=CALL_TIMEOUT_S)
+    print_rows(map(client_fields, answer.client_info), CONSUMER_COLUMNS, as_json=as_json)
+
+
+def subscriptions(name: Name, *, topic: OnlyTopic = None, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """List the topics that a group reads or has read, and what its consumers want of them.
+
+    Consistent are subscriptions where all consumers that are connected want the same. Where none is connected,
+    expression and time are not known.
+    """
+    request = pb.ListSubscriptionRequest(group=definition.Resource(name=name), topic=resource(topic))
+    with official_port(admin) as broker:
+        answer = broker.call("ListSubscription", request, timeout_s=CALL_TIMEOUT_S)
+    print_rows(_subscription_rows(answer.subscription_info), SUBSCRIPTION_COLUMNS, as_json=as_json)
+
+
+def readers(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """List the groups that read a topic or have read it, as `quarry group subscriptions` does for a group."""
+    request = pb.ListSubscriptionRequest(topic=definition.Resource(name=name))
+    with official_port(admin) as broker:
+        answer = broker.call("ListSubscription", request, timeout_s=CALL_TIMEOUT_S)
+    print_rows(_subscription_rows(answer.subscription_info), READER_COLUMNS, as_json=as_json)
+
+
+def forget(
+    name: Name,
+    *,
+    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic that it no longer reads.")],
+    dry_run: DryRun = False,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Forget where a group stands in a topic. Refused while it has consumers of the topic that are connected.
+
+    Consumers that come later begin as those of a new group do.
+    """
+    if dry_run:
+        print_object(group_deletion(admin, name, topic), as_json=as_json)
+        return
+    request = pb.DeleteSubscriptionRequest(group=definition.Resource(name=name), topic=definition.Resource(name=topic))
+    with official_port(admin) as broker:
+        broker.call("DeleteSubscription", request, timeout_s=CALL_TIMEOUT_S)
+    print_object({"forgotten": name, "topic": topic}, as_json=as_json)
+
+
+def times(name: Name, *, topic: OnlyTopic = None, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Show of each queue that a group reads when its first and last messages were stored, and how far it has read.
+
+    The delay is the age of the oldest message that the group has not been given.
+    """
+    topics = [] if topic is None else [definition.Resource(name=topic)]
+    request = pb.QueryTimeSpanRequest(group=definition.Resource(name=name), topics=topics)
+    with official_port(admin) as broker:
+        answer = broker.call("QueryTimeSpan", request, timeout_s=CALL_TIMEOUT_S)
+    print_rows(map(_time_fields, answer.queue_time_span_list), TIME_COLUMNS, as_json=as_json)
+
+
+def resource(name: str | None) -> definition.Resource | None:
+    return None if name is None else definition.Resource(name=name)
+
+
+def client_fields(info: pb.ClientInfo) -> dict[str, object]:
+    return {
+        "clientId": info.client_id,
+        "language": info.language,
+        "version": info.version,
+        "hostname": info.hostname,
+        "address": info.egress_ip,
+    }
+
+
+def _subscription_rows(infos: Iterable[pb.SubscriptionInfo]) -> Iterator[dict[str, object]]:
+    for info in infos:
+        is_told = info.HasField("last_update_timestamp")
+        yield {
+            "group": info.group.name,
+            "topic": info.topic.name,
+            "isOnline": info.online,
+            "isConsistent": info.subscription_consistency,
+            "expression": info.expression.expression if info.HasField("expression") else None,
+            "settingsAt": time_text(info.last_update_timestamp.ToMilliseconds()) if is_told else None,
+        }
+
+
+def _time_fields(span: Any) -> dict[str, object]:
+    return {
+        "topic": span.message_queue.topic.name,
+        "queueId": span.message_queue.id,
+        "firstStoredAt": _time_or_none(span.min_timestamp),
+        "lastStoredAt": _time_or_none(span.max_timestamp),
+        "readUpTo": _time_or_none(span.consume_timestamp),
+        "delaySeconds": span.delay_time_ms / 1000,
+    }
+
+
+def _time_or_none(milliseconds: int) -> str | None:
+    return time_text(milliseconds) if milliseconds else None

@@ -1,0 +1,181 @@
+"""`quarry backup`: of a store that no broker runs on, or of a live broker on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Annotated, Final
+
+import grpc
+import typer
+
+from cli.offline.opened_store import opened, reporting_errors
+from cli.offline.verify import show, verified
+from cli.online.connection.administration import admin_port, refusal
+from cli.online.connection.arguments import Json, broker_of
+from cli.terminal.exit import Exit, end
+from cli.terminal.output import print_object
+from cli.terminal.progress import shown_progress
+from cli.terminal.text import say
+from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from store.backup import BackupPoint, BackupReport, plan_live, plan_stopped, write_backup
+from store.clock import SystemClock
+from store.disk import PosixCopyingDisk
+from store.offsets import PhysicalOffset
+from store.progress import Progress
+
+CALL_TIMEOUT_S: Final = 60.0
+RENEWALS_PER_LEASE: Final = 4
+
+
+def backup(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="[STORE] DEST", help="The store, unless --admin names its broker; the folder of backups."
+        ),
+    ],
+    *,
+    admin: Annotated[
+        str | None,
+        typer.Option("--admin", metavar="HOST:PORT", help="Back up the store of this live broker.", show_default=False),
+    ] = None,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="Copy also what could be linked: a link shares the disk's faults.")
+    ] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Run `quarry verify` on the backup.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Add a backup to the folder DEST: of a store that no broker runs on, or with --admin of a live broker.
+
+    Files that never change again are linked where store and DEST share a file system, else copied once and linked
+    between the backups of DEST. With --admin the command runs on the broker's machine: it reads the store itself.
+    """
+    admin = broker_of(admin, is_store_named=len(paths) == 2)
+    if admin is None:
+        if len(paths) != 2:
+            raise typer.BadParameter("STORE and DEST are needed; or --admin and DEST")
+        made = _of_stopped(*paths, may_link=not copy)
+    else:
+        if len(paths) != 1:
+            raise typer.BadParameter("with --admin only DEST is given: the broker says where its store lies")
+        made = _of_live(admin, paths[0], may_link=not copy)
+    for remark in made.remarks:
+        say(remark, err=True)
+    print_object(_fields(made), as_json=as_json)
+    if verify:
+        report = verified(made.directory)
+        show(report, as_json=as_json)
+        raise typer.Exit(Exit.FINE if report.agrees else Exit.FINDING)
+
+
+def _of_stopped(store: Path, folder: Path, *, may_link: bool) -> BackupReport:
+    _require_apart(store, folder)
+    with opened(store) as open_store, shown_progress() as report:
+        plan = plan_stopped(open_store)
+        return write_backup(PosixCopyingDisk(), plan, folder, clock=SystemClock(), report=report, may_link=may_link)
+
+
+def _of_live(address: str, folder: Path, *, may_link: bool) -> BackupReport:
+    disk = PosixCopyingDisk()
+    with (
+        reporting_errors(folder),
+        admin_port(address) as broker,
+        _held(broker, address) as (point, lease),
+        shown_progress() as show_progress,
+    ):
+        _require_apart(point.root, folder)
+
+        def report(progress: Progress) -> None:
+            lease.require()
+            show_progress(progress)
+
+        return write_backup(
+            disk,
+            plan_live(disk, point),
+            folder,
+            clock=SystemClock(),
+            report=report,
+            may_link=may_link,
+            confirm=lease.renew,
+        )
+
+
+class _Lease:
+    """Keeps a broker's point for as long as the copying takes."""
+
+    def __init__(self, broker: AdminServiceStub, address: str, point: pb.BackupPoint) -> None:
+        self._broker = broker
+        self._address = address
+        self._point = point
+        self._failure: str | None = None
+        self._over = Event()
+        self._thread = Thread(target=self._keep, name="lease", daemon=True)
+        self._thread.start()
+
+    def renew(self) -> None:
+        """Raises grpc.RpcError when the point is gone."""
+        self._broker.RenewBackup(pb.RenewBackupRequest(name=self._point.name), timeout=CALL_TIMEOUT_S)
+
+    def require(self) -> None:
+        """End the command when the point could not be kept."""
+        if self._failure is not None:
+            end(Exit.COULD_NOT_RUN, self._failure)
+
+    def give_up(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _keep(self) -> None:
+        while not self._over.wait(self._point.lease_ms / 1000 / RENEWALS_PER_LEASE):
+            try:
+                self.renew()
+            except grpc.RpcError as error:
+                self._failure = refusal(error, self._address)
+                return
+
+
+@contextmanager
+def _held(broker: AdminServiceStub, address: str) -> Iterator[tuple[BackupPoint, _Lease]]:
+    """A point of the broker, given up at the end. A command that is killed cannot: the lease ends then."""
+    made = broker.BeginBackup(pb.BeginBackupRequest(), timeout=CALL_TIMEOUT_S)
+    lease = _Lease(broker, address, made)
+    try:
+        yield (
+            BackupPoint(
+                name=made.name,
+                root=Path(made.store_directory),
+                log_begin=PhysicalOffset(made.log_begin),
+                log_end=PhysicalOffset(made.log_end),
+                segment_size=made.segment_size,
+            ),
+            lease,
+        )
+    finally:
+        lease.give_up()
+        try:
+            broker.EndBackup(pb.EndBackupRequest(name=made.name), timeout=CALL_TIMEOUT_S)
+        except grpc.RpcError as error:
+            say(f"the point at the broker ends with its lease: {refusal(error, address)}", err=True)
+
+
+def _require_apart(store: Path, folder: Path) -> None:
+    if folder.resolve().is_relative_to(store.resolve()):
+        end(Exit.COULD_NOT_RUN, f"{folder}: backups of {store} must lie outside of it")
+
+
+def _fields(made: BackupReport) -> dict[str, object]:
+    return {
+        "backup": str(made.directory),
+        "live": made.manifest.live,
+        "files": len(made.manifest.files),
+        "bytes": made.bytes,
+        "copiedBytes": made.copied_bytes,
+        "linkedBytes": made.linked_bytes,
+        "reusedBytes": made.reused_bytes,
+        "logBegin": made.manifest.log_begin,
+        "logEnd": made.manifest.log_end,
+    }

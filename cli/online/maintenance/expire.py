@@ -1,0 +1,62 @@
+"""`quarry expire`: let old files of a live broker's commit log go now."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from cli.online.connection.administration import admin_port
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.online.connection.known import known_time
+from cli.terminal.output import json_line, print_rows
+from cli.terminal.text import say
+from server._generated.quarry.admin.v1 import admin_pb2 as pb
+
+CALL_TIMEOUT_S: Final = 300.0
+"""Telling what groups lose means to look at every position of a group."""
+
+SEGMENT_COLUMNS: Final = ("segment", "bytes", "newestMessage", "cause")
+UNREAD_COLUMNS: Final = ("group", "unreadMessages")
+
+
+def expire(
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
+    rewrite_queues: Annotated[
+        bool,
+        typer.Option(
+            "--rewrite-queues",
+            help="Then rewrite RocksDB's tables of queue entries, however little of them went.",
+        ),
+    ] = False,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Delete what is past its retention from a live broker's commit log, whatever the hour.
+
+    Lists the files, and the groups that have not read all messages in them. Above expiry.force_percent of the disk
+    younger files go, too. Entries of their messages leave the consume queues in the background.
+    """
+    request = pb.ExpireSegmentsRequest(dry_run=dry_run, rewrite_queues=rewrite_queues)
+    with admin_port(admin) as broker:
+        answer = broker.ExpireSegments(request, timeout=CALL_TIMEOUT_S)
+    segments = [
+        {
+            "segment": each.name,
+            "bytes": each.size,
+            "newestMessage": known_time(each, "newest_at_ms"),
+            "cause": each.cause,
+        }
+        for each in answer.segments
+    ]
+    unread = [{"group": each.group, "unreadMessages": each.messages} for each in answer.unread]
+    print_rows(segments, SEGMENT_COLUMNS, as_json=as_json)
+    if as_json:
+        for row in unread:
+            say(json_line(row))
+    elif unread:
+        say()
+        print_rows(unread, UNREAD_COLUMNS, as_json=False)
+    if not answer.unread_complete:
+        say("not all groups were looked at", err=True)

@@ -1,0 +1,202 @@
+"""`quarry index`: the files by which messages are found by their keys, of a store or of a live broker."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cli.offline.arguments import Json
+from cli.offline.opened_store import logs_aside, opened, reporting_errors
+from cli.online.connection.administration import service_port
+from cli.online.connection.arguments import AdminOrNone, StoreOrNone, broker_of, pairs
+from cli.terminal.exit import Exit
+from cli.terminal.output import print_object, print_rows
+from cli.terminal.times import time_text
+from server._generated.quarry.admin.v1 import index_pb2 as pb
+from server._generated.quarry.admin.v1.index_pb2_grpc import IndexServiceStub
+from store.disk import PosixDisk
+from store.index import KeyIndexes
+from store.index.facts import IndexFile, IndexKind, checked, index_files
+from store.index.offline import indexes_of, moving_files
+from store.index.opening import objects_at
+from store.index.tiered.objects import ObjectStore
+from store.index.tiered.tiered_index import TieredIndex
+from store.settings import IndexSettings
+
+CALL_TIMEOUT_S: Final = 6 * 3600.0
+"""Looking at everything in an object store takes a while."""
+COLUMNS: Final = ("name", "kind", "stage", "items", "bytes", "from", "to", "here")
+VERDICTS: Final = ("name", "kind", "stage", "verdict")
+
+commands: Final = typer.Typer(no_args_is_help=True)
+
+UploadTo = Annotated[
+    str | None,
+    typer.Option(
+        "--upload-to",
+        metavar="TARGET",
+        help="Where a store's files are uploaded to: as index.upload_to of its broker.",
+        show_default=False,
+    ),
+]
+UploadOptions = Annotated[
+    list[str] | None,
+    typer.Option("--upload-option", metavar="NAME=VALUE", help="Repeatable. As index.upload_options of its broker."),
+]
+
+
+@commands.command(name="list")
+def list_files(store: StoreOrNone = None, *, admin: AdminOrNone = None, as_json: Json = False) -> None:
+    """List the files, oldest first, with the range of times that each holds."""
+    admin = broker_of(admin, is_store_named=store is not None)
+    if admin is not None:
+        with _broker(store, admin) as broker:
+            found = broker.ListIndexFiles(pb.ListIndexFilesRequest(), timeout=CALL_TIMEOUT_S).files
+            rows = [_fields(_file(each)) for each in found]
+    else:
+        with _looked_at(store, None) as indexes:
+            rows = [_fields(each) for each in index_files(indexes)]
+    print_rows(rows, COLUMNS, as_json=as_json)
+
+
+@commands.command()
+def verify(
+    store: StoreOrNone = None,
+    *,
+    admin: AdminOrNone = None,
+    upload_to: UploadTo = None,
+    upload_option: UploadOptions = None,
+    as_json: Json = False,
+) -> None:
+    """Look at every byte of the files, also of those in an object store, and tell which are damaged.
+
+    A live broker makes damaged files of the tiered index anew from its log. A file that is filled is not looked at.
+    Exit code 0: all are whole, 1: some are damaged, 2: some could not be read.
+    """
+    statuses = {Exit.FINE}
+
+    def rows(files: Iterable[IndexFile]) -> Iterator[dict[str, object]]:
+        for file in files:
+            statuses.add(Exit.COULD_NOT_RUN if file.unread else Exit.FINDING if file.damage else Exit.FINE)
+            verdict = file.unread or file.damage or ("not looked at" if file.is_filled else "whole")
+            yield {**_fields(file), "verdict": verdict}
+
+    admin = broker_of(admin, is_store_named=store is not None)
+    if admin is not None:
+        with _broker(store, admin) as broker:
+            stream = broker.VerifyIndexFiles(pb.VerifyIndexFilesRequest(), timeout=CALL_TIMEOUT_S)
+            print_rows(rows(map(_file, stream)), VERDICTS, as_json=as_json)
+    else:
+        with _looked_at(store, _objects(upload_to, upload_option)) as indexes:
+            print_rows(rows(checked(indexes, each) for each in index_files(indexes)), VERDICTS, as_json=as_json)
+    raise typer.Exit(max(statuses))
+
+
+@commands.command()
+def compact(store: StoreOrNone = None, *, admin: AdminOrNone = None, as_json: Json = False) -> None:
+    """Compact all full files of the tiered index now. A live broker does it by itself, some time."""
+    admin = broker_of(admin, is_store_named=store is not None)
+    if admin is not None:
+        with _broker(store, admin) as broker:
+            count = broker.CompactIndexFiles(pb.CompactIndexFilesRequest(), timeout=CALL_TIMEOUT_S).count
+    else:
+        with _moving(store, None, keep_uploaded=True) as index:
+            count = _count(index.compact_one)
+    print_object({"compacted": count}, as_json=as_json)
+
+
+@commands.command()
+def upload(
+    store: StoreOrNone = None,
+    *,
+    admin: AdminOrNone = None,
+    upload_to: UploadTo = None,
+    upload_option: UploadOptions = None,
+    drop: Annotated[bool, typer.Option("--drop", help="Of a store: remove files here that were uploaded.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Upload all compacted files of the tiered index now. A live broker does it by itself, as its settings say."""
+    admin = broker_of(admin, is_store_named=store is not None)
+    if admin is not None:
+        with _broker(store, admin) as broker:
+            count = broker.UploadIndexFiles(pb.UploadIndexFilesRequest(), timeout=CALL_TIMEOUT_S).count
+    else:
+        objects = _objects(upload_to, upload_option)
+        if objects is None:
+            raise typer.BadParameter("--upload-to is needed with a store")
+        with _moving(store, objects, keep_uploaded=not drop) as index:
+            count = _count(index.upload_one)
+    print_object({"uploaded": count}, as_json=as_json)
+
+
+@contextmanager
+def _broker(store: Path | None, admin: str) -> Iterator[IndexServiceStub]:
+    if store is not None:
+        raise typer.BadParameter("STORE or --admin is needed, not both")
+    with service_port(admin, IndexServiceStub) as broker:
+        yield broker
+
+
+@contextmanager
+def _looked_at(store: Path | None, objects: ObjectStore | None) -> Iterator[KeyIndexes]:
+    with opened(_given(store)) as open_store, indexes_of(open_store, objects) as indexes:
+        yield indexes
+
+
+@contextmanager
+def _moving(store: Path | None, objects: ObjectStore | None, *, keep_uploaded: bool) -> Iterator[TieredIndex]:
+    root = _given(store)
+    with (
+        reporting_errors(root),
+        logs_aside(logging.ERROR),
+        moving_files(PosixDisk(), root, objects, keep_uploaded=keep_uploaded) as index,
+    ):
+        yield index
+
+
+def _given(store: Path | None) -> Path:
+    if store is None:
+        raise typer.BadParameter("STORE or --admin is needed")
+    return store
+
+
+def _objects(upload_to: str | None, options: list[str] | None) -> ObjectStore | None:
+    if upload_to is None:
+        return None
+    settings = IndexSettings(upload_to=upload_to, upload_options=tuple(pairs(options, "--upload-option").items()))
+    with reporting_errors(Path(upload_to)):
+        return objects_at(settings, PosixDisk())
+
+
+def _count(move_one: Callable[[], bool]) -> int:
+    count = 0
+    while move_one():
+        count += 1
+    return count
+
+
+def _file(message: pb.IndexFile) -> IndexFile:
+    return IndexFile(IndexKind(message.kind), *(getattr(message, name) for name in IndexFile._fields[1:]))
+
+
+def _fields(file: IndexFile) -> dict[str, object]:
+    has_items = file.items > 0
+    return {
+        "name": file.name,
+        "kind": file.kind.value,
+        "stage": file.stage,
+        "items": file.items,
+        "bytes": file.size_bytes,
+        "from": time_text(file.begin_ms) if has_items else None,
+        "to": time_text(file.end_ms) if has_items else None,
+        "beginOffset": file.begin_offset if has_items else None,
+        "endOffset": file.end_offset if has_items else None,
+        "here": file.is_local,
+        "damage": file.damage or None,
+        "unread": file.unread or None,
+    }

@@ -1,0 +1,52 @@
+"""`quarry job`: long work that a broker does for operators."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Final
+
+import typer
+
+from cli.online.connection.administration import service_port
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.online.maintenance.job_progress import CALL_TIMEOUT_S, OPEN, PLAIN, POLL_S, end_as, job_fields, show_job
+from cli.terminal.output import print_object, print_rows
+from server._generated.quarry.admin.v1 import jobs_pb2 as pb
+from server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
+
+COLUMNS: Final = ("id", "kind", "state", "done", "total", "by", "ended")
+
+commands: Final = typer.Typer(no_args_is_help=True)
+
+Id = Annotated[int, typer.Argument(metavar="ID", show_default=False)]
+
+
+@commands.command(name="list")
+def list_(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """List the jobs that are kept, the newest first."""
+    with service_port(admin, JobServiceStub) as broker:
+        answer = broker.ListJobs(pb.ListJobsRequest(), timeout=CALL_TIMEOUT_S)
+    print_rows(map(job_fields, answer.jobs), COLUMNS, as_json=as_json)
+
+
+@commands.command()
+def show(job_id: Id, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Show how far a job is, or what it came to.
+
+    Ends with status 1 when some messages could not be sent, and with 2 when the job failed or was cancelled.
+    """
+    with service_port(admin, JobServiceStub) as broker:
+        job = broker.GetJob(pb.GetJobRequest(id=job_id), timeout=CALL_TIMEOUT_S)
+    show_job(job, as_json=as_json)
+    end_as(job)
+
+
+@commands.command()
+def cancel(job_id: Id, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Cancel a job that has not ended. What it has done stays done."""
+    with service_port(admin, JobServiceStub, plain=PLAIN) as broker:
+        job = broker.CancelJob(pb.CancelJobRequest(id=job_id), timeout=CALL_TIMEOUT_S)
+        while job.state in OPEN:
+            time.sleep(POLL_S / 3)
+            job = broker.GetJob(pb.GetJobRequest(id=job_id), timeout=CALL_TIMEOUT_S)
+    print_object(job_fields(job), as_json=as_json)

@@ -1,0 +1,170 @@
+"""`quarry storage`, `pending` and `topic spans`: where a live broker's messages lie, for how long, and what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated, Final
+
+import typer
+
+from cli.online.connection.administration import service_port
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, Name
+from cli.online.connection.known import known, known_rounded, known_time
+from cli.online.connection.pages import listed
+from cli.terminal.output import print_object, print_rows
+from cli.terminal.times import time_text
+from server._generated.quarry.admin.v1 import storage_pb2 as pb
+from server._generated.quarry.admin.v1.storage_pb2_grpc import StorageServiceStub
+
+CALL_TIMEOUT_S: Final = 60.0
+PAGE_ROWS: Final = 1_000
+HOUR_MS: Final = 3_600_000
+FILE_COLUMNS: Final = ("name", "begin", "size", "firstStoredAt", "lastStoredAt")
+FAMILY_COLUMNS: Final = ("family", "database", "keysEstimate", "tableBytes", "memtableBytes", "pendingCompactionBytes")
+SPAN_COLUMNS: Final = ("queue", "minOffset", "maxOffset", "firstStoredAt", "lastStoredAt", "expiresNext")
+PENDING_COLUMNS: Final = ("messageId", "kind", "topic", "at", "storedAt", "checks", "physicalOffset")
+WITHIN: Final = {60_000: "dueInAMinute", HOUR_MS: "dueInAnHour", 24 * HOUR_MS: "dueInADay", 168 * HOUR_MS: "dueInAWeek"}
+
+
+def storage(
+    *,
+    files: Annotated[bool, typer.Option("--files", help="A row for each file of the commit log.")] = False,
+    rocksdb: Annotated[bool, typer.Option("--rocksdb", help="A row for each family of the databases.")] = False,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Show how full a broker's disk is, what lies there, since when, and what goes next.
+
+    A file goes by its age at `expiresNextAt` at the earliest, or sooner where the disk fills up. No number: not known.
+    """
+    with service_port(admin, StorageServiceStub) as broker:
+        found = broker.GetStorage(pb.GetStorageRequest(), timeout=CALL_TIMEOUT_S)
+    if files:
+        print_rows(map(_file, found.segments), FILE_COLUMNS, as_json=as_json)
+    elif rocksdb:
+        print_rows(map(_family, found.families), FAMILY_COLUMNS, as_json=as_json)
+    else:
+        parts = {each.name: known(each, "bytes") for each in found.parts}
+        print_object({**_storage(found), **({"parts": parts} if as_json else parts)}, as_json=as_json)
+
+
+def spans(
+    name: Name,
+    *,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many queues.")] = 1000,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """List since when each queue of a topic has messages, and how many of them go with the file that expires next."""
+    request = pb.ListQueueSpansRequest(topic=name)
+    with service_port(admin, StorageServiceStub) as broker:
+        ask = partial(broker.ListQueueSpans, timeout=CALL_TIMEOUT_S)
+        found = listed(ask, request, "queues", lambda each: each.queue, limit=limit, page_rows=PAGE_ROWS)
+        print_rows(map(_span, found), SPAN_COLUMNS, as_json=as_json)
+
+
+def pending(
+    *,
+    rows: Annotated[bool, typer.Option("--list", help="A row for each of the first ones.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=500, help="With --list: at most so many of each kind.")
+    ] = 50,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Show what waits: delayed messages for their time, transactions for their producer's word.
+
+    How much is due when is told of the first 100,000. Of a transaction `at` is when its producer is asked next.
+    """
+    with service_port(admin, StorageServiceStub) as broker:
+        found = broker.ListPending(pb.ListPendingRequest(limit=limit), timeout=CALL_TIMEOUT_S)
+    if rows:
+        print_rows(_pending_rows(found), PENDING_COLUMNS, as_json=as_json)
+        return
+    print_object(
+        {
+            "timers": known(found, "timers"),
+            "transactions": known(found, "transactions"),
+            **{WITHIN.get(each.within_ms, f"dueIn{each.within_ms}Ms"): each.timers for each in found.due},
+            "dueOf": found.due_looked_at,
+            "lateMs": found.late_ms,
+        },
+        as_json=as_json,
+    )
+
+
+def _storage(found: pb.Storage) -> dict[str, object]:
+    return {
+        "diskTotal": known(found, "disk_total"),
+        "diskFree": known(found, "disk_free"),
+        "diskUsedPercent": known_rounded(found, "disk_used_percent"),
+        "forcePercent": found.force_percent,
+        "refusePercent": found.refuse_percent,
+        "retentionHours": found.retention_ms / HOUR_MS if found.HasField("retention_ms") else None,
+        "deleteHours": list(found.delete_hours),
+        "files": found.segment_count,
+        "logBegin": found.log_begin,
+        "logEnd": found.log_end,
+        "oldestStoredAt": known_time(found, "oldest_stored_at_ms"),
+        "newestStoredAt": known_time(found, "newest_stored_at_ms"),
+        "expiresNext": known(found, "expires_next"),
+        "expiresNextAt": known_time(found, "expires_next_at_ms"),
+    }
+
+
+def _file(each: pb.Segment) -> dict[str, object]:
+    return {
+        "name": each.name,
+        "begin": each.begin,
+        "size": each.size,
+        "firstStoredAt": known_time(each, "first_stored_at_ms"),
+        "lastStoredAt": known_time(each, "last_stored_at_ms"),
+    }
+
+
+def _family(each: pb.RocksFamily) -> dict[str, object]:
+    figures = dict(each.figures)
+    return {
+        "family": each.family or None,
+        "database": each.database,
+        "keysEstimate": figures.get("keys_estimate"),
+        "tableBytes": figures.get("table_bytes"),
+        "memtableBytes": figures.get("memtable_bytes"),
+        "pendingCompactionBytes": figures.get("pending_compaction_bytes"),
+        "figures": figures,
+    }
+
+
+def _span(each: pb.QueueSpan) -> dict[str, object]:
+    return {
+        "queue": each.queue,
+        "minOffset": each.minimum_offset,
+        "maxOffset": each.maximum_offset,
+        "firstStoredAt": known_time(each, "first_stored_at_ms"),
+        "lastStoredAt": known_time(each, "last_stored_at_ms"),
+        "expiresNext": known(each, "expires_next"),
+    }
+
+
+def _pending_rows(found: pb.ListPendingResponse) -> Iterator[dict[str, object]]:
+    for timer in found.first_timers:
+        yield {
+            "messageId": timer.message_id or None,
+            "kind": "timer",
+            "topic": timer.topic or None,
+            "at": time_text(timer.due_at_ms),
+            "storedAt": None,
+            "checks": None,
+            "physicalOffset": timer.physical_offset,
+        }
+    for each in found.first_transactions:
+        yield {
+            "messageId": each.message_id or None,
+            "kind": "transaction",
+            "topic": each.topic or None,
+            "at": known_time(each, "next_check_at_ms"),
+            "storedAt": known_time(each, "stored_at_ms"),
+            "checks": known(each, "checks"),
+            "physicalOffset": each.physical_offset,
+        }

@@ -1,0 +1,1 @@
+"""Commands that send, receive and find messages of a live broker."""

@@ -1,0 +1,149 @@
+"""`quarry browse`: messages of a topic in the order in which they were stored, from any place, or as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import Annotated, Final
+
+import typer
+
+from cli.online.connection.administration import service_port
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.online.messages.consume import Topic, show, terminated_as_interrupted
+from cli.online.messages.found_messages import CALL_TIMEOUT_S, decoded
+from cli.terminal.exit import Exit
+from cli.terminal.text import say
+from cli.terminal.times import date_ms
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.quarry.admin.v1 import browsing_pb2 as pb
+from server._generated.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
+from store.record import StoredMessage
+from store.record.compressed_bodies import uncompressed
+
+NEWEST: Final = "newest"
+OLDEST: Final = "oldest"
+PAGE_ROWS: Final = 500
+
+
+Start = Annotated[
+    str,
+    typer.Option(
+        "--from", metavar="newest|oldest|OFFSET|TIME", help="Where to begin; an offset with --queue or --lite."
+    ),
+]
+Backwards = Annotated[
+    bool, typer.Option("--backwards", help="From an offset or a time on to older messages, as from the newest.")
+]
+Queue = Annotated[
+    int | None, typer.Option("--queue", metavar="N", min=0, help="Only of this queue.", show_default=False)
+]
+Lite = Annotated[str, typer.Option("--lite", metavar="LITE", help="Only of this lite topic.", show_default=False)]
+Tags = Annotated[str, typer.Option("--filter", metavar="EXPRESSION", help="Tags such as `paid` or `paid || sent`.")]
+Sql = Annotated[str, typer.Option("--sql", metavar="EXPRESSION", help="SQL over properties, as consumers have it.")]
+Contains = Annotated[
+    str, typer.Option("--contains", metavar="TEXT", help="Only with this text in the body, uncompressed.")
+]
+Follow = Annotated[bool, typer.Option("--follow", help="Messages as they come, until Ctrl-C or SIGTERM.")]
+Rate = Annotated[
+    int, typer.Option("--rate", metavar="N", min=1, max=1000, help="With --follow: so many per second at most.")
+]
+Limit = Annotated[
+    int | None, typer.Option("--limit", metavar="N", min=1, help="End after so many messages.", show_default=False)
+]
+
+
+def browse(
+    topic: Topic,
+    *,
+    start: Start = NEWEST,
+    backwards: Backwards = False,
+    queue: Queue = None,
+    lite: Lite = "",
+    tags: Tags = "",
+    sql: Sql = "",
+    contains: Contains = "",
+    follow: Follow = False,
+    rate: Rate = 50,
+    limit: Limit = None,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Show the messages of a topic, the newest first unless asked otherwise. No group is made, and none loses anything.
+
+    Without --limit the first 50, with --follow any number. The broker filters. Exit code 1 when there are none.
+    """
+    if sql and tags:
+        raise typer.BadParameter("--filter is given, too", param_hint="--sql")
+    chosen = pb.MessageFilter(expression=sql or tags, is_sql=bool(sql), body_contains=contains.encode())
+    shown = 0
+    with suppress(KeyboardInterrupt), terminated_as_interrupted(), service_port(admin, BrowsingServiceStub) as broker:
+        if follow:
+            if start != NEWEST or backwards:
+                raise typer.BadParameter("what comes from now on is followed", param_hint="--from")
+            tail = pb.TailMessagesRequest(
+                topic=topic, lite_topic=lite, queue=queue, filter=chosen, messages_per_second_max=rate
+            )
+            found = _followed(broker, tail, admin)
+        else:
+            page = pb.BrowseMessagesRequest(
+                topic=topic, lite_topic=lite, queue=queue, filter=chosen, is_ascending=not backwards
+            )
+            limit = limit or 50
+            _begin(page, start)
+            page.limit = min(limit, PAGE_ROWS)
+            found = _pages(broker, page)
+        for each in islice(found, limit):
+            shown += 1
+            record = decoded(each.message, admin)
+            show(_message(each.topic, record), record, as_json=as_json)
+    raise typer.Exit(Exit.FINE if shown or follow else Exit.FINDING)
+
+
+def _begin(request: pb.BrowseMessagesRequest, start: str) -> None:
+    """Raises typer.BadParameter for a place that is none."""
+    if start == NEWEST:
+        request.is_ascending = False
+    elif start == OLDEST:
+        request.is_ascending = True
+    elif start.isascii() and start.isdecimal():
+        request.offset = int(start)
+    else:
+        stored_ms = date_ms(start)
+        if stored_ms is None:
+            reason = f"{start!r} is neither newest, oldest, an offset nor a date like 2026-11-21T14:30:00+01:00"
+            raise typer.BadParameter(reason, param_hint="--from")
+        request.stored_ms = stored_ms
+
+
+def _pages(broker: BrowsingServiceStub, request: pb.BrowseMessagesRequest) -> Iterator[pb.BrowsedMessage]:
+    """Page after page, as they are shown."""
+    while True:
+        answer = broker.BrowseMessages(request, timeout=CALL_TIMEOUT_S)
+        yield from answer.messages
+        if not answer.HasField("next"):
+            return
+        request.cursor = answer.next
+
+
+def _followed(
+    broker: BrowsingServiceStub, request: pb.TailMessagesRequest, address: str
+) -> Iterator[pb.BrowsedMessage]:
+    """As they come; how many were left out goes to standard error."""
+    for answer in broker.TailMessages(request):
+        yield from answer.messages
+        if answer.left_out:
+            say(f"{address}: {answer.left_out} messages were left out, they came too fast", err=True)
+
+
+def _message(topic: str, record: StoredMessage) -> definition.Message:
+    """As consumers get it, its body plain."""
+    from server.wire.messages import fill_message  # not at the top: half a broker comes with it
+
+    message = definition.Message()
+    fill_message(message, record, topic=topic, receipt_handle="", delivery_attempt=0)
+    if message.system_properties.body_encoding == definition.GZIP:
+        plain = uncompressed(message.body)
+        message.body = message.body if plain is None else plain
+    return message

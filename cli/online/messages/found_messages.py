@@ -1,0 +1,88 @@
+"""Messages that a broker found: page after page, decoded, and where they went."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from cli.online.connection.known import known, known_time
+from cli.terminal.exit import Exit, end
+from cli.terminal.text import say, word
+from server._generated.quarry.admin.v1 import query_pb2 as pb
+from server.wire.bodies import body_text
+from store.offsets import PhysicalOffset
+from store.record import StoredMessage, client_message_id, decode_record, offset_message_id
+
+
+def body_fields(body: bytes) -> dict[str, object]:
+    """As JSON: `body` when it is text, else `bodyBase64`."""
+    text = body_text(body)
+    return {"bodyBase64": base64.b64encode(body).decode()} if text is None else {"body": text}
+
+
+CALL_TIMEOUT_S: Final = 60.0
+TRACE_COLUMNS: Final = ("queueOf", "queue", "offset", "isThere", "group", "state", "attempts", "visibleAt", "clientId")
+
+
+def found_pages(call: Callable[..., Any], request: pb.QueryMessagesRequest, address: str) -> Iterator[Any]:
+    """The answers to QueryMessages or TraceMessages, until there is all that the request wants.
+
+    What may be missing is told on standard error.
+    """
+    is_first = True
+    while True:
+        answer = call(request, timeout=CALL_TIMEOUT_S)
+        if is_first:
+            tell_unread(answer.unread, address)
+        yield answer
+        if not answer.has_more:
+            return
+        is_first = False
+        request.skip += len(answer.messages)
+        request.limit -= len(answer.messages)
+
+
+def tell_unread(files: Iterable[pb.UnreadFile], address: str) -> None:
+    for each in files:
+        say(
+            f"{address}: messages may be missing, {each.name} could not be read: {word(each.reason, err=True)}",
+            err=True,
+        )
+
+
+def decoded(found: pb.FoundMessage | pb.MessageTrace, address: str) -> StoredMessage:
+    """Ends the command where the answer holds no whole record."""
+    at = PhysicalOffset(found.physical_offset)
+    record = decode_record(memoryview(found.record), 0, at, check_crc=True)
+    if not isinstance(record, StoredMessage):
+        end(Exit.COULD_NOT_RUN, f"{address}: the answer holds no record of offset {at}")
+    return record
+
+
+def message_id_of(record: StoredMessage) -> str:
+    return client_message_id(record.properties) or offset_message_id(record.store_host, record.physical_offset)
+
+
+def trace_rows(traced: pb.MessageTrace) -> Iterator[dict[str, object]]:
+    """One for each queue and group; one for a queue that no group has read."""
+    for queue in traced.queues:
+        place = queue_fields(queue)
+        for group in queue.groups:
+            yield {**place, **group_fields(group)}
+        if not queue.groups:
+            yield {**dict.fromkeys(TRACE_COLUMNS), **place}
+
+
+def queue_fields(queue: pb.QueueTrace) -> dict[str, object]:
+    return {"queueOf": queue.topic, "queue": queue.queue, "offset": queue.offset, "isThere": queue.is_there}
+
+
+def group_fields(group: pb.GroupTrace) -> dict[str, object]:
+    return {
+        "group": group.group,
+        "state": pb.MessageState.Name(group.state).removeprefix("MESSAGE_STATE_").lower().replace("_", " "),
+        "attempts": group.attempts,
+        "visibleAt": known_time(group, "visible_at_ms"),
+        "clientId": known(group, "client_id"),
+    }

@@ -1,0 +1,57 @@
+"""`quarry message`: messages of a live broker, and where they went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+import typer
+
+from cli.offline.arguments import Topic
+from cli.online.connection.administration import service_port
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.online.messages.found_messages import TRACE_COLUMNS, decoded, found_pages, message_id_of, trace_rows
+from cli.online.messages.message_query import query
+from cli.online.messages.message_show import show
+from cli.online.messages.resend import resend
+from cli.terminal.exit import Exit
+from cli.terminal.output import print_rows
+from cli.terminal.times import time_text
+from server._generated.quarry.admin.v1 import query_pb2 as pb
+from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+
+COLUMNS: Final = ("messageId", "storedAt", *TRACE_COLUMNS)
+
+commands: Final = typer.Typer(no_args_is_help=True)
+commands.command()(show)
+commands.command()(query)
+commands.command()(resend)
+
+
+@commands.command()
+def trace(
+    *,
+    topic: Topic,
+    key: Annotated[str, typer.Option("--key", help="A key that the sender gave, or the message's id.")],
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="At most so many, the newest.")] = 10,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Show where messages went: in which queues they are, and what has become of them for each group.
+
+    The broker has to keep an index (index.tiered or index.hash_files). A group is shown that has read the queue. Done
+    is what was acknowledged, passed over by the group's filter, or is among its dead letters. Exit code 1 when there is
+    no such message.
+    """
+    request = pb.QueryMessagesRequest(topic=topic, key=key, limit=limit)
+    with service_port(admin, QueryServiceStub) as broker:
+        rows = [row for page in found_pages(broker.TraceMessages, request, admin) for row in _rows(page, admin)]
+    print_rows(rows, COLUMNS, as_json=as_json)
+    raise typer.Exit(Exit.FINE if rows else Exit.FINDING)
+
+
+def _rows(answer: pb.TraceMessagesResponse, address: str) -> Iterator[dict[str, object]]:
+    for message in answer.messages:
+        record = decoded(message, address)
+        own = {"messageId": message_id_of(record), "storedAt": time_text(record.store_timestamp_ms)}
+        yield from ({**own, **row} for row in trace_rows(message))

@@ -1,0 +1,167 @@
+"""`quarry message query`: messages of a topic by key or by time, a row for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Annotated, Final, NamedTuple
+
+import typer
+
+from cli.offline.arguments import Topic
+from cli.online.connection.administration import service_port
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, option_ms
+from cli.online.connection.official import official_port
+from cli.online.messages.consume import message_fields
+from cli.online.messages.found_messages import CALL_TIMEOUT_S, body_fields, decoded, found_pages
+from cli.terminal.exit import Exit
+from cli.terminal.output import print_rows
+from cli.terminal.times import time_text
+from server._generated.apache.rocketmq.v2 import admin_pb2 as official
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.quarry.admin.v1 import query_pb2 as pb
+from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from server.wire.times import to_ms
+from store.record import StoredMessage
+from store.record.compressed_bodies import uncompressed
+
+COLUMNS: Final = ("messageId", "storedAt", "queue", "offset", "tag", "keys", "size")
+PAGE_ROWS: Final = 256
+KEYED_MAX: Final = 1_000
+"""The broker looks at no more messages with one key."""
+
+
+class Wanted(NamedTuple):
+    """`begin_ms`, `end_ms`: store times, both included; None: now."""
+
+    topic: str
+    key: str | None
+    lite: str | None
+    queue: int | None
+    begin_ms: int
+    end_ms: int | None
+
+
+class _Found(NamedTuple):
+    """A message as clients get it, and the record where the broker gave that."""
+
+    message: definition.Message
+    record: StoredMessage | None
+
+
+def query(
+    *,
+    topic: Topic,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key",
+            metavar="KEY",
+            help="A key that the sender gave, or the message's id: the newest first. Needs an index.",
+            show_default=False,
+        ),
+    ] = None,
+    begin: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="Stored at this time or later: a date, or ms since 1970.",
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--to", metavar="TIME", help="Stored at this time or earlier.", show_default=False),
+    ] = None,
+    queue: Annotated[
+        int | None, typer.Option("--queue", metavar="N", min=0, help="Only of this queue.", show_default=False)
+    ] = None,
+    lite: Annotated[
+        str | None, typer.Option("--lite", metavar="LITE", help="Only of this lite topic.", show_default=False)
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")] = 100,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """List the messages of a topic in the order in which they were stored, or those with a key.
+
+    Of a key the newest 1,000 are looked at; --to leads to older ones. Exit code 1 when there are none.
+    """
+    wanted = Wanted(topic, key, lite, queue, option_ms(begin, "--from") or 0, option_ms(until, "--to"))
+    shown = 0
+
+    def rows(messages: Iterable[_Found]) -> Iterator[dict[str, object]]:
+        nonlocal shown
+        for each in islice(messages, limit):
+            shown += 1
+            yield _row(*each)
+
+    found = _by_time(wanted, limit, admin) if key is None else _by_key(wanted, limit, admin)
+    print_rows(rows(found), COLUMNS, as_json=as_json)
+    raise typer.Exit(Exit.FINE if shown else Exit.FINDING)
+
+
+def _by_time(wanted: Wanted, limit: int, address: str) -> Iterator[_Found]:
+    request = official.ListMessageRequest(
+        topic=definition.Resource(name=wanted.topic), lite_topic=wanted.lite, queue_id=wanted.queue
+    )
+    request.begin_timestamp.FromMilliseconds(wanted.begin_ms)
+    if wanted.end_ms is not None:
+        request.end_timestamp.FromMilliseconds(wanted.end_ms)
+    request.page_size = min(limit, PAGE_ROWS)
+    with official_port(address) as broker:
+        while True:
+            answer = broker.call("QueryMessage", request, timeout_s=CALL_TIMEOUT_S)
+            yield from (_Found(each, None) for each in answer.messages if _is_wanted(each, wanted))
+            if not answer.scroll_id:
+                return
+            request.scroll_id = answer.scroll_id
+
+
+def _by_key(wanted: Wanted, limit: int, address: str) -> Iterator[_Found]:
+    from server.wire.messages import fill_message  # not at the top: half a broker comes with it
+
+    is_filtered = wanted.queue is not None or wanted.lite is not None
+    request = pb.QueryMessagesRequest(
+        topic=wanted.topic,
+        key=wanted.key,
+        from_ms=wanted.begin_ms,
+        to_ms=wanted.end_ms,
+        limit=KEYED_MAX if is_filtered else min(limit, KEYED_MAX),
+    )
+    seen = set[int]()
+    with service_port(address, QueryServiceStub) as broker:
+        for page in found_pages(broker.QueryMessages, request, address):
+            for each in page.messages:
+                # those that come meanwhile push the others to the next page
+                if each.physical_offset in seen:
+                    continue
+                seen.add(each.physical_offset)
+                message, record = definition.Message(), decoded(each, address)
+                fill_message(message, record, topic=wanted.topic, receipt_handle="", delivery_attempt=0)
+                if _is_wanted(message, wanted):
+                    yield _Found(message, record)
+
+
+def _is_wanted(message: definition.Message, wanted: Wanted) -> bool:
+    properties = message.system_properties
+    return wanted.queue in (None, properties.queue_id) and wanted.lite in (None, properties.lite_topic)
+
+
+def _row(message: definition.Message, record: StoredMessage | None) -> dict[str, object]:
+    properties = message.system_properties
+    row = message_fields(message, record)
+    for name in ("queueId", "queueOffset", "deliveryAttempt", "body", "bodyBase64"):
+        row.pop(name, None)
+    plain = uncompressed(message.body) if properties.body_encoding == definition.GZIP else message.body
+    return {
+        **row,
+        "queue": properties.queue_id,
+        "offset": properties.queue_offset,
+        "storedAt": time_text(to_ms(properties.store_timestamp) if record is None else record.store_timestamp_ms),
+        "messageGroup": properties.message_group or None,
+        "liteTopic": properties.lite_topic or None,
+        "size": len(message.body),
+        **body_fields(message.body if plain is None else plain),
+    }

@@ -1,0 +1,250 @@
+"""`quarry produce`: messages into a live broker, one or as many as there are lines."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, BinaryIO, Final, NamedTuple
+
+import grpc
+import typer
+
+from cli.online.connection.arguments import (
+    ENDPOINT_DEFAULT,
+    Body,
+    Endpoint,
+    Json,
+    Keys,
+    Properties,
+    Tag,
+    option_ms,
+    pairs,
+)
+from cli.online.connection.client import CallRefused, MessagingClient, Outgoing, Sent, messaging_port
+from cli.online.messages.message_lines import Line, LineInvalid, lines_as_they_come, message_of_json
+from cli.terminal.exit import Exit, end
+from cli.terminal.output import json_line
+from cli.terminal.progress import shown_progress
+from cli.terminal.text import say, word
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from store.progress import Progress, ReportProgress
+
+BATCH_MESSAGES: Final = 32
+BATCH_BYTES: Final = 1024 * 1024
+ABOUT_THE_MESSAGE: Final = frozenset(
+    {
+        definition.BAD_REQUEST,
+        definition.PAYLOAD_TOO_LARGE,
+        definition.ILLEGAL_MESSAGE_TAG,
+        definition.ILLEGAL_MESSAGE_KEY,
+        definition.ILLEGAL_MESSAGE_GROUP,
+        definition.ILLEGAL_MESSAGE_PROPERTY_KEY,
+        definition.ILLEGAL_DELIVERY_TIME,
+        definition.ILLEGAL_LITE_TOPIC,
+        definition.MESSAGE_PROPERTIES_TOO_LARGE,
+        definition.MESSAGE_BODY_TOO_LARGE,
+        definition.MESSAGE_BODY_EMPTY,
+        definition.MESSAGE_CORRUPTED,
+        definition.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+    }
+)
+"""Codes after which the next line may fare better. After all others nothing more is sent."""
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+
+
+def produce(
+    topic: Topic,
+    body: Body = "-",
+    *,
+    lines: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Send each line of this file, instead of BODY; - reads standard input, as it comes.",
+            show_default=False,
+        ),
+    ] = None,
+    json_lines: Annotated[
+        bool, typer.Option("--json-lines", help="Lines are JSON objects, as `quarry consume --json` writes them.")
+    ] = False,
+    tag: Tag = None,
+    key: Keys = None,
+    properties: Properties = None,
+    message_group: Annotated[
+        str | None,
+        typer.Option(
+            "--message-group", metavar="GROUP", help="Its message group, in a FIFO topic.", show_default=False
+        ),
+    ] = None,
+    deliver_at: Annotated[
+        str | None,
+        typer.Option(
+            "--deliver-at", metavar="TIME", help="When it is delivered: a date, or ms since 1970.", show_default=False
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Send it so many times.")] = 1,
+    endpoint: Endpoint = ENDPOINT_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Send a message, or one for each line of a file, and show its id and where it went.
+
+    Lines are sent in their order, as soon as they are there; empty ones are passed over. Exit code 1: some lines were
+    no message, or were refused; each is told with its number, and all others were sent.
+    """
+    if message_group is not None and deliver_at is not None:
+        raise typer.BadParameter("--message-group and --deliver-at do not go together")
+    given = Outgoing(
+        topic=topic,
+        body=b"",
+        tag=tag,
+        keys=key or (),
+        properties=pairs(properties, "--property"),
+        message_group=message_group,
+        deliver_at_ms=option_ms(deliver_at, "--deliver-at"),
+    )
+    if lines is not None:
+        if body != "-" or count != 1:
+            raise typer.BadParameter("does not go with BODY or --count", param_hint="--from")
+        _produce_lines(lines, given, is_json=json_lines, endpoint=endpoint, as_json=as_json)
+        return
+    if json_lines:
+        raise typer.BadParameter("needs --from", param_hint="--json-lines")
+    message = replace(given, body=sys.stdin.buffer.read() if body == "-" else body.encode())
+    with messaging_port(endpoint) as client:
+        for _ in range(count):
+            (sent,) = client.send(message)
+            fields = {"topic": topic, "messageId": sent.message_id, "queueOffset": sent.queue_offset}
+            say(json_line(fields) if as_json else f"{word(sent.message_id)}  offset {sent.queue_offset}")
+
+
+class _Numbered(NamedTuple):
+    number: int
+    message: Outgoing
+
+
+def _produce_lines(name: str, given: Outgoing, *, is_json: bool, endpoint: str, as_json: bool) -> None:
+    with _opened(name) as stream, messaging_port(endpoint) as client, shown_progress() as report:
+        sending = _Sending(client, given, is_json=is_json, as_json=as_json)
+        try:
+            sending.send_all(stream, report)
+        except (CallRefused, grpc.RpcError, KeyboardInterrupt):
+            say(sending.state(), err=True)
+            raise
+    if not as_json:
+        say(f"{sending.sent:,} messages sent" + (f", {sending.failed:,} lines not" if sending.failed else ""))
+    raise typer.Exit(Exit.FINDING if sending.failed else Exit.FINE)
+
+
+class _Sending:
+    """The lines of a stream, on their way."""
+
+    def __init__(self, client: MessagingClient, given: Outgoing, *, is_json: bool, as_json: bool) -> None:
+        self._client = client
+        self._given = given
+        self._is_json = is_json
+        self._as_json = as_json
+        self._under_way: Sequence[_Numbered] = ()
+        self._last_sent = 0
+        self.sent = 0
+        self.failed = 0
+
+    def send_all(self, stream: BinaryIO, report: ReportProgress) -> None:
+        size = _size(stream)
+        for lines in lines_as_they_come(stream):
+            for batch in _batches(self._messages(lines)):
+                self._send(batch)
+            if size is not None:
+                report(Progress("sending", min(lines[-1].position, size), size, f"{self.sent:,} messages"))
+
+    def state(self) -> str:
+        """For who has to go on after the last line that was sent."""
+        text = f"{self.sent:,} messages sent" + (f", the last of line {self._last_sent}" if self.sent else "")
+        if not self._under_way:
+            return text
+        first, last = self._under_way[0].number, self._under_way[-1].number
+        return f"{text}; not known of " + (f"line {first}" if first == last else f"lines {first} to {last}")
+
+    def _messages(self, lines: Iterable[Line]) -> Iterator[_Numbered]:
+        for line in lines:
+            if line.text is None:
+                self._fail(line.number, "is too long")
+            elif self._is_json and line.text.strip():
+                try:
+                    yield _Numbered(line.number, message_of_json(line.text, self._given))
+                except LineInvalid as error:
+                    self._fail(line.number, str(error))
+            elif line.text.strip():
+                yield _Numbered(line.number, replace(self._given, body=line.text))
+
+    def _send(self, batch: Sequence[_Numbered]) -> None:
+        self._under_way = batch
+        try:
+            found = self._client.send(*(each.message for each in batch))
+        except CallRefused as error:  # then none of them is stored
+            self._under_way = ()
+            if error.code not in ABOUT_THE_MESSAGE:
+                raise
+            if len(batch) == 1:
+                self._fail(batch[0].number, str(error))
+            else:
+                for each in batch:
+                    self._send([each])
+            return
+        self._under_way = ()
+        for each, sent in zip(batch, found, strict=True):
+            self._tell(each.number, sent)
+
+    def _tell(self, number: int, sent: Sent) -> None:
+        self.sent += 1
+        self._last_sent = number
+        if self._as_json:
+            fields = {"topic": self._given.topic, "messageId": sent.message_id, "queueOffset": sent.queue_offset}
+            say(json_line({**fields, "line": number}))
+
+    def _fail(self, number: int, reason: str) -> None:
+        self.failed += 1
+        say(f"line {number}: {word(reason, err=True)}", err=True)
+
+
+def _batches(messages: Iterable[_Numbered]) -> Iterator[Sequence[_Numbered]]:
+    """Neighbours that one queue may take, since a request goes to one."""
+    for _, alike in groupby(messages, key=lambda each: _place(each.message)):
+        batch: list[_Numbered] = []
+        size = 0
+        for each in alike:
+            if batch and (len(batch) == BATCH_MESSAGES or size + len(each.message.body) > BATCH_BYTES):
+                yield batch
+                batch, size = [], 0
+            batch.append(each)
+            size += len(each.message.body)
+        yield batch
+
+
+def _place(message: Outgoing) -> tuple[object, ...]:
+    return (message.type, message.message_group, message.lite_topic, message.priority)
+
+
+def _opened(name: str) -> AbstractContextManager[BinaryIO]:
+    if name == "-":
+        return nullcontext(sys.stdin.buffer)
+    try:
+        return Path(name).open("rb")
+    except OSError as error:
+        end(Exit.COULD_NOT_RUN, f"{name}: {error.strerror}")
+
+
+def _size(stream: BinaryIO) -> int | None:
+    """Bytes of a file; None of what has no end yet."""
+    try:
+        status = os.fstat(stream.fileno())
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

@@ -1,0 +1,87 @@
+"""`quarry query`: messages by a key, of a store or of a live broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.offline.arguments import Json, Topic
+from cli.offline.record_text import json_line, record_fields, record_lines
+from cli.online.connection.administration import service_port
+from cli.online.connection.arguments import AdminOrNone, StoreOrNone, broker_of
+from cli.online.messages.found_messages import decoded, found_pages
+from cli.terminal.exit import Exit
+from cli.terminal.progress import shown_progress
+from cli.terminal.text import say
+from server._generated.quarry.admin.v1 import query_pb2 as pb
+from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from store.record import StoredMessage
+
+
+def query(
+    store: StoreOrNone = None,
+    *,
+    topic: Topic,
+    key: Annotated[str, typer.Option("--key", help="A key that the sender gave, or the message's id.")],
+    begin_ms: Annotated[
+        int, typer.Option("--from", metavar="MS", min=0, help="Stored at this time or later (ms since 1970).")
+    ] = 0,
+    end_ms: Annotated[
+        int | None,
+        typer.Option("--to", metavar="MS", min=0, help="Stored at this time or earlier.", show_default=False),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many, the newest.")] = 32,
+    admin: AdminOrNone = None,
+    as_json: Json = False,
+) -> None:
+    """Show the messages of a topic that have a key, the newest first.
+
+    Of a store nobody runs: looks into its index files, the tiered index or RocketMQ's, and reads the log from where
+    they end; where there are none, or some of them are not here, all of it. A live broker has to keep an index
+    (index.tiered or index.hash_files); that it has to catch up with the log, or that a file of it could not be read, is
+    told on stderr. Exit code 1 when there is no such message.
+    """
+    admin = broker_of(admin, is_store_named=store is not None)
+    if (store is None) == (admin is None):
+        raise typer.BadParameter("STORE or --admin is needed, not both")
+    if admin is not None:
+        request = pb.QueryMessagesRequest(topic=topic, key=key, from_ms=begin_ms, to_ms=end_ms, limit=limit)
+        found = list(_of_broker(admin, request))
+    else:
+        assert store is not None
+        found = _of_store(store, topic, key, times_ms=(begin_ms, end_ms), limit=limit)
+    for record in found:
+        say(json_line(record_fields(record)) if as_json else record_lines(record))
+    raise typer.Exit(Exit.FINE if found else Exit.FINDING)
+
+
+def _of_store(
+    store: Path, topic: str, key: str, *, times_ms: tuple[int, int | None], limit: int
+) -> list[StoredMessage]:
+    # Not at the top: who asks a live broker needs nothing of a store.
+    from cli.offline.opened_store import opened
+    from store.index import TIME_MAX_MS
+    from store.index.offline import OfflineIndex, indexes_of
+
+    begin_ms, end_ms = times_ms
+    with opened(store) as open_store, indexes_of(open_store) as indexes, shown_progress() as report:
+        return OfflineIndex(open_store, indexes).find(
+            topic,
+            key,
+            begin_ms=begin_ms,
+            end_ms=TIME_MAX_MS if end_ms is None else end_ms,
+            limit=limit,
+            report=report,
+        )
+
+
+def _of_broker(address: str, request: pb.QueryMessagesRequest) -> Iterator[StoredMessage]:
+    with service_port(address, QueryServiceStub) as broker:
+        for number, page in enumerate(found_pages(broker.QueryMessages, request, address)):
+            behind = page.dispatched_offset - page.indexed_offset
+            if behind > 0 and number == 0:
+                say(f"{address}: the index has to catch up with {behind} bytes of the log", err=True)
+            yield from (decoded(each, address) for each in page.messages)

@@ -1,0 +1,73 @@
+"""`quarry message resend`: stored messages, once more."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli.offline.arguments import Topic
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, option_ms
+from cli.online.maintenance.job_progress import Wait, run_job
+from server._generated.quarry.admin.v1 import jobs_pb2 as pb
+
+
+def resend(
+    *,
+    topic: Topic,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", help="Those with this key that the sender gave, or with this id.", show_default=False),
+    ] = None,
+    queue: Annotated[
+        int | None, typer.Option("--queue", metavar="N", min=0, help="Those of this queue.", show_default=False)
+    ] = None,
+    from_offset: Annotated[
+        int | None,
+        typer.Option("--from-offset", metavar="OFFSET", min=0, help="From this one of the queue.", show_default=False),
+    ] = None,
+    to_offset: Annotated[
+        int | None,
+        typer.Option("--to-offset", metavar="OFFSET", min=0, help="Up to before this one.", show_default=False),
+    ] = None,
+    begin: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", help="Those stored at this time or later.", show_default=False),
+    ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option("--to", metavar="TIME", help="Those stored at this time or earlier.", show_default=False),
+    ] = None,
+    to_topic: Annotated[
+        str | None,
+        typer.Option(
+            "--to-topic", metavar="TOPIC", help="Where to send them; to their topic unless given.", show_default=False
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
+    wait: Wait = True,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Send stored messages once more, as new messages with the same body, tag, keys and properties.
+
+    Chosen by a key, which needs an index (index.tiered or index.hash_files), by a queue or a part of it, or by a time,
+    which narrows the others down, too. Only what was stored before the command is sent, each queue's messages in their
+    order. The properties `QUARRY_RESENT_FROM` (topic, queue, offset) and `QUARRY_RESENT_ID` say where each came from.
+    The topic must take their type; delays and transactions are over, and of light queues only those of lite topics are
+    kept. A time is a date like `2026-11-21T14:30:00+01:00`, or ms since 1970.
+
+    A job does it. Each is sent at least once: what a stop of the broker lets it send twice has the same id. Ends with
+    status 1 when some could not be sent.
+    """
+    asked = pb.MessagesResend(
+        topic=topic,
+        to_topic=to_topic or "",
+        key=key or "",
+        queue=queue,
+        from_offset=from_offset,
+        to_offset=to_offset,
+        from_ms=option_ms(begin, "--from"),
+        to_ms=option_ms(end, "--to"),
+    )
+    run_job(admin, pb.BeginJobRequest(dry_run=dry_run, resend_messages=asked), wait=wait, as_json=as_json)

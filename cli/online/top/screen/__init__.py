@@ -1,0 +1,1 @@
+"""The screen of `quarry top`: its pages, tables and widgets."""

@@ -1,0 +1,139 @@
+"""`quarry lite`: the lite topics of a topic."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Final
+
+import typer
+
+from cli.online.connection.administration import service_port
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Prefix
+from cli.online.connection.dry_runs import lite_topic_deletion
+from cli.online.connection.known import known, known_time
+from cli.online.connection.pages import listed
+from cli.terminal.output import print_object, print_rows
+from cli.terminal.text import say
+from server._generated.quarry.admin.v1 import lite_topics_pb2 as pb
+from server._generated.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
+
+commands: Final = typer.Typer(no_args_is_help=True)
+
+CALL_TIMEOUT_S: Final = 60.0
+COLUMNS: Final = ("name", "minOffset", "maxOffset", "lastStoredAt", "subscribers")
+BACKLOG_COLUMNS: Final = ("name", "ready", "oldestStoredAt")
+CLIENT_COLUMNS: Final = ("clientId", "ready", "subscriptions", "wantsAll")
+PAGE_ROWS: Final = 500
+
+Parent = Annotated[str, typer.Argument(metavar="PARENT", show_default=False)]
+Lite = Annotated[str, typer.Argument(metavar="LITE", show_default=False)]
+
+
+@commands.command(name="list")
+def list_lite_topics(
+    parent: Parent,
+    *,
+    prefix: Prefix = "",
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")] = 100,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """List the lite topics of a topic: shorter names first, then by name."""
+    request = pb.ListLiteTopicsRequest(topic=parent, prefix=prefix)
+    with service_port(admin, LiteTopicServiceStub) as broker:
+        ask = partial(broker.ListLiteTopics, timeout=CALL_TIMEOUT_S)
+        found = listed(ask, request, "lite_topics", lambda each: each.name, limit=limit, page_rows=PAGE_ROWS)
+        print_rows(map(_fields, found), COLUMNS, as_json=as_json)
+
+
+@commands.command()
+def show(parent: Parent, lite: Lite, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Show a lite topic."""
+    with service_port(admin, LiteTopicServiceStub) as broker:
+        found = broker.GetLiteTopic(pb.GetLiteTopicRequest(topic=parent, lite_topic=lite), timeout=CALL_TIMEOUT_S)
+    print_object(_fields(found), as_json=as_json)
+
+
+@commands.command()
+def delete(
+    parent: Parent, lite: Lite, *, dry_run: DryRun = False, admin: Admin = ADMIN_DEFAULT, as_json: Json = False
+) -> None:
+    """Delete a lite topic with the progress of all groups in it.
+
+    A message that comes later makes it again, with higher offsets.
+    """
+    if dry_run:
+        print_object(lite_topic_deletion(admin, parent, lite), as_json=as_json)
+        return
+    with service_port(admin, LiteTopicServiceStub) as broker:
+        broker.DeleteLiteTopic(pb.DeleteLiteTopicRequest(topic=parent, lite_topic=lite), timeout=CALL_TIMEOUT_S)
+    print_object({"deleted": lite, "topic": parent}, as_json=as_json)
+
+
+@commands.command()
+def stats(parent: Parent, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Show how many lite topics a topic has, how many it may have, and how long they stay.
+
+    No number: they are being counted after a start, any number is allowed, or they stay for ever.
+    """
+    with service_port(admin, LiteTopicServiceStub) as broker:
+        request = pb.GetLiteTopicStatisticsRequest(topic=parent)
+        found = broker.GetLiteTopicStatistics(request, timeout=CALL_TIMEOUT_S)
+    print_object(
+        {
+            "topic": parent,
+            "liteTopics": known(found, "lite_topics"),
+            "liteTopicsMax": known(found, "lite_topics_max"),
+            "ttlMinutes": found.ttl_ms // 60_000 if found.HasField("ttl_ms") else None,
+        },
+        as_json=as_json,
+    )
+
+
+@commands.command()
+def backlog(
+    parent: Parent,
+    *,
+    group: Annotated[str, typer.Option("--group", metavar="NAME", help="The group that reads them.")],
+    clients: Annotated[bool, typer.Option("--clients", help="A row for each client of the group instead.")] = False,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=200, help="At most so many.")] = 20,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """List the lite topics of a topic in which a group has most before it, or what is ready for each of its clients.
+
+    10,000 lite topics are looked at, and it is said when there are more. Clients that have not received lately are not
+    known.
+    """
+    request = pb.ListLiteBacklogRequest(topic=parent, group=group, limit=limit)
+    with service_port(admin, LiteTopicServiceStub) as broker:
+        found = broker.ListLiteBacklog(request, timeout=CALL_TIMEOUT_S)
+    if clients:
+        print_rows(map(_client_fields, found.clients), CLIENT_COLUMNS, as_json=as_json)
+    else:
+        print_rows(map(_backlog_fields, found.lite_topics), BACKLOG_COLUMNS, as_json=as_json)
+        if not found.is_complete:
+            say(f"{admin}: there are more lite topics, {found.looked_at} were looked at", err=True)
+
+
+def _backlog_fields(each: pb.LiteBacklog) -> dict[str, object]:
+    return {"name": each.lite_topic, "ready": each.ready, "oldestStoredAt": known_time(each, "oldest_stored_at_ms")}
+
+
+def _client_fields(each: pb.LiteClientDepth) -> dict[str, object]:
+    return {
+        "clientId": each.client_id,
+        "ready": each.lite_topics_ready,
+        "subscriptions": each.subscriptions,
+        "wantsAll": each.wants_all,
+    }
+
+
+def _fields(each: pb.LiteTopic) -> dict[str, object]:
+    return {
+        "name": each.name,
+        "minOffset": each.minimum_offset,
+        "maxOffset": each.maximum_offset,
+        "lastStoredAt": known_time(each, "last_stored_at_ms"),
+        "subscribers": each.subscribers,
+    }

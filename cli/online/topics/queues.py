@@ -1,0 +1,70 @@
+"""`quarry queues`: a list of those of a store, or counts of those of a store or of a live broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.offline.arguments import Json
+from cli.offline.opened_store import opened
+from cli.offline.queues import Source, list_queues
+from cli.online.connection.administration import admin_port
+from cli.online.connection.arguments import broker_of
+from cli.queue_summary import show_summary
+from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from store.offsets import QueueId
+from store.queue_summary import CountedQueue, DiskUse, KindSummary, QueueKind, QueueSummary
+
+
+def queues(
+    store: Annotated[
+        Path | None,
+        typer.Argument(metavar="[STORE]", help="Store directory, unless --admin names its broker.", show_default=False),
+    ] = None,
+    *,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Count them instead: by kind, on disk, in RocksDB, and the largest.")
+    ] = False,
+    largest: Annotated[
+        int, typer.Option("--largest", metavar="N", min=0, max=1_000, help="With --summary: name so many.")
+    ] = 10,
+    admin: Annotated[
+        str | None,
+        typer.Option("--admin", metavar="HOST:PORT", help="With --summary: of this live broker.", show_default=False),
+    ] = None,
+    source: Source = None,
+    as_json: Json = False,
+) -> None:
+    """List every queue with its first offset and the next free one.
+
+    A queue whose messages have all expired shows the same number twice. With --summary a queue is empty when the log
+    has none of its messages; entries are those that are stored, and expired ones count until they are removed. On disk,
+    `bytes` is the length of the files and `allocated` what they take: less where they have holes.
+    """
+    admin = broker_of(admin, is_store_named=store is not None)
+    if admin is not None:
+        if store is not None or source is not None or not summary:
+            raise typer.BadParameter("goes with --summary, and without STORE and --source", param_hint="--admin")
+        show_summary(summary_of_broker(admin, largest), as_json=as_json)
+        return
+    if store is None:
+        raise typer.BadParameter("STORE is needed; or --admin with --summary")
+    with opened(store) as open_store:
+        if summary:
+            show_summary(open_store.summary(source, largest_max=largest), as_json=as_json)
+        else:
+            list_queues(open_store, source, as_json=as_json)
+
+
+def summary_of_broker(admin: str, largest_max: int) -> QueueSummary:
+    """Ask the broker at this admin address. A refusal or a lost connection ends the command with one line."""
+    with admin_port(admin) as broker:
+        answer = broker.SummarizeQueues(pb.SummarizeQueuesRequest(largest=largest_max))
+    return QueueSummary(
+        kinds={QueueKind(each.kind): KindSummary(each.queues, each.empty, each.entries) for each in answer.kinds},
+        largest=[CountedQueue(QueueId(each.topic, each.queue), each.entries) for each in answer.largest],
+        disk={place: DiskUse(use.files, use.apparent_bytes, use.allocated_bytes) for place, use in answer.disk.items()},
+        figures=dict(answer.rocksdb),
+    )

@@ -1,0 +1,212 @@
+"""`quarry topic`: make, change, delete and show topics."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Final
+
+import typer
+
+from cli.online.connection.administration import admin_port
+from cli.online.connection.arguments import (
+    ADMIN_DEFAULT,
+    Admin,
+    Attributes,
+    DryRun,
+    Json,
+    Name,
+    Prefix,
+    pairs,
+    with_options,
+)
+from cli.online.connection.dry_runs import topic_deletion
+from cli.terminal.output import print_object, print_rows
+from cli.terminal.text import say
+from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from store.metadata.lite_attributes import EXPIRATION, EXPIRATION_MAX_MINUTES
+
+commands: Final = typer.Typer(no_args_is_help=True)
+
+CALL_TIMEOUT_S: Final = 10.0
+COLUMNS: Final = ("name", "type", "readQueues", "writeQueues", "permission")
+
+
+class TopicTypeName(Enum):
+    NORMAL = "normal"
+    FIFO = "fifo"
+    DELAY = "delay"
+    TRANSACTION = "transaction"
+    PRIORITY = "priority"
+    LITE = "lite"
+    MIXED = "mixed"
+
+
+class PermissionName(Enum):
+    READ_WRITE = "read-write"
+    READ = "read"
+    WRITE = "write"
+    NONE = "none"
+
+
+Type = Annotated[
+    TopicTypeName | None,
+    typer.Option(
+        "--type",
+        metavar="normal|fifo|delay|transaction|priority|lite|mixed",
+        help="Which messages it takes; normal unless given.",
+        show_default=False,
+    ),
+]
+Queues = Annotated[
+    int | None,
+    typer.Option(
+        "--queues", metavar="N", min=1, help="Number of queues; the broker's default unless given.", show_default=False
+    ),
+]
+PermissionOption = Annotated[
+    PermissionName | None,
+    typer.Option(
+        "--permission",
+        metavar="read-write|read|write|none",
+        help="What clients may do; read-write unless given.",
+        show_default=False,
+    ),
+]
+LiteTtl = Annotated[
+    int | None,
+    typer.Option(
+        "--lite-topic-ttl-minutes",
+        metavar="N",
+        min=-1,
+        max=EXPIRATION_MAX_MINUTES,
+        help="How long a lite topic stays after its last message, at least 15; 0 or -1: for ever. Attribute "
+        f"`{EXPIRATION}`.",
+        show_default=False,
+    ),
+]
+
+
+@commands.command()
+def create(
+    name: Name,
+    *,
+    type: Type = None,  # noqa: A002 - the name of the option
+    queues: Queues = None,
+    permission: PermissionOption = None,
+    lite_ttl_minutes: LiteTtl = None,
+    attribute: Attributes = None,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Make a topic."""
+    request = pb.CreateTopicRequest(
+        name=name,
+        type=_type(type),
+        read_queues=queues,
+        write_queues=queues,
+        permission=_permission(permission),
+        attributes=_attributes(attribute, lite_ttl_minutes),
+    )
+    with admin_port(admin) as broker:
+        topic = broker.CreateTopic(request, timeout=CALL_TIMEOUT_S)
+    print_object(topic_fields(topic), as_json=as_json)
+
+
+@commands.command()
+def update(
+    name: Name,
+    *,
+    type: Type = None,  # noqa: A002 - the name of the option
+    queues: Queues = None,
+    permission: PermissionOption = None,
+    lite_ttl_minutes: LiteTtl = None,
+    attribute: Attributes = None,
+    break_order: Annotated[
+        bool,
+        typer.Option(
+            "--break-order",
+            help="Change the number of queues although messages of message groups are unread, which lose their order.",
+        ),
+    ] = False,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Change what is given, and leave the rest of the topic as it is."""
+    request = pb.UpdateTopicRequest(
+        name=name,
+        type=_type(type),
+        read_queues=queues,
+        write_queues=queues,
+        permission=_permission(permission),
+        attributes=_attributes(attribute, lite_ttl_minutes),
+        break_order=break_order,
+    )
+    with admin_port(admin) as broker:
+        topic = broker.UpdateTopic(request, timeout=CALL_TIMEOUT_S)
+    print_object(topic_fields(topic), as_json=as_json)
+
+
+@commands.command()
+def delete(name: Name, *, dry_run: DryRun = False, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Delete a topic with its queues and the progress of all groups in it."""
+    if dry_run:
+        print_object(topic_deletion(admin, name), as_json=as_json)
+        return
+    with admin_port(admin) as broker:
+        broker.DeleteTopic(pb.DeleteTopicRequest(name=name), timeout=CALL_TIMEOUT_S)
+    print_object({"deleted": name}, as_json=as_json)
+
+
+@commands.command(name="list")
+def list_topics(
+    *,
+    prefix: Prefix = "",
+    system: Annotated[bool, typer.Option("--system", help="Also the broker's own topics.")] = False,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """List topics by name."""
+    with admin_port(admin) as broker:
+        answer = broker.ListTopics(pb.ListTopicsRequest(prefix=prefix, include_system=system))
+        print_rows((topic_fields(topic) for page in answer for topic in page.topics), COLUMNS, as_json=as_json)
+
+
+@commands.command()
+def show(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Show a topic and the offsets of its queues."""
+    with admin_port(admin) as broker:
+        topic = broker.GetTopic(pb.GetTopicRequest(name=name), timeout=CALL_TIMEOUT_S)
+        queues = broker.ListQueues(pb.ListQueuesRequest(topic=name), timeout=CALL_TIMEOUT_S).queues
+    rows = [
+        {"queueId": queue.queue, "minOffset": queue.minimum_offset, "maxOffset": queue.maximum_offset}
+        for queue in queues
+    ]
+    if as_json:
+        print_object({**topic_fields(topic), "queues": rows}, as_json=True)
+        return
+    print_object(topic_fields(topic), as_json=False)
+    say()
+    print_rows(rows, ("queueId", "minOffset", "maxOffset"), as_json=False)
+
+
+def topic_fields(topic: pb.Topic) -> dict[str, object]:
+    return {
+        "name": topic.name,
+        "type": pb.TopicType.Name(topic.type).removeprefix("TOPIC_TYPE_").lower(),
+        "readQueues": topic.read_queues,
+        "writeQueues": topic.write_queues,
+        "permission": pb.Permission.Name(topic.permission).removeprefix("PERMISSION_").lower().replace("_", "-"),
+        "attributes": dict(topic.attributes),
+    }
+
+
+def _attributes(texts: list[str] | None, lite_ttl_minutes: int | None) -> dict[str, str]:
+    return with_options(pairs(texts, "--attribute"), {EXPIRATION: ("--lite-topic-ttl-minutes", lite_ttl_minutes)})
+
+
+def _type(name: TopicTypeName | None) -> str:
+    return f"TOPIC_TYPE_{name.name if name else 'UNSPECIFIED'}"
+
+
+def _permission(name: PermissionName | None) -> str:
+    return f"PERMISSION_{name.name if name else 'UNSPECIFIED'}"

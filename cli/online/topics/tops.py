@@ -1,0 +1,134 @@
+"""`quarry topic top` and `quarry group top`: pages of topics and groups with what they do of late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from functools import partial
+from typing import Annotated, Any, Final
+
+import typer
+
+from cli.online.connection.administration import service_port
+from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.online.connection.known import known, known_rounded, known_seconds, known_time
+from cli.online.connection.pages import listed
+from cli.terminal.output import print_rows
+from server._generated.quarry.admin.v1 import overview_pb2 as pb
+from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
+
+CALL_TIMEOUT_S: Final = 60.0
+PAGE_ROWS: Final = 100
+"""Of larger pages less is known: what is looked at for each is bounded."""
+TOPIC_COLUMNS: Final = ("name", "messages", "sentPerSecond", "receivedPerSecond", "lagSeconds", "groups")
+GROUP_COLUMNS: Final = ("name", "topics", "consumers", "ready", "inFlight", "lagSeconds", "deadLetters")
+
+
+class OrderName(StrEnum):
+    BUSIEST = "busiest"
+    LAG = "lag"
+    NAME = "name"
+
+
+Contains = Annotated[
+    str, typer.Option("--contains", metavar="TEXT", help="Only names that have this in them.", show_default=False)
+]
+OrderOption = Annotated[
+    OrderName,
+    typer.Option(
+        "--order",
+        metavar="busiest|lag|name",
+        help="What comes first. The busiest, and those furthest behind, are taken from those counted one by one.",
+    ),
+]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")]
+
+ORDERS: Final = {
+    OrderName.BUSIEST: pb.FIGURE_ORDER_BUSIEST,
+    OrderName.LAG: pb.FIGURE_ORDER_LAG,
+    OrderName.NAME: pb.FIGURE_ORDER_UNSPECIFIED,
+}
+
+
+def top_topics(
+    *,
+    contains: Contains = "",
+    order: OrderOption = OrderName.BUSIEST,
+    limit: Limit = 20,
+    system: Annotated[bool, typer.Option("--system", help="Also the broker's own topics.")] = False,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Show topics with what they hold, their messages per second, and how far the last of their groups is behind.
+
+    Rates are those of the last ten seconds; `-` stands for what is not known.
+    """
+    with service_port(admin, OverviewServiceStub) as broker:
+        request = pb.ListTopicFiguresRequest(contains=contains, order=ORDERS[order], include_system=system)
+        found = _listed(broker.ListTopicFigures, request, "topics", lambda each: each.topic.name, limit)
+        print_rows(map(_topic_fields, found), TOPIC_COLUMNS, as_json=as_json)
+
+
+def top_groups(
+    *,
+    contains: Contains = "",
+    order: OrderOption = OrderName.LAG,
+    limit: Limit = 20,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Show groups with what they have before them in all topics that they read, and their dead letters.
+
+    Dead letters are those that were never sent again; `-` stands for what is not known.
+    """
+    with service_port(admin, OverviewServiceStub) as broker:
+        request = pb.ListGroupFiguresRequest(contains=contains, order=ORDERS[order])
+        found = _listed(broker.ListGroupFigures, request, "groups", lambda each: each.group.name, limit)
+        print_rows(map(_group_fields, found), GROUP_COLUMNS, as_json=as_json)
+
+
+def _listed(call: Callable[..., Any], request: Any, rows: str, name: Callable[[Any], str], limit: int) -> Iterator[Any]:
+    """One page alone of those that are not ordered by name: it has all that are counted one by one."""
+    wanted = min(limit, PAGE_ROWS) if request.order else limit
+    return listed(partial(call, timeout=CALL_TIMEOUT_S), request, rows, name, limit=wanted, page_rows=PAGE_ROWS)
+
+
+def _topic_fields(figures: pb.TopicFigures) -> dict[str, Any]:
+    lags_s = [lag_s for each in figures.groups if (lag_s := known_seconds(each, "lag_ms")) is not None]
+    is_whole = len(lags_s) == known(figures, "group_count")
+    return {
+        "name": figures.topic.name,
+        "messages": known(figures, "messages"),
+        "estimatedBytes": known(figures, "estimated_bytes"),
+        "sentPerSecond": known_rounded(figures, "sent_per_second"),
+        "receivedPerSecond": known_rounded(figures, "received_per_second"),
+        "lastStoredAt": known_time(figures, "last_stored_at_ms"),
+        "lagSeconds": max(lags_s) if lags_s and is_whole else None,
+        "groups": known(figures, "group_count"),
+        "readers": [_pair_fields(each) for each in figures.groups],
+    }
+
+
+def _group_fields(figures: pb.GroupFigures) -> dict[str, Any]:
+    return {
+        "name": figures.group.name,
+        "topics": known(figures, "topic_count"),
+        "consumers": figures.consumers,
+        "ready": known(figures, "ready"),
+        "inFlight": known(figures, "in_flight"),
+        "lagSeconds": known_seconds(figures, "lag_ms"),
+        "deadLetters": known(figures, "dead_letters"),
+        "reads": [_pair_fields(each) for each in figures.topics],
+    }
+
+
+def _pair_fields(pair: pb.PairFigures) -> dict[str, Any]:
+    return {
+        "group": pair.group,
+        "topic": pair.topic,
+        "ready": known(pair, "ready"),
+        "inFlight": known(pair, "in_flight"),
+        "lagSeconds": known_seconds(pair, "lag_ms"),
+        "receivedPerSecond": known_rounded(pair, "received_per_second"),
+        "consumers": pair.consumers,
+    }

@@ -1,0 +1,71 @@
+"""What commands print: JSON lines for programs, aligned text for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
+from typing import Final
+
+from cli.terminal.text import one_line, say
+
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+def speaks_utf8() -> bool:
+    """Whether what is printed may hold more than ASCII."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def json_line(fields: Mapping[str, object]) -> str:
+    return _ENCODER.encode(fields)
+
+
+def print_object(fields: Mapping[str, object], *, as_json: bool) -> None:
+    """One thing with all its fields."""
+    if as_json:
+        say(json_line(fields))
+        return
+    width = max(map(len, fields), default=0)
+    for name, value in fields.items():
+        say(f"{name:<{width}}  {_text(value)}".rstrip())
+
+
+def print_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], *, as_json: bool) -> None:
+    """Many things, one line each, as they come. People get the given columns, programs get everything.
+
+    Columns are as wide as their heading or a usual value: a million rows are not kept to find the widest.
+    """
+    if as_json:
+        for row in rows:
+            say(json_line(row))
+        return
+    widths = [max(len(column), 11) for column in columns]
+    coming = iter(rows)
+    first = list(islice(coming, 1))  # a refusal comes before the heading
+    say(_line(columns, widths))
+    for row in chain(first, coming):
+        say(_line([_text(row[column]) for column in columns], widths))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """The first column ends the line: names are long and would push the others around."""
+    first, *others = cells
+    return "  ".join([*(f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True)), first])
+
+
+def _text(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case str():
+            return one_line(value)
+        case bool():
+            return "yes" if value else "no"
+        case Mapping():
+            return " ".join(f"{one_line(str(name))}={_text(each)}" for name, each in value.items())
+        case list() | tuple():
+            return ", ".join(_text(each) for each in value)
+        case _:
+            return str(value)

@@ -1,0 +1,39 @@
+"""Bars that show the progress of long work at a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from cli.terminal.text import harmless
+from store.progress import Progress as StoreProgress
+from store.progress import ReportProgress
+
+
+@contextmanager
+def progress_bar(console: Console | None = None) -> Iterator[ReportProgress]:
+    """Draws one bar per phase on standard error, and takes them away at the end."""
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[detail]}", markup=False),
+    )
+    with Progress(*columns, console=console or Console(stderr=True), transient=True, redirect_stdout=False) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def report(progress: StoreProgress) -> None:
+            if progress.phase not in tasks:
+                tasks[progress.phase] = bars.add_task(progress.phase, total=progress.total_bytes, detail="")
+            bars.update(
+                tasks[progress.phase],
+                completed=progress.done_bytes,
+                total=progress.total_bytes,
+                detail=harmless(progress.detail),
+            )
+
+        yield report
