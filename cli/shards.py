@@ -13,9 +13,8 @@ from cli.key_file import make_key_file
 from cli.terminal.progress import is_watched
 from server.front.inherited import has_inherited_sockets
 from server.settings.broker_settings import BrokerSettings, SettingsInvalid
-from server.shards.directory import require_directory_of_shards
 from server.shards.launch import Child, Launch
-from server.shards.plan import Shard, cluster_settings, plan_shards, variables_of
+from server.shards.plan import Shard, cluster_settings, plan_shards, require_directory_of_shards, variables_of
 from store.disk import PosixDisk
 
 PYTHON: Final = (sys.executable, "-P", "-m")

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import grpc
 import grpc.aio
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pool import Default, DescriptorPool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -29,7 +31,6 @@ from server.admin_port.metadata.service import (
     OrderKept,
     Summarize,
 )
-from server.admin_port.reflected import reflected_pool
 from server.faults import FaultLog
 from server.front import LiveTls
 from server.front.grpcio import bind
@@ -133,3 +134,26 @@ class AdminServer:
             await asyncio.wait([telling], timeout=grace_s)  # a watcher that does not read holds it up
             await server.stop(grace_s)
             await telling
+
+
+def reflected_pool() -> DescriptorPool:
+    """The default pool knows services by name and no methods, which grpcurl asks for: `describe Service.Method`."""
+    return cast("DescriptorPool", _WithMethods(Default()))
+
+
+class _WithMethods:
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    def FindFileContainingSymbol(self, symbol: str) -> FileDescriptor:
+        """Raises KeyError."""
+        file: FileDescriptor
+        try:
+            file = self._pool.FindFileContainingSymbol(symbol)
+        except KeyError:
+            service, _, method = symbol.rpartition(".")
+            file = self._pool.FindServiceByName(service).methods_by_name[method].containing_service.file
+        return file

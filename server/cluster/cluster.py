@@ -8,10 +8,9 @@ from importlib.metadata import version
 from typing import Final, Protocol
 
 from server.cluster.grouped_sends import FORWARDED_SIZE_MAX, GroupedSends
-from server.cluster.handover.barriers import Barriers
+from server.cluster.handover.barriers import Barriers, HeldTopics
 from server.cluster.handover.consumed import ConsumedBefore
 from server.cluster.handover.handover_row import HandoverRow
-from server.cluster.handover.held_topics import HeldTopics
 from server.cluster.lite_spreading import LiteSpreading
 from server.cluster.membership.discovery import Discovery
 from server.cluster.membership.member import Member

@@ -18,9 +18,34 @@ from server.console.contract import AdminPort, Caller, CallFailed, Identity, Ope
 from server.console.origins import FETCH_SITES, is_own_host, is_own_origin, port_of
 from server.console.sessions import Session, Sessions
 from server.console.static_files import INDEX, StaticFile
-from server.console.statuses import UNAUTHENTICATED, http_status
 from store.clock import Clock
 from store.security.model import SECRET_TEXT, USER_NAME
+
+UNAUTHENTICATED: Final = "UNAUTHENTICATED"
+
+STATUSES: Final = {
+    "INVALID_ARGUMENT": HTTPStatus.BAD_REQUEST,
+    UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
+    "PERMISSION_DENIED": HTTPStatus.FORBIDDEN,
+    "NOT_FOUND": HTTPStatus.NOT_FOUND,
+    "ALREADY_EXISTS": HTTPStatus.CONFLICT,
+    "ABORTED": HTTPStatus.CONFLICT,
+    "FAILED_PRECONDITION": HTTPStatus.PRECONDITION_FAILED,
+    "OUT_OF_RANGE": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    "RESOURCE_EXHAUSTED": HTTPStatus.TOO_MANY_REQUESTS,
+    "UNIMPLEMENTED": HTTPStatus.NOT_IMPLEMENTED,
+    "UNAVAILABLE": HTTPStatus.SERVICE_UNAVAILABLE,
+    "DEADLINE_EXCEEDED": HTTPStatus.SERVICE_UNAVAILABLE,
+    "CANCELLED": HTTPStatus.SERVICE_UNAVAILABLE,
+}
+"""Any other code is the broker's fault."""
+
+
+def http_status(failure: CallFailed) -> int:
+    if failure.status is not None:
+        return failure.status
+    return STATUSES.get(failure.code, HTTPStatus.INTERNAL_SERVER_ERROR)
+
 
 REQUEST_SIZE_MAX: Final = 1024 * 1024
 """Bytes of a request's body: what the admin port takes."""

@@ -11,7 +11,7 @@ from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_a
 from lark.exceptions import VisitError
 
 from server.filters import sql_nodes as nodes
-from server.filters.remembering import LENGTH_MAX, remembering
+from server.filters.message_filter import LENGTH_MAX, remembering
 from server.filters.sql_nodes import IllegalExpression, Node
 
 INTEGER_MAX: Final = 2**63 - 1

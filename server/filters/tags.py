@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from server.filters.java_text import trimmed
-from server.filters.remembering import LENGTH_MAX, remembering
+from server.filters.message_filter import LENGTH_MAX, remembering
 from server.filters.sql_nodes import IllegalExpression
 from store.record import java_hash
 from store.record.properties import TAGS

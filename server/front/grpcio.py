@@ -30,8 +30,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from server.front.access_log import log_call
-from server.front.caller import told_of
+from server.front.caller import log_call, told_of
 from server.front.contract import Call, FrontLimits, Method, Methods, check_methods
 from server.front.status import GrpcStatus
 from server.front.tls import LiveTls, Shown

@@ -22,13 +22,32 @@ from typing import Final
 import structlog
 
 from server.process.banner import READY_LINE
-from server.shards.backoff import FIRST_PAUSE_S, Backoff
 from server.shards.launch import Child, Launch
 from server.shards.output import Output, ready_text
 from server.shards.ports import Ports
 from server.shards.process import ShardProcess
 from server.tasks.waiting import until_set
 from store.clock import Clock
+
+FIRST_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 30.0
+LONG_UP_S: Final = 60.0
+"""A shard that ran for so long is no shard that cannot start."""
+
+
+class Backoff:
+    """Of one shard: twice as long after each end, unless it ran for a minute."""
+
+    def __init__(self) -> None:
+        self._next_s = FIRST_PAUSE_S
+
+    def pause_s(self, *, ran_s: float) -> float:
+        """It has ended after so many seconds; returns how long to wait."""
+        if ran_s >= LONG_UP_S:
+            self._next_s = FIRST_PAUSE_S
+        pause_s, self._next_s = self._next_s, min(LONGEST_PAUSE_S, self._next_s * 2)
+        return pause_s
+
 
 log = structlog.get_logger(__name__)
 

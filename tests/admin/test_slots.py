@@ -18,8 +18,8 @@ from server.admin_port.calls import reader as reading
 from server.admin_port.calls.reader import RequestReader
 from server.admin_port.calls.slots import CALLS_LIMIT, STRANGERS_LIMIT, CallSlots, Slot
 from server.admin_port.cluster.client import PeerClient
-from server.admin_port.cluster.methods import EXCHANGE
 from server.admin_port.cluster.service import ClusterService
+from server.admin_port.cluster.shared_rows import EXCHANGE
 from server.admin_port.server import AdminServer, MoreService
 from server.errors import OverLimit
 from server.rpc.limits import LimitsMet

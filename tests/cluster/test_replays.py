@@ -12,7 +12,7 @@ import pytest
 
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
 from server.admin_port.cluster.client import PeerClient
-from server.admin_port.cluster.methods import CHANGE_LITE, FORWARD, NUDGE, SERVICE
+from server.admin_port.cluster.shared_rows import CHANGE_LITE, FORWARD, NUDGE, SERVICE
 from server.cluster.peers import ForwardedSend, LiteChange
 from server.cluster.replays import CALLERS_MAX, KEPT_S, NUMBERS_KEPT, UNNUMBERED_MAX, Number, Numbers, Replays
 from server.cluster.signing import ClusterKeys, Headers

@@ -14,8 +14,8 @@ import pytest
 
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
 from server.admin_port.cluster.client import PeerClient
-from server.admin_port.cluster.methods import EXCHANGE
 from server.admin_port.cluster.service import ClusterService, GroupCalls
+from server.admin_port.cluster.shared_rows import EXCHANGE
 from server.cluster.handover.barriers import Consumed, Pair
 from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
 from server.cluster.reading_order import GroupLeft

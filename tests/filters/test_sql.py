@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.filters import IllegalExpression, SqlFilter
-from server.filters.remembering import LENGTH_MAX
+from server.filters.message_filter import LENGTH_MAX
 from server.filters.sql import INTEGER_MAX
 from server.filters.sql_nodes import NESTED_MAX
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from server.shards.directory import require_directory_of_shards
+from server.shards.plan import require_directory_of_shards
 from store.disk import PosixDisk
 from store.errors import StoreUnusable
 from store.kind import StoreKind, inspect_store

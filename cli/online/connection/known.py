@@ -1,7 +1,8 @@
-"""Fields of answers that may not be set: None stands for what the broker does not know."""
+"""Answers of a broker: fields that may not be set, which None stands for, and lists that come in pages."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from cli.terminal.times import time_text
@@ -27,3 +28,21 @@ def known_seconds(message: Any, field: str) -> float | None:
 def known_rounded(message: Any, field: str, digits: int = 1) -> float | None:
     value = known(message, field)
     return None if value is None else round(value, digits)
+
+
+def listed(
+    ask: Callable[[Any], Any], request: Any, rows: str, key: Callable[[Any], Any], *, limit: int, page_rows: int
+) -> Iterator[Any]:
+    """At most `limit` of the field `rows` of the answers, page after page, as they are printed.
+
+    The request is changed: it has `limit` and `after`, which is the `key` of the last one that came.
+    """
+    while limit > 0:
+        request.limit = min(limit, page_rows)
+        page = ask(request)
+        found = getattr(page, rows)
+        yield from found
+        limit -= len(found)
+        if not page.has_more or not found:
+            return
+        request.after = key(found[-1])

@@ -10,8 +10,7 @@ import typer
 
 from cli.online.connection.administration import service_port
 from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, Name
-from cli.online.connection.known import known, known_rounded, known_time
-from cli.online.connection.pages import listed
+from cli.online.connection.known import known, known_rounded, known_time, listed
 from cli.terminal.output import print_object, print_rows
 from cli.terminal.times import time_text
 from server._generated.quarry.admin.v1 import storage_pb2 as pb

@@ -10,8 +10,7 @@ import typer
 from cli.online.connection.administration import service_port
 from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Prefix
 from cli.online.connection.dry_runs import lite_topic_deletion
-from cli.online.connection.known import known, known_time
-from cli.online.connection.pages import listed
+from cli.online.connection.known import known, known_time, listed
 from cli.terminal.output import print_object, print_rows
 from cli.terminal.text import say
 from server._generated.quarry.admin.v1 import lite_topics_pb2 as pb

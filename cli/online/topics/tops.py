@@ -11,8 +11,7 @@ import typer
 
 from cli.online.connection.administration import service_port
 from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.connection.known import known, known_rounded, known_seconds, known_time
-from cli.online.connection.pages import listed
+from cli.online.connection.known import known, known_rounded, known_seconds, known_time, listed
 from cli.terminal.output import print_rows
 from server._generated.quarry.admin.v1 import overview_pb2 as pb
 from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub

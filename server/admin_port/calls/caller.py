@@ -1,4 +1,7 @@
-"""Who makes the call that is being served: for what depends on more than the request says."""
+"""The caller of the call that is being served, and what of the messages found the caller may see.
+
+Messages are seen by those who may read their topics, wherever copies of the messages lie.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,13 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Final
 
+from server.admin.browsing.wish import MessageWish
+from server.admin.origins import has_copies, topics_of
 from server.errors import PermissionDenied
 from server.security.authorization import Need
 from server.security.terms import Access
+from store.record import StoredMessage
+from store.security.model import Action, ResourceKind
 
 Require = Callable[[Sequence[Need]], None]
 """Raises PermissionDenied, which names what is missing."""
@@ -44,3 +51,26 @@ def caller_may(accesses: Sequence[Access]) -> bool:
     except PermissionDenied:
         return False
     return True
+
+
+def caller_may_read(topic: str) -> bool:
+    """Whether the caller may look at the messages of a topic; "" for one that nobody knows."""
+    return caller_may([Access(ResourceKind.TOPIC, topic, Action.GET)] if topic else [])
+
+
+def caller_may_see(record: StoredMessage) -> bool:
+    """Whether the caller may look at all that the message is of. Super users alone see what nobody can tell of."""
+    if not is_anybody_asked():
+        return True
+    topics = topics_of(record)
+    return caller_may([Access(ResourceKind.TOPIC, each, Action.GET) for each in topics or ()])
+
+
+def caller_may_see_if_known(record: StoredMessage | None) -> bool:
+    """The same of a record that cannot be read, perhaps: nobody can tell what it is of."""
+    return caller_may([]) if record is None else caller_may_see(record)
+
+
+def as_caller_may_see(wish: MessageWish, topic: str) -> MessageWish:
+    """The same wish, without what the caller may not see of this topic or light queue."""
+    return wish._replace(may_see=caller_may_see) if has_copies(topic) and is_anybody_asked() else wish

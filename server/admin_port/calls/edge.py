@@ -154,3 +154,17 @@ def pages(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
     iterator = iter(rows)
     while page := list(islice(iterator, PAGE_ROWS)):
         yield page
+
+
+KINDS: Final[dict[str, Callable[..., grpc.RpcMethodHandler[Any, Any]]]] = {
+    "unary_unary": grpc.unary_unary_rpc_method_handler,
+    "unary_stream": grpc.unary_stream_rpc_method_handler,
+    "stream_unary": grpc.stream_unary_rpc_method_handler,
+    "stream_stream": grpc.stream_stream_rpc_method_handler,
+}
+"""By the attribute that holds the behaviour: what makes a handler of one."""
+
+
+def kind_of(handler: Any) -> str:
+    """Which of `KINDS` it is."""
+    return next(each for each in KINDS if getattr(handler, each) is not None)

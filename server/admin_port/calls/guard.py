@@ -23,8 +23,7 @@ from server.admin_port.calls.access import (
     short_name,
 )
 from server.admin_port.calls.caller import caller_is
-from server.admin_port.calls.edge import refuse
-from server.admin_port.calls.handlers import KINDS, kind_of
+from server.admin_port.calls.edge import KINDS, kind_of, refuse
 from server.admin_port.calls.peer import caller_peer
 from server.admin_port.calls.slots import caller_known
 from server.errors import OverLimit, PermissionDenied, TooManyFailures, Unauthenticated

@@ -16,8 +16,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from server.admin_port.calls.access import OPEN_SERVICES, STRANGERS_SERVICES, service_of
-from server.admin_port.calls.edge import status_code
-from server.admin_port.calls.handlers import kind_of
+from server.admin_port.calls.edge import kind_of, status_code
 from server.admin_port.calls.peer import caller_peer
 from server.admin_port.calls.slots import REQUEST_WAIT_S, STRANGER_S, CallSlots, Slot, call_has
 from server.errors import OverLimit

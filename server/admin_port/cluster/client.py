@@ -10,7 +10,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
-from server.admin_port.cluster.methods import (
+from server.admin_port.cluster.shared_rows import (
     CHANGE_LITE,
     CONFIRM,
     CONSUMED,
@@ -19,8 +19,11 @@ from server.admin_port.cluster.methods import (
     LEFT_IN_ORDER,
     NUDGE,
     OVERVIEW,
+    from_position,
+    to_horizons,
+    to_position,
+    to_row,
 )
-from server.admin_port.cluster.shared_rows import from_position, to_horizons, to_position, to_row
 from server.cluster.handover.barriers import Consumed, Pair
 from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
 from server.cluster.reading_order import GroupLeft

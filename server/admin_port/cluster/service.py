@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
 from server.admin_port.calls.edge import refuse
 from server.admin_port.calls.slots import member_known
-from server.admin_port.cluster.methods import (
+from server.admin_port.cluster.shared_rows import (
     CHANGE_LITE,
     CONFIRM,
     CONSUMED,
@@ -24,8 +24,11 @@ from server.admin_port.cluster.methods import (
     NUDGE,
     OVERVIEW,
     SERVICE,
+    from_horizons,
+    from_position,
+    from_row,
+    to_position,
 )
-from server.admin_port.cluster.shared_rows import from_horizons, from_position, from_row, to_position
 from server.cluster.handover.barriers import Consumed, Pair
 from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
 from server.cluster.reading_order import GroupLeft

@@ -1,4 +1,4 @@
-"""Shared rows as members send them to each other."""
+"""The calls of members by path, and shared rows as members send them to each other."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ from typing import Final
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
 from store.errors import Invalid
 from store.shared import Horizons, Position, SharedRow, Version, known_kind
+
+SERVICE: Final[str] = pb.DESCRIPTOR.services_by_name["ClusterService"].full_name
+EXCHANGE: Final = f"/{SERVICE}/Exchange"
+NUDGE: Final = f"/{SERVICE}/Nudge"
+CONFIRM: Final = f"/{SERVICE}/Confirm"
+CONSUMED: Final = f"/{SERVICE}/Consumed"
+FORWARD: Final = f"/{SERVICE}/Forward"
+CHANGE_LITE: Final = f"/{SERVICE}/ChangeLite"
+OVERVIEW: Final = f"/{SERVICE}/Overview"
+LEFT_IN_ORDER: Final = f"/{SERVICE}/LeftInOrder"
+
 
 HORIZONS_MAX: Final = 1_000
 

@@ -19,10 +19,9 @@ from server.admin.browsing.browser import MessageBrowser, Selected, Wanted
 from server.admin.browsing.cursor import pack_cursor, parse_cursor
 from server.admin.browsing.tails import Rate, Tail, Tails
 from server.admin.browsing.wish import MessageWish
-from server.admin_port.calls.caller import caller_must
+from server.admin_port.calls.caller import as_caller_may_see, caller_must
 from server.admin_port.calls.edge import answered
 from server.admin_port.calls.fields import given, not_negative, printable
-from server.admin_port.calls.found import as_caller_may_see
 from server.faults import FaultLog
 from server.security.terms import Access
 from server.tasks.pacing import Pacing

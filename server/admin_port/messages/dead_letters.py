@@ -13,9 +13,9 @@ from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import (
     add_DeadLetterServiceServicer_to_server,
 )
 from server.admin.dead_letter_box import DeadLetter, DeadLetterBox, DeadLetterList, Resent
+from server.admin_port.calls.caller import caller_may_read
 from server.admin_port.calls.edge import answered, refuse
 from server.admin_port.calls.fields import given, not_negative
-from server.admin_port.calls.found import caller_may_read
 from server.faults import FaultLog
 from store.offsets import QueueOffset
 

@@ -13,10 +13,9 @@ from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceServicer, add_QueryServiceServicer_to_server
 from server.admin.message_lookup import NO_SUCH_ID, LookedUp, MessageLookup
 from server.admin.message_trace import GroupTrace, MessageState, MessageTracer, QueueTrace
-from server.admin_port.calls.caller import caller_may
+from server.admin_port.calls.caller import caller_may, caller_may_see
 from server.admin_port.calls.edge import answered
 from server.admin_port.calls.fields import not_negative, printable
-from server.admin_port.calls.found import caller_may_see
 from server.errors import NoSuchMessage
 from server.faults import FaultLog
 from server.maintenance.key_index import FOUND_MAX, KeyIndex

@@ -22,6 +22,7 @@ from store.metadata import (
     TopicType,
 )
 from store.offsets import QueueBounds, QueueId, QueueOffset
+from store.queue_summary import QueueSummary
 
 TOPIC_TYPES: Final[dict[pb.TopicType, TopicType]] = {
     pb.TOPIC_TYPE_NORMAL: TopicType.NORMAL,
@@ -173,3 +174,21 @@ def _known(table: dict[_Key, _Value], value: _Key, name: str) -> _Value | None:
     if value not in table:
         raise Invalid(f"{name} {value} is unknown")
     return table[value]
+
+
+def summary_message(summary: QueueSummary) -> pb.QueuesSummary:
+    return pb.QueuesSummary(
+        kinds=[
+            pb.QueueKindSummary(kind=kind.value, queues=each.queues, empty=each.empty, entries=each.entries)
+            for kind, each in summary.kinds.items()
+        ],
+        largest=[
+            pb.LargeQueue(topic=each.queue.topic, queue=each.queue.number, entries=each.entries)
+            for each in summary.largest
+        ],
+        disk={
+            place: pb.DiskUse(files=use.files, apparent_bytes=use.apparent_bytes, allocated_bytes=use.allocated_bytes)
+            for place, use in summary.disk.items()
+        },
+        rocksdb=summary.figures,
+    )

@@ -20,10 +20,10 @@ from server.admin_port.metadata.messages import (
     queue_message,
     reset_message,
     reset_target,
+    summary_message,
     topic_change,
     topic_message,
 )
-from server.admin_port.metadata.summary import summary_message
 from server.faults import FaultLog
 from server.maintenance.backup_points import LEASE_S
 from server.maintenance.retention import ExpiryReport

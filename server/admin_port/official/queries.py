@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.admin.browsing.browser import MessageBrowser, Selected, Wanted
-from server.admin_port.calls.found import as_caller_may_see, caller_may_see
+from server.admin_port.calls.caller import as_caller_may_see, caller_may_see
 from server.admin_port.official.edge import Names
 from server.maintenance.key_index import FOUND_MAX, KeyIndex
 from server.tasks.pacing import Pacing

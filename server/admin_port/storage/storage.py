@@ -14,9 +14,9 @@ from server._generated.quarry.admin.v1.storage_pb2_grpc import (
 )
 from server.admin.pending import PendingLook, TimerView, TransactionView
 from server.admin.storage import SegmentView, SpanView, StorageLook, StorageView
+from server.admin_port.calls.caller import caller_may_see_if_known
 from server.admin_port.calls.edge import answered
 from server.admin_port.calls.fields import given, not_negative
-from server.admin_port.calls.found import caller_may_see_if_known
 from server.faults import FaultLog
 from server.lag.group_progress import GroupProgress
 from server.tasks.pacing import Pacing

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from server.cluster.handover.rules import Barrier, Fence
 from server.errors import MemberUnreachable, NotAMember
 from store.clock import Clock
+from store.metadata import TopicTable, TopicType, is_light_queue
 
 ASK_INTERVAL_S: Final = 0.1
 WANTED_S: Final = 60.0
@@ -131,3 +132,24 @@ class Barriers:
         if self._position(pair) != self._wanted[pair].position:
             del self._wanted[pair]
             self._released(pair)
+
+
+WITH_GROUPS: Final = frozenset({TopicType.FIFO, TopicType.MIXED})
+
+
+class HeldTopics:
+    """Asks the barriers only about topics whose messages may be of message groups, and about lite topics."""
+
+    def __init__(self, topics: TopicTable, barriers: Barriers) -> None:
+        self._topics = topics
+        self._barriers = barriers
+
+    def held_from(self, group: str, topic: str) -> int | None:
+        """As `Barriers.held_from`."""
+        if self._barriers.is_empty:
+            return None
+        if not is_light_queue(topic):
+            found = self._topics.get(topic)
+            if found is None or found.type not in WITH_GROUPS:
+                return None
+        return self._barriers.held_from(group, topic)

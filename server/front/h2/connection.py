@@ -38,8 +38,7 @@ from server.front.h2.protocol.frames import (
     unpadded,
 )
 from server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX_SIZE
-from server.front.h2.protocol.header_blocks import BlockDecoder, PartialBlock
-from server.front.h2.protocol.huffman_coded import HuffmanCoded
+from server.front.h2.protocol.header_blocks import BlockDecoder, HuffmanCoded, PartialBlock
 from server.front.h2.protocol.request_head import (
     FAST_BLOCK_SIZE_MAX,
     HeadReader,

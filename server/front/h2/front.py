@@ -10,7 +10,7 @@ from typing import Final, cast
 
 import structlog
 
-from server.front.access_log import log_call
+from server.front.caller import log_call
 from server.front.contract import Front, FrontLimits, Methods, check_methods
 from server.front.figures import FrontFigures
 from server.front.h2.adapter import H2Protocol

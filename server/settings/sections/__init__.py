@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from server.settings.sections.base import OFF, Section, is_loopback
 from server.settings.sections.cluster import ClusterSection
-from server.settings.sections.delivery import DeliverySection, GroupsSection, TopicsSection, TransactionsSection
+from server.settings.sections.delivery import (
+    DeliverySection,
+    GroupsSection,
+    LiteSection,
+    TopicsSection,
+    TransactionsSection,
+)
 from server.settings.sections.limits import LimitsSection
-from server.settings.sections.lite import LiteSection
-from server.settings.sections.log import LogSection
-from server.settings.sections.metrics import MetricsSection, TracingSection
+from server.settings.sections.metrics import LogSection, MetricsSection, TracingSection
 from server.settings.sections.network import BrokerSection, NetworkSection
 from server.settings.sections.security import SecuritySection
 from server.settings.sections.store import ConsumeQueueSection, ExpirySection, IndexSection, StoreSection

@@ -1,4 +1,4 @@
-"""Topics, groups, and how messages get to consumers."""
+"""Topics, groups, lite topics, and how messages get to consumers."""
 
 from __future__ import annotations
 
@@ -137,4 +137,13 @@ class TransactionsSection(Section):
         description="After so many checks without a word the transaction is rolled back, and the message kept in "
         "RocketMQ's topic TRANS_CHECK_MAX_TIME_TOPIC. A check that no producer was there to hear does not count.",
         json_schema_extra=LIVE,
+    )
+
+
+class LiteSection(Section):
+    expiry_interval_ms: int = Field(
+        default=120_000,
+        ge=0,
+        description="How often lite topics are looked for whose last message is older than their topic's "
+        "`lite.topic.expiration`. 0: none expires.",
     )

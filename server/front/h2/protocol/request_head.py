@@ -12,8 +12,7 @@ import re
 from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
-from server.front.h2.protocol.header_blocks import BlockDecoder, Field, decoded, integer, size_of
-from server.front.h2.protocol.huffman_coded import HuffmanCoded
+from server.front.h2.protocol.header_blocks import BlockDecoder, Field, HuffmanCoded, decoded, integer, size_of
 from server.front.h2.protocol.scanner import RequestHead, Scanner
 
 RUNS_MAX: Final = 16
