@@ -3,7 +3,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 
 // What would turn round, hide or break up the text that it stands in: control and format characters, ends of lines and
-// paragraphs, halves of characters. They are shown as JSON writes them, as commands show them (cli/saying.py).
+// paragraphs, halves of characters. They are shown as JSON writes them, as commands show them (cli/terminal/text.py).
 const STEERING =
   /[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{110bd}\u{110cd}\u{13430}-\u{1343f}\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}\u{e0001}\u{e0020}-\u{e007f}\ud800-\udfff]|\r(?!\n)/gu;
 
