@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+from server.front import LiveTls
+from store.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +87,14 @@ class Rules:
     names: Collection[str] = ()
     is_always_own: bool = False
     entry: Entry | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConsoleParts:
+    """What a console is made of. `port` is called on its thread, when there is somebody to make calls for."""
+
+    port: Callable[[], AdminPort]
+    rules: Rules
+    version: str
+    clock: Clock
+    tls: LiveTls | None = None

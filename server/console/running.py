@@ -6,32 +6,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from threading import Thread
 from typing import Final
 
 import structlog
 
 from server.addresses import split_address
-from server.console.contract import AdminPort, Rules
-from server.front import LiveTls
-from store.clock import Clock
+from server.console.contract import ConsoleParts
 
 BACKLOG: Final = 64
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConsoleParts:
-    """What a console is made of. `port` is called on its thread, when there is somebody to make calls for."""
-
-    port: Callable[[], AdminPort]
-    rules: Rules
-    version: str
-    clock: Clock
-    tls: LiveTls | None = None
 
 
 class ConsoleThread:

@@ -6,16 +6,14 @@ import asyncio
 import logging
 import socket
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aiohttp import web
 
 from server.console.application import Console
 from server.console.connections import IDLE_S, Connections
+from server.console.contract import ConsoleParts
 from server.console.static_files import read_static_files
-
-if TYPE_CHECKING:
-    from server.console.running import ConsoleParts
 
 STOP_S: Final = 1.0
 """How long requests that are being answered may take to end when the console stops."""

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Protocol
 
 from server.front.figures import FrontFigures
 from server.front.status import GrpcStatus
-
-if TYPE_CHECKING:
-    from server.front.tls import LiveTls
+from server.front.tls import LiveTls
 
 
 class Call(Protocol):
@@ -126,21 +123,6 @@ class FrontLimits:
     max_connections_per_address: int = 5_000
     max_greeting: int = 1_024
     max_unread_size: int = 192 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """PEM files for listeners that speak TLS.
-
-    With `client_ca` clients show a certificate signed by it: each of them, or with `optional` those that have one.
-    `protocol` is what ALPN must agree on.
-    """
-
-    certificate: Path
-    key: Path
-    client_ca: Path | None = None
-    client_certificate: Literal["required", "optional"] = "required"
-    protocol: Literal["h2", "http/1.1"] = "h2"
 
 
 class Front(Protocol):

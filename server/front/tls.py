@@ -6,11 +6,24 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
-
-from server.front.contract import TlsFiles
+from typing import Literal, TypeVar
 
 _Loaded = TypeVar("_Loaded")
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files for listeners that speak TLS.
+
+    With `client_ca` clients show a certificate signed by it: each of them, or with `optional` those that have one.
+    `protocol` is what ALPN must agree on.
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+    client_certificate: Literal["required", "optional"] = "required"
+    protocol: Literal["h2", "http/1.1"] = "h2"
 
 
 @dataclass(frozen=True, slots=True)

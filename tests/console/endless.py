@@ -17,8 +17,8 @@ from server._generated.quarry.admin.v1.browsing_pb2_grpc import (
     add_BrowsingServiceServicer_to_server,
 )
 from server.admin_port.console.calls import AdminCalls, plain_channel
-from server.console.contract import Rules
-from server.console.running import ConsoleParts, ConsoleThread
+from server.console.contract import ConsoleParts, Rules
+from server.console.running import ConsoleThread
 from server.front import LiveTls
 from store.clock import SystemClock
 from tests.console.browser import Browser
