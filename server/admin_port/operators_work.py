@@ -11,11 +11,11 @@ from server.admin.dead_letter_box import DeadLetterBox
 from server.admin.figures.recorder import Recording, make_recording
 from server.admin.figures.sources import Sources
 from server.admin.jobs.dead_letters import DeadLetterWork
-from server.admin.jobs.resending import MessageResendWork
-from server.admin.jobs.resetting import ResetWork
+from server.admin.jobs.resend import MessageResendWork
+from server.admin.jobs.reset import ResetWork
 from server.admin_port.messages.dead_letters import DeadLetterService
 from server.admin_port.messages.jobs import JobService
-from server.admin_port.messages.resending import MessageResender
+from server.admin_port.messages.resend import MessageResender
 from server.admin_port.overview.service import make_overview_service
 from server.admin_port.server import MoreService
 from server.delivery import InFlightTable

@@ -12,7 +12,7 @@ from typing import Any, Final
 import structlog
 from aiohttp import hdrs, web
 
-from server.console.calling import Threads, whole
+from server.console.calls import Threads, whole
 from server.console.connections import Connections
 from server.console.contract import AdminPort, Caller, CallFailed, Identity, OpenCall, Rules
 from server.console.origins import FETCH_SITES, is_own_host, is_own_origin, port_of

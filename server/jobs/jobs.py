@@ -13,7 +13,7 @@ from kv import EngineFull, KvError
 from server.delivery import StateWriter
 from server.errors import NoSuchJob
 from server.jobs.asked import Asked, JobKind, asked_of, fields_of, kind_of
-from server.jobs.running import JobCancelled, JobMetrics, Running
+from server.jobs.running_job import JobCancelled, JobMetrics, Running
 from store.clock import Clock
 from store.errors import BrokerError, Busy, Invalid, StorePoisoned, Unavailable
 from store.jobs import TEXT_MAX, Job, JobState, JobTable

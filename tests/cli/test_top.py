@@ -17,8 +17,8 @@ from cli.context_file import Context
 from cli.main import app
 from cli.online.top.known import CALLS, Known, look
 from cli.online.top.poller import Follower
-from cli.online.top.reading import CallFailed, Failure, Reading, Wish, overview_of
-from cli.online.top.screen.drawing import Canvas
+from cli.online.top.readings import CallFailed, Failure, Reading, Wish, overview_of
+from cli.online.top.screen.lines import Canvas
 from cli.online.top.screen.pages import head
 from cli.online.top.screen.tables import topic_details
 from cli.online.top.snapshot import object_of, plain_text

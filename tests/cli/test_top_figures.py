@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from cli.online.top.figures import Tally, between, busy_share, left_s, quantile_s, stage_figures
-from cli.online.top.screen.drawing import (
+from cli.online.top.screen.lines import (
     LABEL_WIDTH,
     Canvas,
     Column,

@@ -9,7 +9,7 @@ import pytest
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
-from server.admin_port.messages.resending import MessageResender
+from server.admin_port.messages.resend import MessageResender
 from store.message import Host, Message, MessageCopy
 from store.metadata import Topic, TopicType
 from store.metadata.names import DEAD_LETTER_PREFIX

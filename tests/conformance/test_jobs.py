@@ -21,7 +21,7 @@ from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterSe
 from server._generated.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
 from server.admin import administration as administration_module
 from server.admin import dead_letter_box as box_module
-from server.jobs.running import Running
+from server.jobs.running_job import Running
 from server.tasks import pacing as pacing_module
 from server.wire.property_room import RESENT_FROM, RESENT_ID
 from store.metadata import Topic, TopicType

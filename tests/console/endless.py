@@ -18,7 +18,7 @@ from server._generated.quarry.admin.v1.browsing_pb2_grpc import (
 )
 from server.admin_port.console.calls import AdminCalls, plain_channel
 from server.console.contract import ConsoleParts, Rules
-from server.console.running import ConsoleThread
+from server.console.thread import ConsoleThread
 from server.front import LiveTls
 from store.clock import SystemClock
 from tests.console.browser import Browser

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from server.console import connections
-from server.console.calling import LOGINS_MAX, LOGINS_PER_ADDRESS_MAX, Threads
+from server.console.calls import LOGINS_MAX, LOGINS_PER_ADDRESS_MAX, Threads
 from server.console.connections import CONNECTIONS_MAX, Connections
 from server.console.contract import CallFailed, Rules
 from store.clock import ManualClock

@@ -16,9 +16,10 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from server.console import application, calling, connections
+from server.console import application, connections
+from server.console import calls as calling
 from server.console.application import REQUEST_SIZE_MAX
-from server.console.calling import STREAMS_PER_SESSION_MAX
+from server.console.calls import STREAMS_PER_SESSION_MAX
 from server.console.contract import Entry, Rules
 from tests.certificates import make_tls
 from tests.console.browser import JSON, Browser, raw

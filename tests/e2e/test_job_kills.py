@@ -16,7 +16,7 @@ from server._generated.quarry.admin.v1 import admin_pb2
 from server._generated.quarry.admin.v1 import jobs_pb2 as pb
 from server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
 from server.admin.dead_letter_box import SENT_AT_ONCE as LETTERS_AT_ONCE
-from server.admin.jobs.resending import SENT_AT_ONCE
+from server.admin.jobs.resend import SENT_AT_ONCE
 from server.delivery.dead_letters import ORIGIN_TOPIC
 from server.wire.property_room import RESENT_ID
 from store.disk import PosixDisk

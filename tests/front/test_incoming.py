@@ -16,7 +16,7 @@ from server.front.h2.protocol.frames import ErrorCode, Flag, FrameType, Setting
 from server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX, UNPACKED_FREE, UNPACKED_RATIO_MAX, with_prefix
 from server.front.h2.protocol.header_blocks import encode_fields
 from server.front.h2.protocol.scanner import ScannerMaker
-from server.front.h2.sending import WAITING_CALL_SIZE
+from server.front.h2.sender import WAITING_CALL_SIZE
 from server.front.h2.switchboard import REFUSALS_MAX
 from server.front.status import GrpcStatus
 from store.native import NATIVE

@@ -20,7 +20,7 @@ from server.front.h2.call import H2Call
 from server.front.h2.protocol import frames
 from server.front.h2.protocol.frames import FRAME_SIZE_MAX, WINDOW_DEFAULT, ErrorCode, Flag, FrameType, Setting
 from server.front.h2.protocol.grpc_messages import with_prefix
-from server.front.h2.sending import WAITING_CALL_SIZE
+from server.front.h2.sender import WAITING_CALL_SIZE
 from server.front.h2.switchboard import WHOLE_REQUEST_S
 from tests.front.engine import NOTHING, Engine, Frame, data, headers, statuses
 

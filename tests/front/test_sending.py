@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.front import Call, FrontLimits, Method
-from server.front.h2 import sending
+from server.front.h2 import sender as sending
 from server.front.h2.protocol import frames
 from server.front.h2.protocol.frames import FRAME_SIZE_MAX, WINDOW_DEFAULT, WINDOW_MAX, ErrorCode, FrameType, Setting
 from server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX_SIZE, with_prefix
-from server.front.h2.sending import WAITING_CALL_SIZE
+from server.front.h2.sender import WAITING_CALL_SIZE
 from tests.front.engine import (
     ECHO,
     KEEP,

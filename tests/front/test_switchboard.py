@@ -5,7 +5,7 @@ from __future__ import annotations
 from server.front import FrontFigures, FrontLimits, Method
 from server.front.h2.call import Client
 from server.front.h2.calls import Calls
-from server.front.h2.sending import Sender
+from server.front.h2.sender import Sender
 from server.front.h2.switchboard import STALE_DEADLINES_MAX, Switchboard
 
 

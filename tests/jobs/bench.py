@@ -11,7 +11,7 @@ from typing import Any
 from server.delivery import StateWriter
 from server.jobs import JobKind, Jobs
 from server.jobs.asked import DeadLetterResend
-from server.jobs.running import Running
+from server.jobs.running_job import Running
 from store.clock import SystemClock
 from store.jobs import Job, JobState, JobTable
 from store.state import FAMILIES, META

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.admin.jobs.resending import SENT_AT_ONCE, MessageResendWork, Outcomes
+from server.admin.jobs.resend import SENT_AT_ONCE, MessageResendWork, Outcomes
 from server.delivery import StateWriter
 from server.jobs import JobKind, Jobs, MessageResend
 from server.jobs import jobs as jobs_module

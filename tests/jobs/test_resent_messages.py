@@ -9,7 +9,7 @@ import lz4.frame
 import pytest
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.admin_port.messages.resending import new_message
+from server.admin_port.messages.resend import new_message
 from server.property_names import BORN_TIMESTAMP
 from server.wire.messages import COMPRESSED_BY
 from server.wire.status import Refused

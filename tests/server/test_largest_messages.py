@@ -9,7 +9,7 @@ import pytest
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.admin.dead_letter_box import _copy
-from server.admin_port.messages.resending import new_message
+from server.admin_port.messages.resend import new_message
 from server.append.copies import fitted
 from server.delivery.dead_letters import _dead_letter
 from server.held.copies import carried_over, committed, delivered, given_up, half_of, held_until, recall

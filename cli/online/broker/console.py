@@ -18,7 +18,7 @@ from cli.terminal.exit import Exit, end
 from cli.terminal.text import say
 from server.admin_port.console.calls import AdminCalls
 from server.console.contract import ConsoleParts, Entry, Rules
-from server.console.running import ConsoleThread
+from server.console.thread import ConsoleThread
 from server.observability.logs import configure_logs
 from store.clock import SystemClock
 

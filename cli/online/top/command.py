@@ -14,8 +14,8 @@ import typer
 from cli.contexts import chosen
 from cli.online.connection.arguments import ADMIN_DEFAULT, Admin
 from cli.online.top.known import Known, look
-from cli.online.top.reading import Reading, Wish
-from cli.online.top.screen.drawing import Canvas
+from cli.online.top.readings import Reading, Wish
+from cli.online.top.screen.lines import Canvas
 from cli.online.top.snapshot import ROWS, object_of, plain_text
 from cli.terminal.exit import Exit, end
 from cli.terminal.output import json_line, speaks_utf8

@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from cli.online.top.facts import GroupPage, History, Job, Member, Migration, Overview, TopicPage
 from cli.online.top.figures import StageFigures, Tally, between, busy_share, left_s, stage_figures
-from cli.online.top.reading import CallFailed, Failure, Reading, Wish
+from cli.online.top.readings import CallFailed, Failure, Reading, Wish
 from store.clock import Clock
 
 LOOK_BACK_S: Final = 10.0

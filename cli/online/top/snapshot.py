@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cli.online.top.figures import StageFigures
 from cli.online.top.known import CALLS, Answer, Known
-from cli.online.top.screen.drawing import Canvas
+from cli.online.top.screen.lines import Canvas
 from cli.online.top.screen.pages import head, overview_page
 from cli.online.top.screen.work_pages import stages_page, work_page
 from cli.terminal.times import time_text

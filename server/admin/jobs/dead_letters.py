@@ -7,7 +7,7 @@ from typing import Final
 
 from server.admin.dead_letter_box import DeadLetterBox
 from server.jobs.asked import OFFSETS_MAX, DeadLetterResend
-from server.jobs.running import Running
+from server.jobs.running_job import Running
 from store.errors import Invalid
 from store.offsets import QueueOffset
 

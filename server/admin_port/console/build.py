@@ -18,7 +18,7 @@ import structlog
 from server.addresses import split_address
 from server.admin_port.console.calls import AdminCalls, plain_channel
 from server.console.contract import ConsoleParts, Rules
-from server.console.running import ConsoleThread
+from server.console.thread import ConsoleThread
 from server.front import LiveTls
 from server.settings.broker_settings import BrokerSettings
 from store.clock import Clock

@@ -29,7 +29,7 @@ from server.front.h2.protocol.header_blocks import decoded
 from server.front.h2.protocol.message_reader import MessageReader
 from server.front.h2.protocol.request_head import NotGrpc
 from server.front.h2.protocol.scanner import RequestHead
-from server.front.h2.sending import Sender
+from server.front.h2.sender import Sender
 from server.front.h2.switchboard import Switchboard
 from server.front.status import GrpcStatus
 

@@ -50,7 +50,7 @@ from server.front.h2.protocol.request_head import (
 from server.front.h2.protocol.scanner import Scanner
 from server.front.h2.protocol.states import TRANSITIONS, State
 from server.front.h2.protocol.stream_rules import RULES, Outcome, StreamState
-from server.front.h2.sending import Sender
+from server.front.h2.sender import Sender
 from server.front.h2.switchboard import Switchboard
 from server.front.status import GrpcStatus
 

@@ -11,7 +11,7 @@ from store.jobs import JobState
 
 
 class JobCounters:
-    """See `server.jobs.running.JobMetrics`."""
+    """See `server.jobs.running_job.JobMetrics`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._open = Gauge("quarry_jobs_open", "Jobs that have not ended", registry=registry)

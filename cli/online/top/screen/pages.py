@@ -9,8 +9,8 @@ from rich.text import Text
 
 from cli.online.top.facts import Member, Migration, Overview
 from cli.online.top.known import Answer, Known
-from cli.online.top.reading import CallFailed, Failure
-from cli.online.top.screen.drawing import (
+from cli.online.top.readings import CallFailed, Failure
+from cli.online.top.screen.lines import (
     BAD,
     GAP,
     GOOD,

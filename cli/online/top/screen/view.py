@@ -16,8 +16,8 @@ from cli.context_file import Context
 from cli.online.top.facts import Group, Member, Order, Topic
 from cli.online.top.known import Answer, Known
 from cli.online.top.poller import Follower
-from cli.online.top.reading import PAGE_MAX, Reading, Wish
-from cli.online.top.screen.drawing import QUIET, STRONG, TITLE, Canvas, styled, wrapped
+from cli.online.top.readings import PAGE_MAX, Reading, Wish
+from cli.online.top.screen.lines import QUIET, STRONG, TITLE, Canvas, styled, wrapped
 from cli.online.top.screen.pages import head, overview_page
 from cli.online.top.screen.tables import GROUPS, TOPICS, Shown, group_details, matching_text, topic_details
 from cli.online.top.screen.widgets import Details, Help, Page, Rows, Tab, as_text

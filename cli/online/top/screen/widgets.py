@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Static
 
 from cli.online.top.facts import Group, Topic
-from cli.online.top.screen.drawing import COLUMN_GAP, Canvas, fitted, fitting, styled
+from cli.online.top.screen.lines import COLUMN_GAP, Canvas, fitted, fitting, styled
 from cli.online.top.screen.tables import Shown
 
 MARGIN: Final = 2

@@ -10,7 +10,7 @@ from rich.text import Text
 from cli.online.top.facts import Job, Migration
 from cli.online.top.figures import StageFigures
 from cli.online.top.known import Known
-from cli.online.top.screen.drawing import (
+from cli.online.top.screen.lines import (
     BAD,
     GOOD,
     QUIET,

@@ -8,7 +8,7 @@ from typing import Final
 from server.admin.administration import Administration, QueueReset
 from server.delivery import Delivery
 from server.jobs.asked import OffsetReset
-from server.jobs.running import Running
+from server.jobs.running_job import Running
 from store.metadata import ConsumerOffsetTable, TopicType
 from store.metadata.lite import parse_light_queue_name
 from store.offsets import QueueId

@@ -77,7 +77,7 @@ class ConsoleThread:
         self._started.set_result(None)
         if not await _first_comes(self._listening, self._stopping):
             return
-        from server.console.serving import serve
+        from server.console.server import serve
 
         await serve(self._listening, self._parts, self._stopping)
 

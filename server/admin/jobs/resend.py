@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from server.jobs.asked import MessageResend
-from server.jobs.running import Running
+from server.jobs.running_job import Running
 from server.maintenance.key_index import FOUND_MAX, KeyIndex
 from server.metadata import queues_of_topic
 from store.consumequeue import ConsumeQueueEntry

@@ -9,7 +9,7 @@ from typing import Final
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.admin.jobs.resending import Outcomes
+from server.admin.jobs.resend import Outcomes
 from server.front.contract import MessageHandler
 from server.front.local_call import LocalCall
 from server.wire.messages import COMPRESSED_BY, fill_message, is_gzip_of_sender
@@ -35,7 +35,7 @@ KEPT: Final = frozenset(
 
 
 class MessageResender:
-    """Implements `server.admin.jobs.resending.Resender`. Lives on the event loop's thread."""
+    """Implements `server.admin.jobs.resend.Resender`. Lives on the event loop's thread."""
 
     def __init__(self, handler: MessageHandler, store_host: Callable[[], Host], clock: Clock) -> None:
         """`handler` serves SendMessage for messages that were stored before."""
