@@ -31,7 +31,7 @@ from server._generated.quarry.admin.v1 import admin_pb2 as admin
 from server._generated.quarry.admin.v1 import members_pb2 as members
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from server._generated.quarry.admin.v1.members_pb2_grpc import MembersServiceStub
-from store.security.sealing import new_key
+from store.security.sealer import new_key
 from store.settings import Durability
 
 QUESTION: Final = "What do members of a cluster cost each other, and how soon do all know what one was told?"

@@ -21,7 +21,7 @@ from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceS
 from store.message import Host, Message
 from store.metadata import Group, Topic, TopicType
 from store.offsets import QueueId, QueueOffset
-from store.opening import OpenStore
+from store.opening.open_store import OpenStore
 from store.settings import Durability
 
 TOPICS_PER_GROUP: Final = 10

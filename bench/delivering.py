@@ -26,7 +26,7 @@ from store.clock import SystemClock
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.native import NATIVE
 from store.offsets import PhysicalOffset
-from store.opening import OpenStore
+from store.opening.open_store import OpenStore
 from store.record import StoredMessage
 
 CLIENT: Final = "127.0.0.1@4711@1@abcdefgh"

@@ -21,13 +21,13 @@ from bench.harness import Case, Options, Sample, Scale, alternate, measure
 from bench.scratch_store import BODY_SIZE, QUEUES, TOPIC, scratch_store
 from kv import KeyRange, KeyValueEngine
 from store.consumequeue.rocks_layout import UNIT, UNITS_FAMILY, unit_key
-from store.disk import PosixDisk
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths, segment_name
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.opening import OpenStore
-from store.paths import StorePaths, segment_name
+from store.opening.open_store import OpenStore
 from store.settings import Durability
-from store.state import INFLIGHT, OFFSETS
-from store.state_engine import open_state_engine
+from store.state.engine import open_state_engine
+from store.state.families import INFLIGHT, OFFSETS
 
 QUESTION: Final = "How fast are stored 1 KiB messages handed out 32 at a time and acknowledged, without network?"
 BATCH: Final = 32

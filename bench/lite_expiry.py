@@ -30,18 +30,19 @@ from bench.send_load import (
     disturbed,
     percentiles,
 )
+from kv.options import MIB
 from server._generated.quarry.admin.v1 import admin_pb2 as admin
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from store.clock import ManualClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.message import Message
 from store.metadata import Topic, TopicType
 from store.metadata.lite import light_queue_name, parse_light_queue_name
 from store.metadata.lite_attributes import EXPIRATION
 from store.offsets import QueueId, QueueOffset
-from store.opening import OpenStore, open_store
+from store.opening.open_store import OpenStore, open_store
 from store.record.properties import LIGHT_QUEUES
-from store.settings import MIB, Durability, StoreSettings
+from store.settings import Durability, StoreSettings
 
 QUESTION: Final = "How much longer do sends take while half a million lite topics expire?"
 CLIENTS: Final = 16

@@ -35,11 +35,11 @@ from server.wire.messages import host_from_text, to_message
 from server.wire.status import fill_ok
 from server.wire.text_sizes import SHORT_MAX
 from server.wire.validate import check_ack, check_send
+from store.commitlog.rounds import make_round, native_rounds
 from store.message import EncodedMessage, Host
 from store.native import NATIVE, WHY_NOT, Native
 from store.offsets import PhysicalOffset, QueueOffset
 from store.record import StoredMessage, decode_record, encode_properties, tags_code
-from store.rounds import make_round, native_rounds
 
 QUESTION: Final = "What does the native part save, piece by piece?"
 PEER: Final = "the same in Python"

@@ -30,14 +30,15 @@ from bench.send_load import (
     percentiles,
 )
 from kv import KeyRange
+from kv.options import MIB
 from store.clock import ManualClock
 from store.consumequeue import open_consume_queue_engine
 from store.consumequeue.rocks_layout import UNITS_FAMILY, parse_unit_key, topic_range
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.message import Message
-from store.opening import OpenStore, open_store
+from store.opening.open_store import OpenStore, open_store
 from store.record.properties import LIGHT_QUEUES
-from store.settings import MIB, Durability, StoreSettings
+from store.settings import Durability, StoreSettings
 
 QUESTION: Final = "How much longer do sends take while half of the entries of a million queues leave RocksDB?"
 CLIENTS: Final = 64

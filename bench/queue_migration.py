@@ -21,13 +21,14 @@ from bench.raw_client import RawClient, make_requests
 from bench.scratch_store import make_messages
 from bench.send_load import SendLoad, admin_channel, beside, percentiles, send_body
 from bench.waiting_sends import PATH, after
+from kv.options import MIB
 from server._generated.quarry.admin.v1 import migration_pb2 as pb
 from server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
 from store.clock import SystemClock
-from store.disk import PosixDisk
-from store.opening import open_store
-from store.queue_phase import QueueMode
-from store.settings import MIB, Durability, StoreSettings
+from store.fs import PosixDisk
+from store.layout.queue_phase import QueueMode
+from store.opening.open_store import open_store
+from store.settings import Durability, StoreSettings
 
 QUESTION: Final = "How much longer do sends take while a store goes from queue files to RocksDB?"
 CLIENTS: Final = 64

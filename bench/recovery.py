@@ -21,12 +21,13 @@ from typing import Final
 from bench.harness import Case, Options, Sample, Scale, alternate, cpu_s_of
 from bench.peers.quarry import PROJECT, Quarry
 from bench.scratch_store import make_messages
+from kv.options import MIB
 from store.clock import SystemClock
 from store.commitlog import SegmentList
-from store.disk import PosixDisk
-from store.opening import open_store
-from store.paths import StorePaths
-from store.settings import MIB, Durability, StoreSettings
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
+from store.opening.open_store import open_store
+from store.settings import Durability, StoreSettings
 
 QUESTION: Final = "How long does a broker take to be ready on a large store, after a clean stop and after kill -9?"
 BODY_SIZES: Final = range(1024, 16 * 1024 - 512)

@@ -32,9 +32,9 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
 from store.clock import SystemClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.metadata import Topic, TopicType
-from store.opening import open_store
+from store.opening.open_store import open_store
 from store.settings import Durability, StoreSettings
 
 QUESTION: Final = "How long do others wait while a hundred thousand messages of one group come back at once?"

@@ -8,13 +8,14 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from kv.options import MIB
 from server import property_names as reserved
 from store.clock import SystemClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.message import Host, Message
-from store.opening import OpenStore, open_store
+from store.opening.open_store import OpenStore, open_store
 from store.record.properties import TAGS, UNIQUE_KEY
-from store.settings import MIB, Durability, StoreSettings
+from store.settings import Durability, StoreSettings
 
 TOPIC: Final = "bench-orders"
 QUEUES: Final = 8

@@ -23,10 +23,10 @@ from bench.peers.load import LoadGenerator
 from bench.peers.maven import class_path
 from bench.peers.quarry import Quarry
 from store.clock import SystemClock
-from store.disk import PosixDisk
-from store.opening import open_store
+from store.fs import PosixDisk
+from store.opening.open_store import open_store
 from store.security.model import Action, Resource, Rule, Secret, User
-from store.security.sealing import Sealer, new_key
+from store.security.sealer import Sealer, new_key
 from store.settings import Durability, StoreSettings
 
 QUESTION: Final = "What is left of the rates of the official Java client with TLS, with users and rules, and with both?"

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Final
 from bench.harness import CannotRun, Case, Options, Sample, Scale, alternate, private_bytes_of, require_room
 from bench.scratch_store import make_messages, scratch_store
 from store.clock import SystemClock
-from store.disk import PosixDisk
-from store.kind import inspect_store
+from store.fs import PosixDisk
+from store.layout.kind import inspect_store
 from store.migration import remove_database
-from store.offline import OfflineStore
-from store.opening import open_store
+from store.offline.store import OfflineStore
+from store.opening.open_store import open_store
 from store.scan import scan_log
 from store.settings import Durability, StoreSettings
 

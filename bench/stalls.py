@@ -20,7 +20,8 @@ from bench.queue_load import send_body
 from bench.scratch_store import BODY_SIZE, TOPIC
 from bench.send_load import PERCENTILES, figures
 from bench.waiting_sends import SendSampler, percentile_ms
-from store.settings import MIB, Durability
+from kv.options import MIB
+from store.settings import Durability
 
 QUESTION: Final = "Do sends wait for flushes, compactions, changes of the segment, or looks for garbage?"
 CLIENTS: Final = 32

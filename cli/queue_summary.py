@@ -7,7 +7,7 @@ from typing import Final
 
 from cli.offline.record_text import json_line
 from cli.terminal.text import say
-from store.queue_summary import QueueSummary
+from store.consumequeue.queue_summary import QueueSummary
 
 FAMILY_FIGURES: Final = (
     "table_bytes",

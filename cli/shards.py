@@ -15,7 +15,7 @@ from server.front.inherited import has_inherited_sockets
 from server.settings.broker_settings import BrokerSettings, SettingsInvalid
 from server.shards.launch import Child, Launch
 from server.shards.plan import Shard, cluster_settings, plan_shards, require_directory_of_shards, variables_of
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 
 PYTHON: Final = (sys.executable, "-P", "-m")
 """Without the working directory on the path: what lies there is not ours."""

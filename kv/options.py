@@ -1,7 +1,7 @@
 """How a column family lays out and caches its tables. Values only: no engine names in here.
 
 The defaults suit small tables that are read by key (`<store>/quarry/`); consume queues state their own in
-`store/consumequeue/engine.py`.
+`store/consumequeue/rocks/engine.py`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ the tables they name are gone. But then the whole record is still there, and its
 
 A kind that only other logs have, those whose files are used again, keeps RocksDB's reader going round for ever. In a
 write-ahead log everything else that is damaged is found by RocksDB, or taken for the end, which the store knows to be
-too early (`store.durable_state`).
+too early (`store.state.durable_state`).
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from kv.options import MIB
 from store.progress import Progress, ReportProgress
 
 INTERVAL_S: Final = 0.5
-MIB: Final = 1 << 20
 
 
 def silent(progress: Progress) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from store.disk import Disk
 from store.errors import StoreLocked, StoreUnusable
-from store.kind import StoreKind, inspect_store
-from store.paths import StorePaths
+from store.fs import Disk
+from store.layout.kind import StoreKind, inspect_store
+from store.layout.paths import StorePaths
 
 
 @contextmanager

@@ -70,7 +70,7 @@ from server.wire.messages import host_from_text
 from store.clock import Clock, SteadyClock
 from store.message import DispatchRequest, Host
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
-from store.opening import OpenStore
+from store.opening.open_store import OpenStore
 from store.record import StoredMessage
 from store.settings import Durability
 

@@ -36,8 +36,8 @@ from server.tasks.loop_threads import LoopThreads
 from server.tasks.supervision import Supervisor
 from server.wire.places import is_store
 from store.clock import BelievedClock, Clock, SystemClock
-from store.disk import PosixDisk, hold_descriptors, keep_from_others
-from store.opening import OpenStore, open_store
+from store.fs import PosixDisk, hold_descriptors, keep_from_others
+from store.opening.open_store import OpenStore, open_store
 from store.progress import Progress, ReportProgress
 
 log = structlog.get_logger(__name__)

@@ -23,12 +23,12 @@ from server.process.descriptors import DescriptorWatch, plan_here
 from server.settings.broker_settings import BrokerSettings
 from server.tasks.supervision import Supervisor
 from store.clock import Clock
-from store.disk import PosixCopyingDisk, PosixDisk
-from store.log_begins import LogBegins
+from store.commitlog.log_begins import LogBegins
+from store.consumequeue.queue_summary import SummarySource
+from store.fs import PosixCopyingDisk, PosixDisk
 from store.metadata.lite import TTL_MAX_MS
 from store.offsets import PhysicalOffset
-from store.opening import OpenStore
-from store.queue_summary import SummarySource
+from store.opening.open_store import OpenStore
 from store.rocketmq import read_metadata
 from store.verify.verdicts import Verdicts
 

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from kv import KeyValueEngine
 from store.consumequeue import open_consume_queue_engine
-from store.held import open_held_engine
-from store.state_engine import open_state_engine
+from store.pending import open_held_engine
+from store.state.engine import open_state_engine
 
 
 class StoreEngines(Protocol):

@@ -93,3 +93,20 @@ class DispatchRequest(NamedTuple):
     system_flag: int
     properties: Mapping[str, str]
     light_queues: tuple[tuple[str, QueueOffset], ...]
+
+
+class ConsumeQueueEntry(NamedTuple):
+    """One unit of a consume queue (docs/formats/consume-queue.md). `store_timestamp_ms` is None in file queues."""
+
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
+    size: int
+    tags_code: int
+    store_timestamp_ms: int | None
+
+
+Round = tuple[bytes, list[DispatchRequest], list[Appended], dict[tuple[str, int], QueueOffset]]
+"""Records behind each other; of each message what is dispatched and where it went; the next offsets of their queues."""
+
+UnknownQueues = list[tuple[str, int]]
+"""What is missing for a round: the queues whose next offsets are not known, some perhaps doubled."""

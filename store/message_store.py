@@ -22,6 +22,8 @@ from typing import Final
 
 from store.clock import Clock
 from store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader, CommitLogWriter
+from store.commitlog.rounds import make_round, native_rounds
+from store.commitlog.store_times import StoreTimes
 from store.consumequeue import (
     ConsumeQueueEntry,
     ConsumeQueueStore,
@@ -30,23 +32,21 @@ from store.consumequeue import (
     LiteParentsStep,
     QueueEnd,
 )
-from store.deleted_topics import DeletedTopics
-from store.dispatch import LIGHT_QUEUE_NUMBER, LIGHT_QUEUE_OFFSETS, is_queued, may_name_light_queues
+from store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER, is_queued, may_name_light_queues
+from store.consumequeue.next_offsets import LightFloor, NextOffsets, queues_named_by, queues_of_requests
+from store.consumequeue.search import TimeBoundary, offset_at_time
 from store.errors import DiskRefused, MessageGivenUp, MessageTooLarge, OffsetOutOfRange, StoreDamaged
-from store.held import HeldMessages
 from store.index import NO_INDEXES, KeyIndexes
-from store.message import Appended, DispatchRequest, EncodedMessage, Message, MessageCopy
+from store.message import Appended, DispatchRequest, EncodedMessage, Message, MessageCopy, Round
 from store.metadata.names import LIGHT_QUEUE_PREFIX
 from store.native import MakeRound, Native
-from store.numbering import LightFloor, NextOffsets, queues_named_by, queues_of_requests
 from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
+from store.pending import HeldMessages
 from store.record import REPLACED_TOPIC, Corrupt, StoredMessage, Torn, encode_properties, encode_record, tags_code
-from store.record.properties import LIGHT_QUEUES
+from store.record.properties import LIGHT_QUEUE_OFFSETS, LIGHT_QUEUES
 from store.record.system_flag import TRANSACTION_MASK
-from store.rounds import Round, make_round, native_rounds
 from store.settings import COPY_GROWTH_MAX, StoreSettings
-from store.store_times import StoreTimes
-from store.time_search import TimeBoundary, offset_at_time
+from store.state.deleted_topics import DeletedTopics
 
 _make: Final = tuple.__new__
 """`_make(Appended, (…))` is `Appended(…)` at half the price (a NamedTuple's constructor is Python code that does just
@@ -56,7 +56,7 @@ _physical_offset: Final = attrgetter("physical_offset")
 
 
 class MessageStore:
-    """One open store. Made by `store.opening.open_store`, which recovers it first."""
+    """One open store. Made by `store.opening.open_store.open_store`, which recovers it first."""
 
     def __init__(
         self,
@@ -408,7 +408,7 @@ class MessageStore:
         )
 
     def offset_at_time(self, queue: QueueId, time_ms: int, boundary: TimeBoundary) -> QueueOffset:
-        """Where the queue stood at a wall time; see `store.time_search`. Raises StoreDamaged."""
+        """Where the queue stood at a wall time; see `store.consumequeue.search`. Raises StoreDamaged."""
         return offset_at_time(self._queues, lambda entry: self.read(entry).store_timestamp_ms, queue, time_ms, boundary)
 
     def may_have_queue(self, topic: str) -> bool:

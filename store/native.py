@@ -10,14 +10,12 @@ import importlib
 from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from store.message import Appended, DispatchRequest, EncodedMessage, Host
+from store.message import Appended, ConsumeQueueEntry, DispatchRequest, EncodedMessage, Host, Round, UnknownQueues
 from store.offsets import PhysicalOffset, QueueOffset
 
 if TYPE_CHECKING:
-    from store.consumequeue.protocol import ConsumeQueueEntry
     from store.record import StoredMessage
     from store.record.properties import EncodedProperties
-    from store.rounds import Round, UnknownQueues
 
     HandedOut = tuple[StoredMessage, str, int, int]
     """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""
@@ -94,7 +92,7 @@ class RecordReaderMaker(Protocol):
 
 
 class MakeRound(Protocol):
-    """See `store.rounds.make_round`."""
+    """See `store.commitlog.rounds.make_round`."""
 
     def __call__(
         self,
@@ -129,7 +127,7 @@ class EntryMaker(Protocol):
 
     @property
     def make(self) -> Callable[[list[tuple[bytes, bytes]]], list[ConsumeQueueEntry]]:
-        """See `store.consumequeue.rocks_entries.entries_of`, but that another unit is a ValueError."""
+        """See `store.consumequeue.rocks.entries.entries_of`, but that another unit is a ValueError."""
 
 
 class SyncThread(Protocol):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
 PhysicalOffset = NewType("PhysicalOffset", int)
 """Byte address in the endless commit log."""
 
 QueueOffset = NewType("QueueOffset", int)
 """Index of an entry in one consume queue."""
+
+QUEUE_NUMBER_MAX: Final = 2**31 - 1
+"""Queue numbers are signed 32-bit integers on the wire and on disk."""
 
 
 class QueueId(NamedTuple):

@@ -8,10 +8,10 @@ from pathlib import Path
 from resource import getpagesize
 from typing import Final
 
+from kv.options import MIB
 from store.errors import Invalid
-from store.queue_phase import AS_THE_PHASE_SAYS, QueueMode, QueuePlaces
+from store.layout.queue_phase import AS_THE_PHASE_SAYS, QueueMode, QueuePlaces
 
-MIB: Final = 1 << 20
 SEGMENT_SIZE: Final = 1 << 30  # RocketMQ's. Keeps every position inside a segment within int32.
 BODY_SIZE_MAX: Final = 4 * MIB  # RocketMQ's maxMessageSize
 RECORD_OVERHEAD_MAX: Final = 64 * 1024  # topic, properties and head: RocketMQ's allowance above the body

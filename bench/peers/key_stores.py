@@ -30,16 +30,15 @@ from bench.key_items import ALL, BEGIN_MS, KEYS_EACH, Find, KeyColumns, Lookups,
 from kv import CompactionStyle, Compression, FamilyOptions, KeyRange, RocksEngine
 from kv.options import KIB, MIB
 from store.clock import SystemClock
-from store.disk import PosixDisk
-from store.index.answer import Answer
-from store.index.hash_index import HashIndex
-from store.index.hash_keys import HashKeyFiles
-from store.index.hash_layout import shape_of
+from store.fs import PosixDisk
+from store.index.hash.index import HashIndex
+from store.index.hash.keys import HashKeyFiles
+from store.index.hash.layout import shape_of
 from store.index.items import KeyItems
-from store.index.key_files import KeyFiles
+from store.index.key_files import Answer, KeyFiles
 from store.index.keys import key_hash
-from store.index.tiered.cloud import CloudObjects
-from store.index.tiered.filling import IndexShape
+from store.index.tiered.chain_file import IndexShape
+from store.index.tiered.object_store.cloud import CloudObjects
 from store.index.tiered.tiered_index import TieredIndex
 from store.index.tiered_keys import PLACE, TieredKeyFiles
 from store.index.wanted import TIME_MAX_MS

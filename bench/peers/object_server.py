@@ -1,8 +1,8 @@
 """An object store as S3 is one, for one machine: objects are files of a folder. Whoever asks is believed.
 
-It has the requests that `store.index.tiered.cloud` makes: PUT of an object and of parts of one, GET of all and of a
-range, HEAD, DELETE. `python -m bench.peers.object_server FOLDER DELAY_MS` serves until it is ended; its first line of
-output is its address. A far away store takes its time: every read is answered so many ms late.
+It has the requests that `store.index.tiered.object_store.cloud` makes: PUT of an object and of parts of one, GET of
+all and of a range, HEAD, DELETE. `python -m bench.peers.object_server FOLDER DELAY_MS` serves until it is ended; its
+first line of output is its address. A far away store takes its time: every read is answered so many ms late.
 """
 
 from __future__ import annotations

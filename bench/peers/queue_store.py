@@ -19,18 +19,19 @@ from typing import Final
 from bench.peers.async_flush import AsyncFlush
 from bench.scattered import scattered
 from kv import KeyRange
+from kv.options import MIB
 from server.process.garbage import look_for_garbage_seldom
 from store.clock import SystemClock
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
-from store.disk import PosixDisk
+from store.fs import PosixDisk
+from store.layout.queue_phase import QueueMode
 from store.message import EncodedMessage, Host
 from store.native import NATIVE
 from store.offsets import QueueId, QueueOffset
-from store.opening import OpenStore, open_store
-from store.queue_phase import QueueMode
+from store.opening.open_store import OpenStore, open_store
 from store.record import encode_properties, java_hash
 from store.record.properties import TAGS, UNIQUE_KEY
-from store.settings import MIB, Durability, StoreSettings
+from store.settings import Durability, StoreSettings
 
 QUEUES_PER_TOPIC: Final = 8
 ROUND: Final = 64

@@ -16,12 +16,12 @@ from cli.doctor.findings import Finding, fault, fine, unknown, warning
 from kv import EngineLocked, KvError
 from server.settings.broker_settings import BrokerSettings
 from store.clock import Clock
-from store.disk import PosixDisk
 from store.errors import BrokerError, NotAStore, StoreLocked
-from store.kind import FoundStore, StoreKind, inspect_store
-from store.paths import StorePaths, parse_segment_name
-from store.preview import preview
-from store.repair import Orders
+from store.fs import PosixDisk
+from store.layout.kind import FoundStore, StoreKind, inspect_store
+from store.layout.paths import StorePaths, parse_segment_name
+from store.opening.preview import preview
+from store.opening.repair import Orders
 
 OTHERS: Final = 0o077
 SYNC_TRIES: Final = 9

@@ -13,7 +13,7 @@ from cli.offline.opened_store import opened
 from cli.offline.record_text import json_line, record_fields, record_lines
 from cli.terminal.exit import Exit, end
 from cli.terminal.text import say
-from store.offline import OfflineStore
+from store.offline.store import OfflineStore
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
 

@@ -15,11 +15,11 @@ from cli.terminal.exit import Exit
 from cli.terminal.progress import shown_progress
 from cli.terminal.text import one_line, say
 from store.clock import SystemClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.migration.agreement import AgreementReport
-from store.migration.offline import Migrated, Orders, Plan, Target, plan
-from store.migration.offline import migrate as migrate_store
-from store.migration.repairing import repair_agreement
+from store.tools.queue_migration import Migrated, Orders, Plan, Target, plan
+from store.tools.queue_migration import migrate as migrate_store
+from store.tools.queue_repair import repair_agreement
 
 
 def migrate(

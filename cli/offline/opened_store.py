@@ -14,9 +14,9 @@ from structlog.typing import EventDict
 from cli.terminal.exit import Exit, end
 from cli.terminal.text import one_line
 from kv import EngineCorrupt, KvError
-from store.disk import PosixDisk
 from store.errors import BrokerError, StoreDamaged
-from store.offline import OfflineStore
+from store.fs import PosixDisk
+from store.offline.store import OfflineStore
 
 
 @contextmanager

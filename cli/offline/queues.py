@@ -10,7 +10,7 @@ from cli.offline.arguments import Json, Queue, Store, Topic
 from cli.offline.opened_store import opened
 from cli.offline.record_text import json_line, time_text
 from cli.terminal.text import one_line, say
-from store.offline import OfflineStore, QueueSource
+from store.offline.store import OfflineStore, QueueSource
 from store.offsets import QueueId
 
 Source = Annotated[

@@ -16,15 +16,15 @@ from cli.terminal.exit import Exit
 from cli.terminal.progress import shown_progress
 from cli.terminal.text import say, word
 from store.clock import SystemClock
-from store.disk import PosixDisk
 from store.errors import NotAStore
-from store.kind import StoreKind, inspect_store
-from store.opening import open_store
-from store.preview import preview
-from store.recovery import Findings
-from store.repair import Damage, Orders
+from store.fs import PosixDisk
+from store.layout.kind import StoreKind, inspect_store
+from store.opening.open_store import open_store
+from store.opening.preview import preview
+from store.opening.repair import Damage, Orders
+from store.recovery.recovery import Findings
+from store.recovery.verdict import ending_of
 from store.settings import StoreSettings
-from store.verdict import ending_of
 
 
 def recover(

@@ -14,7 +14,7 @@ from cli.terminal.progress import shown_progress
 from cli.terminal.text import say
 from store.backup import check_restore
 from store.backup import restore as restore_backup
-from store.disk import PosixCopyingDisk
+from store.fs import PosixCopyingDisk
 
 
 def restore(

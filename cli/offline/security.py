@@ -66,9 +66,9 @@ def bootstrap(
     """
     # Not at the top: the other commands of `quarry user` need nothing of a store.
     from cli.offline.opened_store import logs_aside, reporting_errors
-    from store.disk import PosixDisk
-    from store.security.offline import make_first_administrator, users_of
-    from store.security.sealing import Sealer, read_keys
+    from store.fs import PosixDisk
+    from store.security.sealer import Sealer, read_keys
+    from store.tools.users import make_first_administrator, users_of
 
     given = secret_text(secret_file)
     with (

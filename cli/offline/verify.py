@@ -14,7 +14,7 @@ from cli.terminal.exit import Exit
 from cli.terminal.progress import shown_progress
 from cli.terminal.text import say, word
 from store.backup import store_in
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.verify import DIFFERENCES_MAX, VerifyReport
 from store.verify import verify as verify_store
 

@@ -13,7 +13,7 @@ from cli.pipeline.session import Conf, Master, spark_session, tell_damage
 from cli.terminal.exit import Exit
 from cli.terminal.text import say
 from pipeline.body_form import BodyForm
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 
 PHASES = ("reading the log", "writing the files")
 

@@ -12,7 +12,7 @@ from cli.offline.record_text import json_line
 from cli.pipeline.arguments import Since, Until, time_ms
 from cli.pipeline.session import Conf, Master, spark_session
 from cli.terminal.text import say
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 
 PHASES = ("reading the log", "writing the index")
 

@@ -11,9 +11,9 @@ from cli.offline.migrate import show
 from cli.pipeline.session import Conf, Master, spark_session
 from cli.terminal.exit import Exit
 from store.clock import SystemClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
+from store.layout.queue_phase import QueuePhase
 from store.progress import Progress
-from store.queue_phase import QueuePhase
 
 PHASES = ("reading the log", "writing the queues")
 

@@ -11,7 +11,7 @@ from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
 from cli.pipeline.session import Conf, Master, spark_session
 from cli.terminal.text import say
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 
 PHASES = ("reading the log", "writing the queues", "making the index")
 

@@ -15,7 +15,7 @@ from cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
 from cli.pipeline.session import Conf, Master, spark_session, tell_damage
 from cli.terminal.exit import Exit
 from cli.terminal.text import say, word
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 
 if TYPE_CHECKING:
     from pipeline.replay import Replayed

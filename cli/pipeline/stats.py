@@ -14,7 +14,7 @@ from cli.pipeline.arguments import Since, Topics, Until, time_ms
 from cli.pipeline.session import Conf, Master, spark_session, tell_damage
 from cli.terminal.exit import Exit
 from cli.terminal.text import say
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 
 PHASES = ("counting",)
 

@@ -10,7 +10,7 @@ from cli.offline.arguments import Json, Store
 from cli.offline.verify import show
 from cli.pipeline.session import Conf, Master, spark_session
 from cli.terminal.exit import Exit
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.verify import DIFFERENCES_MAX
 
 PHASES = ("reading the store", "comparing what differs")

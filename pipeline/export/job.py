@@ -19,8 +19,8 @@ from pipeline.source.log_splits import readable_range
 from pipeline.source.message_columns import COLUMNS
 from pipeline.source.options import SPLIT_BYTES
 from pipeline.wanted import Wanted
-from store.disk import Disk
 from store.errors import Invalid
+from store.fs import Disk
 
 TOPIC_NAME: Final = "topicName"
 """Column of the files: the topic as it is. Readers take the name of a folder for a number if it looks like one."""

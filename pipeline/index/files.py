@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from pipeline.index.split_items import DAY_MS, ITEM, StoredItems, Stretch
-from store.disk import Disk
+from store.fs import Disk
+from store.index.tiered.chain_file import ChainedFile, IndexItems, IndexShape
 from store.index.tiered.compaction import Compaction
-from store.index.tiered.filling import ChainedFile, IndexItems, IndexShape
 from store.index.tiered.layout import SPAN_MAX_MS, chain_shape
 from store.index.tiered_keys import PLACE
 

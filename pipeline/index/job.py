@@ -32,22 +32,22 @@ from pipeline.source.log_splits import (
 from pipeline.source.options import SPLIT_BYTES
 from pipeline.store_lock import locked
 from store.commitlog import SegmentList
-from store.disk import Disk, PosixDisk
 from store.engines import RocksStoreEngines
-from store.identity import StoreIdentity
+from store.fs import Disk, PosixDisk
 from store.index.message_index import IndexState
 from store.index.opening import TIERED_ROW
-from store.index.tiered.filling import IndexShape
+from store.index.tiered.chain_file import IndexShape
 from store.index.tiered.folders import IndexFolders, Stage
 from store.index.tiered.tiered_index import TieredIndex
 from store.index.tiered_keys import PLACE, TieredKeyFiles
-from store.kind import inspect_store
+from store.layout.kind import inspect_store
+from store.layout.paths import StorePaths
 from store.offsets import PhysicalOffset
-from store.parts import open_identity
-from store.paths import StorePaths
-from store.repair import aside_of
+from store.opening.parts import open_identity
+from store.opening.repair import aside_of
 from store.scan import scan_log
 from store.settings import TIERED_ITEMS, TIERED_SLOTS
+from store.state.identity import StoreIdentity
 
 MAKING: Final = "making"
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.source.log_splits import LogSplit, open_segments, read_whole_split
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.index.items import KeyItems, items_of
 from store.offsets import PhysicalOffset
 from store.verify.log import requests_in

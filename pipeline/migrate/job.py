@@ -16,11 +16,11 @@ from pipeline.rebuild.log_units import FileUnits
 from pipeline.source.options import SPLIT_BYTES
 from store.clock import Clock
 from store.consumequeue import FileConsumeQueues
-from store.disk import Disk
-from store.migration.offline import Migrated, Orders, Target
-from store.migration.offline import migrate as migrate_store
+from store.fs import Disk
 from store.offsets import PhysicalOffset
 from store.progress import ReportProgress
+from store.tools.queue_migration import Migrated, Orders, Target
+from store.tools.queue_migration import migrate as migrate_store
 
 
 def migrate(
@@ -36,7 +36,7 @@ def migrate(
 ) -> Migrated:
     """Move the queues of a store from files to RocksDB. No broker may run on it, and none can meanwhile.
 
-    Raises what `store.migration.offline.migrate` raises, and what Spark raises; the store is then what it was.
+    Raises what `store.tools.queue_migration.migrate` raises, and what Spark raises; the store is then what it was.
     """
 
     def make(place: Path, files: FileConsumeQueues, end: PhysicalOffset) -> None:

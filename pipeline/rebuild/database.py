@@ -42,7 +42,7 @@ from store.consumequeue.rocks_layout import (
     maximum_key,
     parse_unit_key,
 )
-from store.disk import Disk, PosixDisk
+from store.fs import Disk, PosixDisk
 from store.migration import remove_database
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 

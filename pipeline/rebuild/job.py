@@ -25,19 +25,19 @@ from pipeline.source.log_splits import open_segments
 from pipeline.source.options import SPLIT_BYTES
 from pipeline.store_lock import locked
 from store.commitlog import CommitLogReader
-from store.disk import Disk
 from store.engines import RocksStoreEngines
 from store.errors import StoreUnusable
-from store.held import HeldMessages, reading
-from store.held.catching_up import bring_up_to
-from store.identity import StoreIdentity
+from store.fs import Disk
 from store.index.opening import TIERED_ROW
-from store.kind import StoreKind, inspect_store
+from store.layout.kind import StoreKind, inspect_store
+from store.layout.paths import StorePaths
+from store.layout.queue_phase import QueuePhase, phase_of
 from store.offsets import PhysicalOffset
-from store.parts import open_identity
-from store.paths import StorePaths
-from store.queue_phase import QueuePhase, phase_of
-from store.repair import free_database_place
+from store.opening.parts import open_identity
+from store.opening.repair import free_database_place
+from store.pending import HeldMessages, reading
+from store.recovery.recovery import bring_up_to
+from store.state.identity import StoreIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def rebuild(
             if phase is not QueuePhase.ROCKSDB:
                 raise StoreUnusable(root, f"its queues are in files (phase {phase.value}): `quarry pipeline migrate`")
             identity.queue_phase = phase.value
-            # see `store.queue_opening`: of a store that had file queues they are numbered one after the other
+            # see `store.opening.queues`: of a store that had file queues they are numbered one after the other
             units = StatedUnits(counts_light=identity.origin == StoreKind.ROCKETMQ_FILE.value)
             place = paths.consume_queue_rocksdb.with_name("consumequeue_rocksdb.rebuilding")
             made = QueueBuild(spark, disk, root, place, split_bytes).make(units)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Protocol
 
 from store.consumequeue import FileConsumeQueues, UnitColumns
-from store.disk import PosixDisk
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
 from store.migration.held_units import HeldNumbering, HeldUnits
 from store.offsets import PhysicalOffset
-from store.paths import StorePaths
 from store.scan import RecordBatch, ScannedRequests
 from store.verify.log import units_in
 

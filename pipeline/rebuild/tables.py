@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from kv import write_table
 from pipeline.rebuild.unit_rows import COUNTED_SIZE
-from store.consumequeue.engine import FAMILY_OPTIONS
+from store.consumequeue.rocks.engine import FAMILY_OPTIONS
 from store.consumequeue.rocks_layout import I64, UNIT_SIZE, UNITS_FAMILY
 
 RESULT_SCHEMA: Final = StructType(

@@ -17,7 +17,7 @@ from pyspark.sql import functions as sql
 
 from pipeline.damage import NO_DAMAGE, DamagedPlaces, LogTable, beside_damage
 from pipeline.export.body import PROBLEM, plain_bodies, plain_where, with_problem
-from pipeline.replay.sending import FIRST_REFUSED, SENDING_TELLS, sending
+from pipeline.replay.sender import FIRST_REFUSED, SENDING_TELLS, sending
 from pipeline.source.log_splits import readable_range
 from pipeline.source.message_columns import COLUMNS
 from pipeline.source.options import SPLIT_BYTES
@@ -25,7 +25,7 @@ from pipeline.stream.options import SinkOptions, sink_options
 from pipeline.wanted import Wanted
 from server.property_names import MESSAGE_GROUP, RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.property_room import REPLAYED_FROM, REPLAYED_ID
-from store.disk import Disk
+from store.fs import Disk
 from store.metadata.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from store.record.system_flag import COMPRESSED, COMPRESSION_MASK, Compression
 

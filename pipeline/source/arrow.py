@@ -10,10 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store.record import decode_properties
+from store.record.layout import ENTRY_END, NAME_END
 from store.scan.columns import Bytes, Flags, Integers
 
-_NAME_END: Final = 0x01
-_ENTRY_END: Final = 0x02
 _HEX_DIGITS: Final = np.frombuffer(b"".join(b"%02X" % value for value in range(256)), np.uint8).reshape(256, 2)
 _DISTINCT_NAMES_MAX: Final = 62
 """Names that fit into one integer, a bit for each."""
@@ -52,14 +51,14 @@ def property_maps(memory: memoryview, starts: Integers, lengths: Integers) -> pa
     """Stored properties as maps, equal to what `decode_properties` gives for each record, in stored order."""
     pieces = [memory[start:end] for start, end in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)]
     # the last entry may lack its end
-    joined = b"".join([piece if not piece or piece[-1] == _ENTRY_END else bytes(piece) + b"\x02" for piece in pieces])
+    joined = b"".join([piece if not piece or piece[-1] == ENTRY_END else bytes(piece) + b"\x02" for piece in pieces])
     plain = _plain_maps(np.frombuffer(joined, np.uint8), _entry_ends(pieces))
     return _exact_maps(pieces) if plain is None else plain
 
 
 def _entry_ends(pieces: Sequence[memoryview]) -> Integers:
     """Where each record's properties end when they are joined, each with the end of its last entry."""
-    lengths = [len(piece) + (bool(piece) and piece[-1] != _ENTRY_END) for piece in pieces]
+    lengths = [len(piece) + (bool(piece) and piece[-1] != ENTRY_END) for piece in pieces]
     return np.cumsum(np.array(lengths, np.int64))
 
 
@@ -68,12 +67,12 @@ def _plain_maps(octets: Bytes, row_ends: Integers) -> pa.Array | None:
 
     Usual is `name 0x01 value 0x02` and nothing else, no name or value empty, no name twice in a record, all UTF-8.
     """
-    separators = octets <= _ENTRY_END
+    separators = octets <= ENTRY_END
     places = np.flatnonzero(separators)
     name_ends, entry_ends = places[::2], places[1::2]
     if len(name_ends) != len(entry_ends):
         return None
-    if not ((octets[name_ends] == _NAME_END).all() and (octets[entry_ends] == _ENTRY_END).all()):
+    if not ((octets[name_ends] == NAME_END).all() and (octets[entry_ends] == ENTRY_END).all()):
         return None
     lengths = np.diff(places, prepend=-1) - 1
     if not (lengths > 0).all():

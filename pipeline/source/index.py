@@ -12,13 +12,12 @@ from pyspark.sql.types import IntegerType, LongType, StringType
 
 from pipeline.source.conditions import bounds_of
 from pipeline.source.table import ArrowRows, Rows, TableReader, Types
-from store.disk import PosixDisk
 from store.errors import StoreDamaged, StoreUnusable
-from store.index.facts import DAMAGED, IndexFile, IndexKind, index_files
+from store.fs import PosixDisk
+from store.index.facts import DAMAGED, IndexFile, IndexKind, index_files, items_in
 from store.index.items import KeyItems
-from store.index.offline import indexes_of
-from store.index.stored import items_in
-from store.offline import OfflineStore
+from store.offline.key_search import indexes_of
+from store.offline.store import OfflineStore
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 from pyspark.sql.datasource import InputPartition
 
-from store.checkpoint import read_checkpoint
 from store.commitlog import CommitLogReader, KeptSize, SegmentList
-from store.disk import Disk, PosixDisk
 from store.errors import NotAStore, StoreDamaged, StoreLocked
-from store.identity import refuse_newer
-from store.kind import StoreKind, inspect_store
+from store.fs import Disk, PosixDisk
+from store.layout.kind import StoreKind, inspect_store
+from store.layout.paths import StorePaths
 from store.offsets import PhysicalOffset
-from store.paths import StorePaths
 from store.record import Blank, Corrupt, StoredMessage, Torn
+from store.recovery.checkpoint import read_checkpoint
 from store.scan import Ending, RecordBatch, first_record, next_readable, scan_log
+from store.state.identity import refuse_newer
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,8 @@ from store.record.layout import IPV4_LENGTH, IPV6_EXTRA, IPV6_LENGTH
 from store.record.properties import KEYS, TAGS, UNIQUE_KEY
 from store.record.system_flag import BORN_HOST_V6, STORE_HOST_V6
 from store.scan import RecordBatch, RecordColumns
-from store.scan.columns import Integers
+from store.scan.columns import Integers, distinct, pieces
 from store.scan.tags import StoredProperties, stored_properties
-from store.scan.texts import distinct, pieces
 
 _PORT_LENGTH: Final = 4
 _BORN_HOST: Final = 48

@@ -27,8 +27,8 @@ from pipeline.source.object_store import WHOLE_STORE_SPLIT_BYTES, root_with_end,
 from pipeline.source.options import DamageMode, InvalidOption, ReadOptions
 from pipeline.source.table import ArrowRows, Rows, TableReader, Types, chosen
 from store.commitlog import SegmentList
-from store.disk import PosixDisk
 from store.errors import StoreDamaged
+from store.fs import PosixDisk
 
 BODY: Final = "body"
 DAMAGE: Final = "damage"

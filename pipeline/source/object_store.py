@@ -15,10 +15,10 @@ from typing import Final
 
 from pipeline.source.options import ReadOptions
 from store.errors import Invalid
-from store.index.tiered.cloud import CloudObjects
-from store.index.tiered.objects import ObjectStoreError
+from store.index.tiered.object_store.cloud import CloudObjects
+from store.index.tiered.object_store.protocol import ObjectStoreError
+from store.layout.paths import StorePaths, parse_segment_name, segment_name
 from store.offsets import PhysicalOffset
-from store.paths import StorePaths, parse_segment_name, segment_name
 
 WHOLE_STORE_SPLIT_BYTES: Final = 1 << 62
 """Of a store elsewhere a task brings a segment, and reads all of it."""

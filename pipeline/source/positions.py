@@ -20,15 +20,15 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import IntegerType, LongType, StringType
 
 from pipeline.source.table import ArrowRows, Rows, TableReader, Types
-from store.disk import PosixDisk
 from store.errors import StoreDamaged
-from store.in_flight_key import ROWS, parse_key
-from store.kind import StoreKind
+from store.fs import PosixDisk
+from store.layout.kind import StoreKind
 from store.metadata import ConsumerOffsetTable
-from store.offline import OfflineStore
+from store.offline.store import OfflineStore
 from store.offsets import QueueId, QueueOffset
 from store.rocketmq import read_metadata
-from store.state import INFLIGHT
+from store.state.families import INFLIGHT
+from store.state.in_flight_key import ROWS, parse_key
 
 ROWS_PER_BATCH: Final = 16_384
 

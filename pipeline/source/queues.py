@@ -12,8 +12,8 @@ from pyspark.sql.types import IntegerType, LongType, StringType
 
 from pipeline.source.conditions import texts_of
 from pipeline.source.table import ArrowRows, Rows, TableReader, Types
-from store.disk import PosixDisk
-from store.offline import OfflineStore
+from store.fs import PosixDisk
+from store.offline.store import OfflineStore
 from store.offsets import QueueId
 
 QUEUES_PER_TASK: Final = 50_000

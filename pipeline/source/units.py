@@ -31,9 +31,9 @@ from store.consumequeue.rocks_layout import (
     topic_prefix,
     unit_key,
 )
-from store.disk import PosixDisk
 from store.errors import StoreDamaged
-from store.offline import ENTRIES_PER_READ, OfflineStore, QueueSource
+from store.fs import PosixDisk
+from store.offline.store import ENTRIES_PER_READ, OfflineStore, QueueSource
 from store.offsets import QueueId, QueueOffset
 
 BYTES_OF_UNIT: Final = 64

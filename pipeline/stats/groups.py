@@ -8,12 +8,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from pipeline.stats.model import GroupFigures, Lag, Wanted
-from store.disk import Disk
 from store.errors import NotAStore, StoreLocked
-from store.kind import StoreKind
+from store.fs import Disk
+from store.layout.kind import StoreKind
 from store.metadata import TopicTable
 from store.metadata.names import RETRY_PREFIX
-from store.offline import OfflineStore
+from store.offline.store import OfflineStore
 from store.rocketmq import read_metadata
 
 

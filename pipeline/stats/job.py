@@ -28,7 +28,7 @@ from pipeline.stats.model import (
     Volume,
     Wanted,
 )
-from store.disk import Disk
+from store.fs import Disk
 
 POINTS_MAX: Final = 240
 """Of a series: a plot shows no more, and the driver holds so many for each topic."""

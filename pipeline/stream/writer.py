@@ -21,7 +21,7 @@ from pipeline.source.options import InvalidOption
 from pipeline.stream.client import BrokerClient
 from pipeline.stream.options import SinkOptions
 from pipeline.stream.outgoing import check_columns, messages_of
-from pipeline.stream.sending import Sender
+from pipeline.stream.sender import Sender
 from store.clock import SystemClock
 
 _QUERY: Final = "sql.streaming.queryId"

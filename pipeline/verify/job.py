@@ -37,10 +37,10 @@ from pipeline.verify.parts import (
     queue_parts,
     run_part,
 )
-from store.disk import Disk
 from store.errors import Invalid
+from store.fs import Disk
 from store.index.indexes import KeyIndexes
-from store.offline import OfflineStore
+from store.offline.store import OfflineStore
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.verify import DIFFERENCES_MAX, Check, Difference, VerifyReport
 from store.verify.index import indexes_to_compare

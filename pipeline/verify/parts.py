@@ -16,9 +16,9 @@ from kv import KeyRange
 from pipeline.progress import silent
 from pipeline.source.log_splits import Damage, LogSplit, read_split
 from store.consumequeue.rocks_layout import unit_prefix
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.index.facts import IndexFile
-from store.offline import OfflineStore, QueueReader
+from store.offline.store import OfflineStore, QueueReader
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.record import Blank
 from store.verify import Difference

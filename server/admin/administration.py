@@ -16,6 +16,7 @@ from server.delivery.model import Place, ResetTarget, StoredSince
 from server.errors import TooMuchForOneCall
 from server.metadata import queues_of_topic
 from server.tasks.pacing import Pace
+from store.consumequeue.search import TimeBoundary
 from store.errors import Forbidden, GroupNotFound, Invalid, TopicNotFound
 from store.metadata import (
     Backoff,
@@ -34,7 +35,6 @@ from store.metadata.names import check_internal_topic_name
 from store.metadata.topics import QUEUES_MAX
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.settings import Durability
-from store.time_search import TimeBoundary
 
 log = structlog.get_logger(__name__)
 

@@ -25,7 +25,6 @@ from server.delivery.dead_letters import ORIGIN_MESSAGE_ID, ORIGIN_TOPIC, copied
 from server.delivery.state.inflight import InFlight
 from server.errors import TooMuchForOneCall
 from store.errors import Invalid, TopicNotFound
-from store.in_flight_key import subscription_prefix
 from store.message import Host, Message
 from store.metadata import ConsumerOffsetTable, TopicTable
 from store.metadata.names import DEAD_LETTER_PREFIX, SYSTEM_GROUP_PREFIX
@@ -33,6 +32,7 @@ from store.offsets import QueueId, QueueOffset
 from store.record import StoredMessage, offset_message_id
 from store.record.properties import KEYS, ORIGIN_GROUP, RETRY_TOPIC, TAGS, UNIQUE_KEY
 from store.record.system_flag import TRANSACTION_MASK
+from store.state.in_flight_key import subscription_prefix
 
 log = structlog.get_logger(__name__)
 

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 from server.delivery import Delivery, InFlightTable, StateWriter
 from store.clock import Clock
-from store.dispatch import LIGHT_QUEUE_NUMBER, StoredNumbering, light_queues
-from store.in_flight_key import subscription_prefix
+from store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER, StoredNumbering, light_queues
 from store.offsets import QueueId, QueueOffset
-from store.opening import OpenStore
+from store.opening.open_store import OpenStore
 from store.record import StoredMessage
+from store.state.in_flight_key import subscription_prefix
 
 GROUPS_MAX: Final = 1_000
 """Of one queue."""

@@ -11,8 +11,8 @@ from typing import Final
 from server.delivery.retry_topics import topic_of_retry
 from server.held.copies import CHECKED_TOO_OFTEN_TOPIC
 from server.property_names import DEAD_LETTER_TOPIC
-from store.held.topics import HALF_TOPIC, TIMER_TOPIC
 from store.metadata.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
+from store.pending.topics import HALF_TOPIC, TIMER_TOPIC
 from store.record import StoredMessage
 from store.record.properties import REAL_TOPIC, RETRY_TOPIC
 from store.record.tags import SCHEDULE_TOPIC

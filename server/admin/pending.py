@@ -12,9 +12,9 @@ from server.held import DelayedDelivery, Transactions
 from server.observability.waiting_figures import WaitingFigures
 from store.clock import Clock
 from store.errors import BrokerError
-from store.held import CheckDue, DueMessage, HalfMessage
 from store.message_store import MessageStore
 from store.offsets import PhysicalOffset, QueueOffset
+from store.pending import CheckDue, DueMessage, HalfMessage
 from store.record import StoredMessage
 from store.record.properties import REAL_TOPIC, UNIQUE_KEY
 

@@ -16,13 +16,13 @@ from server.observability.metrics.rocksdb import EngineFigures
 from server.tasks.pacing import Pace
 from store.clock import Clock
 from store.consumequeue import ConsumeQueueEntry
-from store.disk import DiskSpace
 from store.errors import BrokerError
-from store.expiry import ExpirySettings
+from store.fs import DiskSpace
+from store.layout.paths import segment_name
 from store.metadata import Topic
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from store.opening import OpenStore
-from store.paths import segment_name
+from store.opening.open_store import OpenStore
+from store.retention import ExpirySettings
 
 HOUR_MS = 3_600_000
 

@@ -21,7 +21,7 @@ from server.admin_port.server import MoreService
 from server.delivery import InFlightTable
 from server.jobs import JobKind, Jobs
 from server.tasks.supervision import Supervisor
-from store.jobs import JobTable
+from store.state.jobs import JobTable
 
 
 class OperatorsWork(NamedTuple):

@@ -21,10 +21,10 @@ from server.property_names import (
     TRANSACTION_ID,
 )
 from server.wire.property_room import LIGHT_QUEUE_OFFSET_SIZE
-from store.dispatch import may_name_light_queues
+from store.consumequeue.dispatch import may_name_light_queues
 from store.errors import Invalid
-from store.held.topics import DELIVER_AT_MS, DEQUEUED_MS, HELD_TOPICS, RECALLED_KEY, ROLL_TIMES, TIMER_OUT_MS
 from store.message import Host, Message, MessageCopy
+from store.pending.topics import DELIVER_AT_MS, DEQUEUED_MS, HELD_TOPICS, RECALLED_KEY, ROLL_TIMES, TIMER_OUT_MS
 from store.record import StoredMessage, encode_properties
 from store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
 from store.record.properties import LIGHT_QUEUES, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY

@@ -26,8 +26,8 @@ from server.routing import Address, BrokerIdentity
 from server.settings.broker_settings import BrokerSettings
 from server.tasks.supervision import Supervisor
 from store.clock import Clock
-from store.opening import OpenStore
-from store.shared import Applied, SharedRows
+from store.opening.open_store import OpenStore
+from store.replication import Applied, SharedRows
 
 MARGIN_SIZE: Final = 1024 * 1024
 """Bytes: more than the properties of a message, and than anything else that members ask."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from server.errors import NotAMember
-from store.security.sealing import read_keys
+from store.security.sealer import read_keys
 
 DATE: Final = "quarry-cluster-date"
 SIGNATURE: Final = "quarry-cluster-signature"

@@ -14,14 +14,13 @@ import structlog
 from server.append.copies import Copies, copy_of, is_final
 from server.delivery import Forwarded
 from server.property_names import TRANSACTION
-from store.dispatch import LIGHT_QUEUE_OFFSETS
 from store.errors import BrokerError
-from store.held.topics import DELIVER_AT_MS, DEQUEUED_MS, ROLL_TIMES, TIMER_OUT_MS
 from store.message import Appended, Host, Message
 from store.metadata import TopicTable
 from store.metadata.names import DEAD_LETTER_PREFIX
+from store.pending.topics import DELIVER_AT_MS, DEQUEUED_MS, ROLL_TIMES, TIMER_OUT_MS
 from store.record import StoredMessage, offset_message_id
-from store.record.properties import DELAY_LEVEL, LIGHT_QUEUES, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
+from store.record.properties import DELAY_LEVEL, LIGHT_QUEUE_OFFSETS, LIGHT_QUEUES, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
 from store.record.system_flag import TRANSACTION_MASK
 
 log = structlog.get_logger(__name__)

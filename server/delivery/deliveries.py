@@ -19,9 +19,9 @@ from server.delivery.state.state_writer import StateWriter
 from server.delivery.state.subscription import NEVER_MS, GroupMessage, QueueProgress, Subscription
 from server.errors import InvalidReceiptHandle
 from store.clock import Clock
-from store.in_flight_key import group_of
 from store.offsets import QueueOffset
 from store.record import StoredMessage
+from store.state.in_flight_key import group_of
 
 LOST_CLIENT_DELAY_MS: Final = 1_000  # RocketMQ's: what a lost client held, or never got, comes back after a second
 FORWARDING_MS: Final = 60_000

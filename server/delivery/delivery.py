@@ -45,15 +45,15 @@ from server.delivery.state.state_writer import AfterPass, StateWriter
 from server.delivery.state.subscription import GroupMessage, Subscription, WaitingPoll
 from server.errors import InvalidReceiptHandle
 from store.clock import Clock, SteadyClock
-from store.dispatch import LIGHT_QUEUE_NUMBER
+from store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
 from store.errors import Invalid
-from store.in_flight_key import group_prefix, subscription_prefix
 from store.message import DispatchRequest
 from store.metadata import is_light_queue
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.metadata.names import RETRY_PREFIX
 from store.metadata.offsets import ConsumerOffsetTable
 from store.offsets import QueueId, QueueOffset
+from store.state.in_flight_key import group_prefix, subscription_prefix
 
 
 class Delivery:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from server.filters import MessageFilter
-from store.consumequeue.protocol import ConsumeQueueEntry
+from store.message import ConsumeQueueEntry
 from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 from store.record import StoredMessage
 

@@ -7,8 +7,9 @@ from typing import Final
 from server.append.copies import copy_of
 from server.errors import NotHeld
 from server.property_names import TRANSACTION_ID
-from store.held.changes import number_of
-from store.held.topics import (
+from store.message import Host, Message
+from store.pending.changes import number_of
+from store.pending.topics import (
     DELIVER_AT_MS,
     DEQUEUED_MS,
     HALF_TOPIC,
@@ -19,7 +20,6 @@ from store.held.topics import (
     TIMER_OUT_MS,
     TIMER_TOPIC,
 )
-from store.message import Host, Message
 from store.record import StoredMessage
 from store.record.properties import LIGHT_QUEUE_OFFSETS, REAL_QUEUE, REAL_TOPIC, TAGS, UNIQUE_KEY
 from store.record.system_flag import TRANSACTION_MASK, TransactionState

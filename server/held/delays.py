@@ -22,9 +22,9 @@ from server.held.copies import carried_over, delivered, recall
 from server.held.recall_handle import RecallHandle
 from store.clock import Clock
 from store.errors import MessageGivenUp, OffsetOutOfRange
-from store.held import DueMessage, HeldMessages, due_of_request
 from store.message import Appended, DispatchRequest, Host, Message
 from store.offsets import PhysicalOffset
+from store.pending import DueMessage, HeldMessages, due_of_request
 from store.record import StoredMessage
 from store.record.properties import REAL_TOPIC, UNIQUE_KEY
 

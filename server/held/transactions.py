@@ -23,9 +23,9 @@ from server.held.transaction_id import decode_transaction_id, encode_transaction
 from store.clock import Clock
 from store.errors import Busy, MessageGivenUp, OffsetOutOfRange
 from store.generations import GenerationCache
-from store.held import CheckDue, HalfMessage, HeldMessages, Resolution
 from store.message import Appended, Host, Message
 from store.offsets import QueueOffset
+from store.pending import CheckDue, HalfMessage, HeldMessages, Resolution
 from store.record import StoredMessage
 from store.record.properties import REAL_TOPIC
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from server.delivery.model import Place, ResetTarget, StoredSince
 from store.errors import Invalid
-from store.jobs import Job
 from store.offsets import QueueOffset
+from store.state.jobs import Job
 
 OFFSETS_MAX: Final = 1_000
 """Dead letters that may be named one by one."""

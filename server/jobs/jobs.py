@@ -16,7 +16,7 @@ from server.jobs.asked import Asked, JobKind, asked_of, fields_of, kind_of
 from server.jobs.running_job import JobCancelled, JobMetrics, Running
 from store.clock import Clock
 from store.errors import BrokerError, Busy, Invalid, StorePoisoned, Unavailable
-from store.jobs import TEXT_MAX, Job, JobState, JobTable
+from store.state.jobs import TEXT_MAX, Job, JobState, JobTable
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from server.delivery import StateWriter
 from server.tasks.pacing import Pace
 from store.clock import Clock
-from store.jobs import Job, JobState, JobTable
+from store.state.jobs import Job, JobState, JobTable
 
 
 class JobCancelled(Exception):

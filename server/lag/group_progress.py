@@ -22,14 +22,14 @@ from server.tasks.pacing import Pace
 from store.clock import Clock
 from store.consumequeue import ConsumeQueueEntry
 from store.errors import BrokerError, Invalid, Unavailable
-from store.in_flight_key import parse_position, subscription_prefix
 from store.metadata import Topic
 from store.metadata.lite import light_queue_name
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.metadata.names import is_light_queue
 from store.offsets import QueueBounds, QueueId, QueueOffset
-from store.opening import OpenStore
-from store.state import INFLIGHT
+from store.opening.open_store import OpenStore
+from store.state.families import INFLIGHT
+from store.state.in_flight_key import parse_position, subscription_prefix
 
 QUEUES_MAX: Final = 65_536
 """Of one request."""

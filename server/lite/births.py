@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from server.lite.counts import LiteTopicCounts
-from store.dispatch import LIGHT_QUEUE_NUMBER
+from store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
 from store.metadata.lite import light_queue_name
 from store.offsets import QueueId, QueueOffset
 

@@ -10,7 +10,7 @@ from server.lite.starts import offset_of
 from server.lite.subscriptions import LiteSubscriptions
 from store.clock import Clock
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
-from store.opening import OpenStore
+from store.opening.open_store import OpenStore
 
 
 def make_lite_subscriptions(

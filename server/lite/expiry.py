@@ -31,13 +31,13 @@ from server.lite.removal import LightQueueRemoval
 from server.maintenance.queue_removal import RemovalCause, RemovalMetrics
 from server.tasks.removal_steps import PAUSE_S
 from store.clock import CautiousClock, Clock
+from store.commitlog.log_begins import LogBegins
 from store.consumequeue import ConsumeQueueEntry, LastEntry, LightQueueStep, LiteParentsStep
+from store.consumequeue.search import TimeBoundary
 from store.errors import BrokerError
-from store.log_begins import LogBegins
 from store.metadata import Topic
 from store.metadata.lite import light_queue_prefix, lite_topic_ttl_ms
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from store.time_search import TimeBoundary
 
 log = structlog.get_logger(__name__)
 

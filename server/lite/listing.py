@@ -28,7 +28,7 @@ from store.metadata.lite import (
 )
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.metadata.names import INTERNAL_TOPIC_NAME_MAX, check_internal_topic_name
-from store.opening import OpenStore
+from store.opening.open_store import OpenStore
 
 log = structlog.get_logger(__name__)
 

@@ -19,8 +19,8 @@ from server.lite.removal import Commit, LightProgress, LightQueueRemoval
 from server.maintenance.queue_removal import RemovalMetrics
 from server.tasks.supervision import Supervisor
 from store.clock import Clock
-from store.log_begins import LogBegins
-from store.opening import OpenStore
+from store.commitlog.log_begins import LogBegins
+from store.opening.open_store import OpenStore
 
 log = structlog.get_logger(__name__)
 

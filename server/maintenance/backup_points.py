@@ -24,12 +24,12 @@ from kv import KeyValueEngine
 from store.backup import BackupPoint
 from store.clock import Clock
 from store.commitlog import KeptSize, SegmentList
-from store.disk import CopyingDisk
+from store.commitlog.pins import SegmentPins
 from store.errors import Busy, Invalid
+from store.fs import CopyingDisk
+from store.layout.paths import StorePaths
 from store.offsets import PhysicalOffset
-from store.paths import StorePaths
-from store.pins import SegmentPins
-from store.state import FAMILIES
+from store.state.families import FAMILIES
 
 log = structlog.get_logger(__name__)
 

@@ -26,7 +26,10 @@ class CheckpointKeeper:
         poisoned: Callable[[Exception], None],
         interval_s: float = CHECKPOINT_INTERVAL_S,
     ) -> None:
-        """`save` writes when something changed (`store.checkpoint`); `poisoned` hears of what only a restart heals."""
+        """`save` writes when something changed (`store.recovery.checkpoint`).
+
+        `poisoned` hears of what only a restart heals.
+        """
         self._save = save
         self._poisoned = poisoned
         self._interval_s = interval_s

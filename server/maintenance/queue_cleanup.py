@@ -23,8 +23,8 @@ import structlog
 from kv import KvError
 from store.clock import Clock
 from store.errors import StoreUnusable
-from store.expiry import DueRound, LogExpiry, QueueExpiry
 from store.offsets import PhysicalOffset
+from store.retention import DueRound, LogExpiry, QueueExpiry
 
 log = structlog.get_logger(__name__)
 

@@ -20,6 +20,7 @@ from kv import KvError
 from server.tasks.waiting import until_set
 from store.clock import Clock
 from store.errors import BrokerError, Busy, Unavailable
+from store.layout.queue_phase import QueuePhase
 from store.migration import (
     AgreementReport,
     Backfill,
@@ -28,7 +29,6 @@ from store.migration import (
     MigrationStep,
     QueueMigration,
 )
-from store.queue_phase import QueuePhase
 
 log = structlog.get_logger(__name__)
 

@@ -26,9 +26,9 @@ import structlog
 from kv import EngineFull, KvError
 from server.tasks.removal_steps import PAUSE_S, RemovalSteps
 from store.clock import CautiousClock, Clock
+from store.commitlog.log_begins import LogBegins
 from store.consumequeue import LastEntry, LightQueueStep
 from store.errors import BrokerError
-from store.log_begins import LogBegins
 from store.metadata import Topic, is_system_topic
 from store.metadata.lite import TTL_MAX_MS
 from store.offsets import PhysicalOffset

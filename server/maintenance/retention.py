@@ -19,9 +19,11 @@ import structlog
 
 from kv import EngineFull, KvError
 from store.clock import Clock
-from store.disk import DiskSpace
 from store.errors import BrokerError
-from store.expiry import (
+from store.fs import DiskSpace
+from store.layout.paths import segment_name
+from store.offsets import PhysicalOffset
+from store.retention import (
     Candidate,
     Cause,
     ExpirySettings,
@@ -33,8 +35,6 @@ from store.expiry import (
     Unread,
     refusal,
 )
-from store.offsets import PhysicalOffset
-from store.paths import segment_name
 
 log = structlog.get_logger(__name__)
 

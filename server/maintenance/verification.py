@@ -22,12 +22,12 @@ import structlog
 from kv import KvError
 from store.backup import BackupPoint
 from store.clock import Clock
-from store.disk import Disk
 from store.errors import BrokerError, Busy, Invalid
-from store.offline import OfflineStore
+from store.fs import Disk
+from store.layout.paths import StorePaths
+from store.migration.open_queues import OpenQueues
+from store.offline.store import OfflineStore
 from store.offsets import PhysicalOffset
-from store.open_queues import OpenQueues
-from store.paths import StorePaths
 from store.progress import Progress
 from store.verify import Check, VerifyReport, verify
 from store.verify.verdicts import Verdict, Verdicts, VerdictState

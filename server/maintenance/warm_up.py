@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from kv import KvError
 from server.faults import FaultLog
 from store.metadata import TopicTable
-from store.open_queues import OpenQueues
+from store.migration.open_queues import OpenQueues
 
 PAUSE_S: Final = 0.01
 """Between pages, each of which takes the loop about a millisecond: 125,000 topics take six seconds, a million queues

@@ -15,7 +15,7 @@ from server.observability.samples import Sampling, Steps
 from server.observability.waiting_figures import WaitingFigures
 from server.settings.sections import MetricsSection
 from store.clock import Clock
-from store.opening import OpenStore
+from store.opening.open_store import OpenStore
 
 
 class Observing:

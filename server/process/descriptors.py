@@ -18,7 +18,7 @@ from kv import descriptor_limit, descriptor_share
 from kv.rocks import FILES_BESIDE_TABLES, OPEN_TABLES_MAX
 from server.front.contract import FrontLimits
 from server.process.system import open_files_if_many
-from store.consumequeue.file_store import OPEN_FILES_MAX
+from store.consumequeue.files.store import OPEN_FILES_MAX
 from store.errors import Invalid
 
 DATABASES: Final = 3

@@ -15,7 +15,7 @@ from server.rpc.context import Edge
 from server.wire.message_types import ACCEPTED_TYPES, type_fault
 from server.wire.status import Refused, fill_ok
 from server.wire.validate import check_topic
-from store.held import Resolution
+from store.pending import Resolution
 
 _RESOLUTIONS: Final = {
     definition.COMMIT: Resolution.COMMITTED,

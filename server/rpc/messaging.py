@@ -51,7 +51,7 @@ from store.clock import Clock
 from store.errors import GroupNotFound
 from store.message import Host
 from store.native import NATIVE, WHY_NOT, Native
-from store.opening import OpenStore
+from store.opening.open_store import OpenStore
 
 log = structlog.get_logger(__name__)
 

@@ -19,7 +19,7 @@ from server.security.gate import Gate
 from server.security.metrics import SecurityMetrics
 from server.settings.broker_settings import BrokerSettings
 from store.clock import Clock
-from store.opening import OpenStore
+from store.opening.open_store import OpenStore
 from store.security.model import UserKind
 from store.security.policies import decide
 from store.security.users import UserTable

@@ -51,9 +51,9 @@ from server.settings.sections import (
 )
 from server.wire.limits import WireLimits
 from store.errors import Invalid
-from store.expiry import ExpirySettings
-from store.queue_phase import QueuePlaces
-from store.security.sealing import Sealer, read_keys
+from store.layout.queue_phase import QueuePlaces
+from store.retention import ExpirySettings
+from store.security.sealer import Sealer, read_keys
 from store.settings import RECORD_OVERHEAD_MAX, IndexSettings, StoreSettings
 
 ENVIRONMENT_PREFIX: Final = "QUARRY_"

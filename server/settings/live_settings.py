@@ -21,7 +21,7 @@ from server.errors import NoSuchSetting
 from server.settings.broker_settings import BrokerSettings, SettingsInvalid, in_one_line
 from server.settings.sections import Section
 from store.errors import Invalid
-from store.state import META
+from store.state.families import META
 
 log = structlog.get_logger(__name__)
 

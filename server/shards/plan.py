@@ -15,9 +15,9 @@ from typing import Final
 from server.addresses import split_address
 from server.settings.broker_settings import ENVIRONMENT_PREFIX, BrokerSettings, SettingsInvalid
 from server.settings.sections import OFF
-from store.disk import Disk
 from store.errors import NotAStore, StoreUnusable
-from store.paths import StorePaths, parse_shard_name, shard_name
+from store.fs import Disk
+from store.layout.paths import StorePaths, parse_shard_name, shard_name
 
 PORT_STEP: Final = 100
 PORT_MAX: Final = 65_535

@@ -18,7 +18,7 @@ from server.wire.limits import (
     NAME_SIZE_MAX,
     TRACE_CONTEXT_SIZE_MAX,
 )
-from store.held import topics as held
+from store.pending import topics as held
 from store.record import properties as stored
 from store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
 

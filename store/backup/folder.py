@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from store.backup.manifest import MANIFEST_NAME
-from store.disk import Disk
 from store.errors import NotAStore
-from store.paths import StorePaths
+from store.fs import Disk
+from store.layout.paths import StorePaths
 
 _NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{3}Z")
 _FORMAT: Final = "%Y%m%dT%H%M%S.%f"

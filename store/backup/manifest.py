@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple, cast
 from isal import isal_zlib
 
 from kv import is_table
-from store.disk import CopyingDisk
 from store.errors import NotAStore, StoreDamaged
+from store.fs import CopyingDisk
+from store.layout.paths import parse_segment_name
 from store.offsets import PhysicalOffset
-from store.paths import parse_segment_name
 
 MANIFEST_NAME: Final = "backup-manifest.json"
 FORMAT: Final = 1

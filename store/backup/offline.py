@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from store.backup.plan import BackupPlan, frozen_below, plan_offline
-from store.identity import StoreIdentity
-from store.kind import StoreKind
-from store.offline import OfflineStore
+from store.layout.kind import StoreKind
+from store.offline.store import OfflineStore
 from store.offsets import PhysicalOffset
 from store.record import Blank, StoredMessage
+from store.state.identity import StoreIdentity
 
 
 def plan_stopped(store: OfflineStore) -> BackupPlan:

@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 
 from kv import is_scratch, is_table
 from store.backup.manifest import COMMIT_LOG, OF_THE_RUNNING
-from store.disk import DirectoryEntry, Disk
 from store.errors import NotAStore, StoreUnusable
+from store.fs import DirectoryEntry, Disk
+from store.layout.kind import DATABASE_MARKER
+from store.layout.paths import StorePaths, segment_name
 from store.offsets import PhysicalOffset
-from store.paths import StorePaths, segment_name
 
-DATABASE_MARKER: Final = "CURRENT"
 TEMPORARY: Final = ".tmp"
 """Ends the name of a file that is about to replace another one: a live broker's is gone at the next look."""
 _OF_THE_LIVE: Final = frozenset(

@@ -6,11 +6,9 @@
 
 from store.commitlog.cut import CutReport, bytes_behind, cut, end_of_bytes, keep
 from store.commitlog.flush import BegunFlush, CommitLogFlusher
-from store.commitlog.kept_size import KeptSize
-from store.commitlog.poison import Poison
 from store.commitlog.reader import CommitLogReader
-from store.commitlog.segments import SegmentList
-from store.commitlog.writer import CommitLogWriter
+from store.commitlog.segments import KeptSize, SegmentList
+from store.commitlog.writer import CommitLogWriter, Poison
 
 __all__ = [
     "BegunFlush",

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from store.commitlog.segments import SegmentList
+from store.layout.paths import cut_directory, cut_name
 from store.offsets import PhysicalOffset
-from store.paths import cut_directory, cut_name
 
 BLOCK: Final = bytes(1024 * 1024)
 """Zeros to compare with: comparing memory is ten times faster than looking at each byte."""

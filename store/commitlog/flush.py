@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from store.commitlog.segments import SegmentList
 from store.commitlog.writer import CommitLogWriter
-from store.disk.protocol import Descriptor
 from store.errors import StorePoisoned
+from store.fs.protocol import Descriptor
 from store.offsets import PhysicalOffset
 
 

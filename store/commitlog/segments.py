@@ -11,12 +11,41 @@ from threading import Lock
 from typing import Final
 
 from store.commitlog.allocate import NextSegment
-from store.commitlog.kept_size import FILE_NAME, KeptSize
-from store.disk.protocol import Disk, SegmentFile
 from store.errors import NotAStore, OffsetOutOfRange, StoreDamaged
+from store.fs.protocol import Disk, SegmentFile
+from store.layout.paths import parse_segment_name, segment_name
 from store.offsets import PhysicalOffset
-from store.paths import parse_segment_name, segment_name
 from store.record.layout import BLANK_SIZE
+
+KEPT_SIZE_NAME: Final = "SEGMENT_SIZE"
+DIGITS_MAX: Final = 20
+
+
+class KeptSize:
+    """The size of a log's segments in a file of the folder `quarry/`. Without it, the size is taken from the segments.
+
+    It is written down because the segments alone do not show whether one was cut.
+    """
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._path: Final = directory / KEPT_SIZE_NAME
+
+    def read(self) -> int | None:
+        """The size that was written down, None where none was. Raises StoreDamaged."""
+        try:
+            text = self._disk.read(self._path)
+        except FileNotFoundError:
+            return None
+        if not text.strip().isdigit() or len(text) > DIGITS_MAX:
+            raise StoreDamaged(self._path, "does not hold a size; remove it to take the size from the segments")
+        return int(text)
+
+    def keep(self, segment_size: int) -> None:
+        """Write the size down, unless that was done. Raises OSError."""
+        if self.read() != segment_size:
+            self._disk.replace_atomically(self._path, b"%d\n" % segment_size)
+
 
 MAPPED_MAX: Final = 64
 """Segments kept mapped: each costs a descriptor, and address space that containers may limit."""
@@ -253,7 +282,7 @@ class SegmentList:
 
 
 def _other_size(size: int, segment_size: int | None, kept_size: int | None = None) -> str:
-    kept = "" if kept_size is None else f", as quarry/{FILE_NAME} says"
+    kept = "" if kept_size is None else f", as quarry/{KEPT_SIZE_NAME} says"
     return f"the file has {size} bytes, a segment of this log {segment_size}{kept}"
 
 

@@ -5,13 +5,14 @@ Public face of the package: other packages import from here.
 
 from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.double_write import DoubleWriteConsumeQueues
-from store.consumequeue.engine import open_consume_queue_engine
-from store.consumequeue.file_reader import FileConsumeQueueReader
-from store.consumequeue.file_store import FileConsumeQueues, units_in_files
+from store.consumequeue.files.reader import FileConsumeQueueReader
+from store.consumequeue.files.store import FileConsumeQueues, units_in_files
 from store.consumequeue.light_queues import LiteParentsStep
 from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
-from store.consumequeue.protocol import ConsumeQueueEntry, ConsumeQueueStore
-from store.consumequeue.rocks_store import RocksConsumeQueues
+from store.consumequeue.protocol import ConsumeQueueStore
+from store.consumequeue.rocks.engine import open_consume_queue_engine
+from store.consumequeue.rocks.store import RocksConsumeQueues
+from store.message import ConsumeQueueEntry
 
 __all__ = [
     "ColumnRequests",

@@ -13,8 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from store.consumequeue.columns import UnitColumns
-from store.consumequeue.protocol import ConsumeQueueEntry
-from store.message import DispatchRequest
+from store.message import ConsumeQueueEntry, DispatchRequest
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 

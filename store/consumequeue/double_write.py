@@ -13,18 +13,43 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import merge
+from threading import Condition
 
-from store.consumequeue.file_layout import is_file_name
-from store.consumequeue.file_store import FileConsumeQueues, topic_order
-from store.consumequeue.in_use import InUse
+from store.consumequeue.files.layout import is_file_name
+from store.consumequeue.files.store import FileConsumeQueues, topic_order
 from store.consumequeue.light_queues import LiteParentsStep
 from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
-from store.consumequeue.one_by_one import OneByOne
-from store.consumequeue.protocol import ConsumeQueueEntry
-from store.consumequeue.rocks_store import RocksConsumeQueues
-from store.message import DispatchRequest
+from store.consumequeue.protocol import OneByOne
+from store.consumequeue.rocks.store import RocksConsumeQueues
+from store.message import ConsumeQueueEntry, DispatchRequest
 from store.metadata.names import LIGHT_QUEUE_PREFIX
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+
+
+class InUse:
+    """Counts who uses something. Who wants to close it hides it from new users first, and waits for the others."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._users = 0  # guarded by _changed
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """Entered before it is looked up, left after the last use."""
+        with self._changed:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._users -= 1
+                self._changed.notify_all()
+
+    def wait_for_users(self) -> None:
+        """Blocks until nobody uses it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._users == 0)
+
 
 Queues = FileConsumeQueues | RocksConsumeQueues
 

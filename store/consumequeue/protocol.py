@@ -6,23 +6,39 @@ Implementations: `RocksConsumeQueues` (any `kv.KeyValueEngine`) and `FileConsume
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from store.consumequeue.light_queues import LiteParentsStep
 from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
-from store.message import DispatchRequest
+from store.message import ConsumeQueueEntry, DispatchRequest
 from store.metadata.names import LIGHT_QUEUE_PREFIX
 from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 
 
-class ConsumeQueueEntry(NamedTuple):
-    """One unit of a consume queue (docs/formats/consume-queue.md). `store_timestamp_ms` is None in file queues."""
+class OneByOne(Protocol):
+    """Part of a `store.consumequeue.protocol.ConsumeQueueStore`."""
 
-    queue_offset: QueueOffset
-    physical_offset: PhysicalOffset
-    size: int
-    tags_code: int
-    store_timestamp_ms: int | None
+    def bounds(self, queue: QueueId) -> QueueBounds: ...
+
+    def next_offset(self, queue: QueueId) -> QueueOffset: ...
+
+    def queues(self, topic: str | None = None) -> Iterator[QueueId]: ...
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]: ...
+
+    def extents_of_all(self, queues: Sequence[QueueId]) -> list[QueueExtent]:
+        extents = []
+        for queue in queues:
+            minimum, maximum = self.bounds(queue)
+            first = self.entries(queue, minimum, 1) if minimum < maximum else []
+            extents.append(QueueExtent(minimum, maximum, first[0].physical_offset if first else None))
+        return extents
+
+    def next_offsets(self, queues: Sequence[tuple[str, int]]) -> list[QueueOffset]:
+        return [self.next_offset(QueueId(*queue)) for queue in queues]
+
+    def queues_of(self, topic: str) -> list[QueueId]:
+        return list(self.queues(topic))
 
 
 class ConsumeQueueStore(Protocol):

@@ -3,8 +3,8 @@
 Public face of the package: other packages import from here.
 """
 
-from store.index.answer import Answer, Unread
 from store.index.indexes import NO_INDEXES, KeyIndexes
+from store.index.key_files import Answer, Unread
 from store.index.message_index import FoundMessages, IndexState, MessageIndex
 from store.index.wanted import TIME_MAX_MS
 

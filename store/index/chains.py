@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from store.disk import SegmentFile
+from store.fs import SegmentFile
 from store.index.keys import Hashes
 
 Items = NDArray[np.void]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from store.index.hash_index import HashIndex
+from store.index.hash.index import HashIndex
 from store.index.message_index import MessageIndex
 from store.index.tiered.tiered_index import TieredIndex
 

@@ -1,15 +1,31 @@
-"""What the key index asks of the files that hold its items."""
+"""The contract between the key index and the files that hold its items, and the answer of a search in them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from store.index.answer import Answer
 from store.index.items import KeyItems
 from store.offsets import PhysicalOffset
 
 Wanted = TypeVar("Wanted")
+
+
+class Unread(NamedTuple):
+    """A file that could not be read, so that something may be missing from an answer."""
+
+    name: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Answer(Generic[Wanted]):
+    """The newest first. `files` is how many of the tiered index were looked into."""
+
+    found: list[Wanted] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+    files: int = 0
 
 
 class KeyFiles(Protocol):

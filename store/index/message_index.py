@@ -18,9 +18,8 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 from store.errors import MessageGivenUp, OffsetOutOfRange, StoreDamaged, Unavailable
-from store.index.answer import Unread
 from store.index.items import KeyItems, items_of
-from store.index.key_files import KeyFiles
+from store.index.key_files import KeyFiles, Unread
 from store.index.wanted import WantedMessages
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset

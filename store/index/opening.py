@@ -28,27 +28,27 @@ import structlog
 
 from store.clock import Clock
 from store.commitlog import SegmentList
-from store.disk import Disk
-from store.dispatch import StoredNumbering
+from store.consumequeue.dispatch import StoredNumbering
 from store.errors import StoreDamaged, StoreUnusable
-from store.identity import StoreIdentity
+from store.fs import Disk
 from store.index.chains import ChainShape
-from store.index.hash_index import HashIndex, index_files
-from store.index.hash_keys import HashKeyFiles
-from store.index.hash_layout import shape_of
-from store.index.hash_shape import find_shape
+from store.index.hash.index import HashIndex, index_files
+from store.index.hash.keys import HashKeyFiles
+from store.index.hash.layout import shape_of
+from store.index.hash.shape import find_shape
 from store.index.indexes import KeyIndexes
 from store.index.key_files import KeyFiles
 from store.index.message_index import IndexState, MessageIndex, Portion
-from store.index.tiered.filling import IndexShape
-from store.index.tiered.folder_objects import FolderObjects
-from store.index.tiered.objects import ObjectStore
+from store.index.tiered.chain_file import IndexShape
+from store.index.tiered.object_store.folder import FolderObjects
+from store.index.tiered.object_store.protocol import ObjectStore
 from store.index.tiered.tiered_index import TieredIndex
 from store.index.tiered_keys import PLACE, TieredKeyFiles
+from store.layout.paths import StorePaths
 from store.offsets import PhysicalOffset
-from store.paths import StorePaths
-from store.recovery import whole_runs
+from store.recovery.recovery import whole_runs
 from store.settings import IndexSettings
+from store.state.identity import StoreIdentity
 
 log = structlog.get_logger(__name__)
 
@@ -174,13 +174,13 @@ def _open_tiered(settings: IndexSettings, disk: Disk, directory: Path) -> Tiered
 
 
 def objects_at(settings: IndexSettings, disk: Disk) -> ObjectStore | None:
-    """Where files are uploaded to: a folder, or what `store.index.tiered.cloud` speaks with. Raises Invalid."""
+    """Where files are uploaded to: a folder, or an object store (`store.index.tiered.object_store`). Raises Invalid."""
     target = settings.upload_to
     if target is None:
         return None
     if "://" not in target:
         return FolderObjects(disk, Path(target))
-    from store.index.tiered.cloud import CloudObjects
+    from store.index.tiered.object_store.cloud import CloudObjects
 
     return CloudObjects.at(target, dict(settings.upload_options))
 

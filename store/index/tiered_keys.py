@@ -9,10 +9,10 @@ from typing import Final, TypeVar, cast
 import numpy as np
 
 from store.errors import StoreDamaged
-from store.index.answer import Answer
 from store.index.items import KeyItems
+from store.index.key_files import Answer
 from store.index.keys import key_hash
-from store.index.tiered.filling import Found, IndexItems
+from store.index.tiered.chain_file import Found, IndexItems
 from store.index.tiered.layout import FileHeader, Kind
 from store.index.tiered.tiered_index import TieredIndex, TieredState
 from store.offsets import PhysicalOffset

@@ -15,6 +15,7 @@ from store.metadata.names import check_group_name, is_system_group
 from store.metadata.owners import Owners, insert_owned, remove_owned, take_over_owned
 from store.metadata.row_json import Document, check_attributes, encode_document
 from store.metadata.rows import NamedRows, NamesFound, Resolve, RowJournal
+from store.record.tags import DELAY_LEVELS_MS
 
 GROUPS_FAMILY: Final = "groups"
 CACHED_GROUPS_MAX: Final = 65_536
@@ -29,15 +30,7 @@ BACKOFF_STEPS_MAX: Final = 100
 BACKOFF_MULTIPLIER_MAX: Final = 100
 BACKOFF_MS_MAX: Final = 7 * 24 * 3600 * 1000
 
-_SECOND: Final = 1000
-_MINUTE: Final = 60 * _SECOND
-_HOUR: Final = 60 * _MINUTE
-
-BACKOFF_STEPS_DEFAULT: Final = (
-    *(seconds * _SECOND for seconds in (1, 5, 10, 30)),
-    *(minutes * _MINUTE for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
-    *(hours * _HOUR for hours in (1, 2)),
-)
+BACKOFF_STEPS_DEFAULT: Final = DELAY_LEVELS_MS
 """RocketMQ's 18 delay levels. Whole seconds: some clients ignore the rest."""
 
 
@@ -45,8 +38,8 @@ BACKOFF_STEPS_DEFAULT: Final = (
 class ExponentialBackoff:
     """Delays that grow by a factor from `initial_ms` up to `max_ms`."""
 
-    initial_ms: int = 5 * _SECOND
-    max_ms: int = 2 * _HOUR
+    initial_ms: int = 5 * 1000
+    max_ms: int = 2 * 3600 * 1000
     multiplier: float = 2.0
 
 

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from kv import KeyRange, KeyValueEngine, WriteBatch
 from kv.keys import counted, prefix_range, read_counted
-from store.state import LITE
+from store.state.families import LITE
 
 ALL_OF_THEM: Final = ""
 """Instead of a lite topic: whatever there is and will be."""

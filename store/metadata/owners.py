@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from kv import KeyValueEngine, WriteBatch
 from kv.keys import prefix_range
 from store.metadata.rows import Changes, NamedRows, Resolve
-from store.state import META
+from store.state.families import META
 
 Row = TypeVar("Row")
 

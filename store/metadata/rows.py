@@ -40,7 +40,7 @@ class NamesFound(NamedTuple):
 
 
 class RowJournal(Protocol):
-    """Who keeps account of the changes of a table, in the batches that make them (`store.shared`)."""
+    """Who keeps account of the changes of a table, in the batches that make them (`store.replication`)."""
 
     @property
     def writing(self) -> AbstractContextManager[object]:

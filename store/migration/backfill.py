@@ -25,13 +25,13 @@ import numpy as np
 
 from store.commitlog import SegmentList
 from store.consumequeue import ColumnRequests, FileConsumeQueues, RocksConsumeQueues, UnitColumns
-from store.disk import Disk
 from store.errors import OffsetOutOfRange, StoreDamaged
-from store.identity import StoreIdentity
+from store.fs import Disk
 from store.migration.held_units import HeldNumbering, HeldUnits
+from store.migration.open_queues import OpenQueues
 from store.offsets import PhysicalOffset, QueueId
-from store.open_queues import OpenQueues
 from store.scan import FoundRecords, found_in, scan_log
+from store.state.identity import StoreIdentity
 
 PORTION_BYTES: Final = 8 << 20
 """How much of the log is read at once. The more, the more units of a queue are looked up together."""

@@ -33,7 +33,7 @@ import numpy as np
 
 from store.clock import Clock
 from store.consumequeue.double_write import DoubleWriteConsumeQueues, merge_queues
-from store.consumequeue.file_layout import is_file_name
+from store.consumequeue.files.layout import is_file_name
 from store.consumequeue.search import first_at_least
 from store.consumequeue.windows import QueueUnits, UnitReader, UnitWindow
 from store.metadata.names import LIGHT_QUEUE_PREFIX

@@ -9,8 +9,8 @@ from __future__ import annotations
 import structlog
 
 from store.consumequeue import FileConsumeQueues, RocksConsumeQueues
-from store.consumequeue.file_layout import is_file_name
-from store.consumequeue.protocol import ConsumeQueueEntry
+from store.consumequeue.files.layout import is_file_name
+from store.message import ConsumeQueueEntry
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 log = structlog.get_logger(__name__)

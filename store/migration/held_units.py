@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.consumequeue.columns import UnitColumns
-from store.consumequeue.file_layout import UNIT_SIZE, is_file_name, real, units_in
-from store.consumequeue.file_store import FileConsumeQueues
-from store.consumequeue.open_files import OpenFiles
+from store.consumequeue.files.layout import UNIT_SIZE, is_file_name, real, units_in
+from store.consumequeue.files.open_files import OpenFiles
+from store.consumequeue.files.store import FileConsumeQueues
 from store.consumequeue.search import FoundUnit, first_at_least
-from store.disk import Disk
+from store.fs import Disk
 from store.generations import GenerationCache
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 
@@ -116,7 +116,7 @@ _NO_MORE: Final = _Expected(0, (1 << 63) - 1)
 
 
 class HeldNumbering:
-    """Numbers light queues as the file queues hold them. See `store.dispatch.LightQueueNumbering`.
+    """Numbers light queues as the file queues hold them. See `store.consumequeue.dispatch.LightQueueNumbering`.
 
     RocketMQ's numbers differ from what its records state (`DenseNumbering`), and a topic may have been deleted and
     begun anew. So each unit is looked up: nearly always it is the one behind the unit before.

@@ -32,21 +32,21 @@ from kv import KeyValueEngine
 from store.clock import Clock
 from store.commitlog import SegmentList
 from store.consumequeue import DoubleWriteConsumeQueues, RocksConsumeQueues
-from store.disk import Disk
 from store.engines import StoreEngines
 from store.errors import Busy, Forbidden
-from store.identity import StoreIdentity
+from store.fs import Disk
+from store.layout.paths import StorePaths
+from store.layout.queue_phase import QueuePhase, QueuePlace
 from store.migration.agreement import AgreementReport, Comparison
 from store.migration.backfill import Backfill
 from store.migration.comparison import begin_comparison
-from store.migration.copying import queues_left_out
+from store.migration.open_queues import OpenQueues
+from store.migration.queue_copy import queues_left_out
 from store.migration.removal import FileQueueRemoval, remove_database
 from store.migration.rows import MigrationRows, MigrationStep, Removing
 from store.offsets import PhysicalOffset
-from store.open_queues import OpenQueues
-from store.paths import StorePaths
-from store.queue_phase import QueuePhase, QueuePlace
 from store.settings import StoreSettings
+from store.state.identity import StoreIdentity
 
 log = structlog.get_logger(__name__)
 

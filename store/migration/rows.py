@@ -21,10 +21,10 @@ from typing import Final
 
 from kv import KeyValueEngine, WriteBatch
 from kv.keys import prefix_range, u32
+from store.layout.queue_phase import QueuePhase
 from store.migration.agreement import AgreementReport
 from store.offsets import PhysicalOffset
-from store.queue_phase import QueuePhase
-from store.state import META
+from store.state.families import META
 
 _OFFSET: Final = Struct(">q")
 _STEP: Final = b"migration/step/"

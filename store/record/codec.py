@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from operator import ne
 from struct import Struct
 from typing import Final
 
+from isal import isal_zlib
+
 from store.errors import Invalid
 from store.message import Host, Message
 from store.offsets import PhysicalOffset, QueueOffset
 from store.record import layout
-from store.record.crc import checksum, crc_property_of
 from store.record.layout import (
     BLANK_SIZE,
+    CRC_DIGITS,
     CRC_PROPERTY_SIZE,
     CRC_PROPERTY_START,
+    ENTRY_END,
     HEAD_SIZE,
     HEAD_V4,
     HEADS,
@@ -41,7 +45,32 @@ from store.record.outcome import Blank, Corrupt, Decoded, EndOfData, StoredMessa
 from store.record.properties import too_long
 from store.record.system_flag import BORN_HOST_V6, HOSTS_V6, STORE_HOST_V6
 
-_ENTRY_END: Final = 0x02
+_crc32: Final = isal_zlib.crc32
+_PROPERTY_BACKWARDS: Final = b"\x02%%0%dd" % CRC_DIGITS + CRC_PROPERTY_START[::-1]
+
+Buffer = bytes | bytearray | memoryview
+
+
+def checksum(data: Buffer) -> int:
+    """CRC-32 with the top bit cleared, as records hold it (0..0x7FFFFFFF; 0 for no bytes)."""
+    value: int = _crc32(data)
+    return value & 0x7FFFFFFF
+
+
+def crc32_of_each(data: memoryview, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """The plain CRC-32 (all 32 bits) of each range of `data`. Long ranges let other threads run meanwhile."""
+    return [_crc32(data[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def crc_property_of(covered: Buffer) -> bytes:
+    """The 20-byte property that closes a record and covers all bytes before it.
+
+    The decimal digits come lowest first, padded with zeros: that is how RocketMQ writes them. So the whole
+    property is made back to front and then turned round.
+    """
+    return (_PROPERTY_BACKWARDS % (_crc32(covered) & 0x7FFFFFFF))[::-1]
+
+
 _HOLE: Final = bytes(layout.SECTOR_SIZE)
 _ZERO_HEAD: Final = bytes(HEAD_SIZE)
 _TOPICS_CACHED: Final = 8192
@@ -57,7 +86,7 @@ def has_crc_property(raw_properties: bytes) -> bool:
     """
     start = len(raw_properties) - CRC_PROPERTY_SIZE
     return raw_properties.startswith(CRC_PROPERTY_START, max(start, 0)) and (
-        start == 0 or (start > 0 and raw_properties[start - 1] == _ENTRY_END)
+        start == 0 or (start > 0 and raw_properties[start - 1] == ENTRY_END)
     )
 
 
@@ -68,14 +97,14 @@ def hides_crc_property(record: memoryview, raw_properties: bytes) -> bool:
     """
     property_ = raw_properties[-CRC_PROPERTY_SIZE:]
     digits = property_[len(CRC_PROPERTY_START) :]
-    if len(property_) < CRC_PROPERTY_SIZE or digits[-1] != _ENTRY_END or not digits[:-1].isdigit():
+    if len(property_) < CRC_PROPERTY_SIZE or digits[-1] != ENTRY_END or not digits[:-1].isdigit():
         return False
     wrong = sum(map(ne, property_, CRC_PROPERTY_START))
     if wrong > 1:
         return False
     covered = bytearray(record[:-CRC_PROPERTY_SIZE])
     if wrong == 0:
-        covered[-1] = _ENTRY_END
+        covered[-1] = ENTRY_END
     return crc_property_of(covered).endswith(digits)
 
 
@@ -93,7 +122,7 @@ def record_size(message: Message, raw_properties: bytes, crc_property: bool = Fa
     )
     if crc_property:
         size += CRC_PROPERTY_SIZE
-        if raw_properties and raw_properties[-1] != _ENTRY_END:
+        if raw_properties and raw_properties[-1] != ENTRY_END:
             size += 1
     return size
 
@@ -126,7 +155,7 @@ def encode_record(
     topic_field, magic = _topic_field(topic)
     properties_length = len(raw_properties)
     if crc_property:
-        if raw_properties and raw_properties[-1] != _ENTRY_END:
+        if raw_properties and raw_properties[-1] != ENTRY_END:
             raw_properties += b"\x02"
         properties_length = len(raw_properties) + CRC_PROPERTY_SIZE
     if properties_length > PROPERTIES_LENGTH_MAXIMUM:

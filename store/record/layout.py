@@ -66,6 +66,11 @@ IPV4_LENGTH: Final = 4
 IPV6_LENGTH: Final = 16
 IPV6_EXTRA: Final = IPV6_LENGTH - IPV4_LENGTH
 
+NAME_END: Final = 0x01
+"""Ends the name of a property."""
+ENTRY_END: Final = 0x02
+"""Ends a property, but for the last one, which may be without."""
+
 HEAD_SIZE: Final = 88
 BLANK_SIZE: Final = 8
 RECORD_SIZE_MINIMUM: Final = 92

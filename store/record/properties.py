@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from store.errors import Invalid
+from store.record import layout
 from store.record.layout import CRC_PROPERTY, PROPERTIES_LENGTH_MAXIMUM
 
 TAGS: Final = "TAGS"
@@ -25,8 +26,8 @@ LIGHT_QUEUE_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
 TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
 """Properties that live only between the parts of a running broker: never stored."""
 
-NAME_END: Final = "\x01"
-ENTRY_END: Final = "\x02"
+NAME_END: Final = chr(layout.NAME_END)
+ENTRY_END: Final = chr(layout.ENTRY_END)
 _RESERVED: Final = b"\x00\x01\x02"
 
 

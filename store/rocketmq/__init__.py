@@ -5,7 +5,7 @@ written.
 """
 
 from store.rocketmq.checkpoint import TIME_MARGIN_MS, UNKNOWN, Checkpoint, decode_checkpoint, encode_checkpoint
-from store.rocketmq.exporting import Exported, Form, export_metadata
+from store.rocketmq.export import Exported, Form, export_metadata
 from store.rocketmq.held_progress import TIMER_STATE
 from store.rocketmq.json_text import NotJson, parse_json
 from store.rocketmq.metadata import ImportReport, import_metadata, read_metadata

@@ -26,11 +26,11 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
-from store.disk import Disk
-from store.held import HeldBefore
-from store.held.topics import HALF_TOPIC
+from store.fs import Disk
+from store.layout.paths import StorePaths
 from store.offsets import QueueId
-from store.paths import StorePaths
+from store.pending import HeldBefore
+from store.pending.topics import HALF_TOPIC
 from store.rocketmq.json_text import format_json
 from store.rocketmq.model import ConsumerOffset, DataVersion, Warnings
 from store.rocketmq.sources import read_json_file

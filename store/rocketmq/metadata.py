@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from kv import KeyValueEngine
-from store.disk import Disk
+from store.fs import Disk
+from store.layout.paths import StorePaths
 from store.metadata import ConsumerOffsetTable, GroupTable, TopicTable, is_light_queue
-from store.paths import StorePaths
 from store.rocketmq.held_progress import read_held_progress
 from store.rocketmq.model import ConsumerOffset, RocketmqMetadata, Warnings
 from store.rocketmq.rows import groups_of, offsets_of, topics_of

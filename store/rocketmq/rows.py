@@ -26,7 +26,7 @@ from store.metadata import (
 from store.metadata.groups import ATTEMPTS_MAX, backoff_fault
 from store.metadata.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_internal_topic_name
 from store.metadata.topics import SYSTEM_ATTRIBUTE
-from store.offsets import QueueId, QueueOffset
+from store.offsets import QUEUE_NUMBER_MAX, QueueId, QueueOffset
 from store.rocketmq.model import ConsumerOffset, Warnings
 from store.rocketmq.sources import Source
 
@@ -40,7 +40,6 @@ INHERIT_BIT: Final = 1
 READ_WRITE_BITS: Final = 6
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 OFFSET_MAX: Final = 2**63 - 1
-QUEUE_NUMBER_MAX: Final = 2**31 - 1
 
 _TYPES: Final = {each.value: each for each in TopicType} | {"unspecified": TopicType.MIXED}
 _UNSUPPORTED_ATTRIBUTES: Final = (("queue.type", "BatchCQ"), ("cleanup.policy", "COMPACTION"))

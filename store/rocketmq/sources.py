@@ -26,8 +26,8 @@ from kv import EngineMissing, KeyRange, KvError
 from kv.keys import prefix_range
 from kv.options import FamilyOptions
 from kv.rocks import RocksEngine, list_families
-from store.disk import Disk
 from store.errors import StoreDamaged
+from store.fs import Disk
 from store.rocketmq.json_text import NotJson, parse_json
 from store.rocketmq.model import DataVersion, Warnings
 

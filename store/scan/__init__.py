@@ -17,12 +17,11 @@ Public face of the package: other packages import from here.
 
 from store.scan.bulk import found_in, scan_in_bulk
 from store.scan.columns import Ending, RecordBatch, RecordColumns
-from store.scan.dispatch import ScannedRequests
+from store.scan.dispatch import ScannedRequests, held_requests
 from store.scan.found import FoundRecords, LogScan
-from store.scan.held import held_requests
 from store.scan.log import scan_log
 from store.scan.plain import RUN_RECORDS, scan_records
-from store.scan.resuming import first_record, is_whole, next_readable, next_whole
+from store.scan.resync import first_record, is_whole, next_readable, next_whole
 from store.scan.segment import WINDOW_BYTES, scan_segment
 
 __all__ = [

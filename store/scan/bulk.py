@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from store.commitlog import SegmentList
-from store.dispatch import LightQueueNumbering
+from store.consumequeue.dispatch import LightQueueNumbering
 from store.offsets import PhysicalOffset
 from store.record import Blank
 from store.scan.columns import RecordBatch

@@ -6,14 +6,11 @@ from typing import Final
 
 import numpy as np
 
-from store.record.codec import hides_crc_property
-from store.record.crc import crc32_of_each
-from store.record.layout import CRC_DIGITS, CRC_PROPERTY_SIZE, CRC_PROPERTY_START
-from store.scan.columns import Bytes, Flags, Integers, RecordColumns
-from store.scan.texts import pieces
+from store.record.codec import crc32_of_each, hides_crc_property
+from store.record.layout import CRC_DIGITS, CRC_PROPERTY_SIZE, CRC_PROPERTY_START, ENTRY_END
+from store.scan.columns import Bytes, Flags, Integers, RecordColumns, pieces
 
 _MASK: Final = 0x7FFF_FFFF
-_ENTRY_END: Final = 0x02
 _POWERS: Final = 10 ** np.arange(CRC_DIGITS)
 """Of the property's digits, which come lowest first."""
 
@@ -44,7 +41,7 @@ def _stored(octets: Bytes, property_starts: Integers) -> Integers:
     text = pieces(octets, property_starts + len(CRC_PROPERTY_START), CRC_DIGITS + 1)
     values = text.view(np.uint8).reshape(-1, CRC_DIGITS + 1)
     digits = values[:, :CRC_DIGITS].astype(np.int64) - ord("0")
-    proper = ((digits >= 0) & (digits <= 9)).all(axis=1) & (values[:, CRC_DIGITS] == _ENTRY_END)
+    proper = ((digits >= 0) & (digits <= 9)).all(axis=1) & (values[:, CRC_DIGITS] == ENTRY_END)
     return np.where(proper, digits @ _POWERS, -1)
 
 

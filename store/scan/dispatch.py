@@ -1,19 +1,29 @@
-"""Dispatch from columns: what queues need of the records of a batch, equal to `store.dispatch.dispatch_request`."""
+"""Dispatch from columns: what queues need of the records of a batch, and which of them change held messages.
+
+Equal to `store.consumequeue.dispatch.dispatch_request`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Final, overload
 
 import numpy as np
 
 from store.consumequeue import ColumnRequests, UnitColumns
-from store.dispatch import LIGHT_QUEUE_NUMBER, LightQueueNumbering, is_queued, light_queues
+from store.consumequeue.dispatch import (
+    LIGHT_QUEUE_NUMBER,
+    LightQueueNumbering,
+    StoredNumbering,
+    is_queued,
+    light_queues,
+)
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from store.pending.topics import DEQUEUED_MS, HELD_TOPICS
 from store.record import decode_properties, tags_code
-from store.record.system_flag import TRANSACTION_MASK
+from store.record.system_flag import TRANSACTION_MASK, TransactionState
 from store.record.tags import SCHEDULE_TOPIC
 from store.scan.columns import Flags, Integers, RecordBatch
 from store.scan.tags import stored_properties
@@ -165,3 +175,17 @@ def _with_light_queues(own: UnitColumns, light: dict[int, tuple[tuple[str, Queue
         own.tags_code[rows],
         own.store_timestamp_ms[rows],
     )
+
+
+_DEQUEUED: Final = DEQUEUED_MS.encode()
+
+
+def held_requests(batch: RecordBatch) -> Sequence[DispatchRequest]:
+    """The requests of those records, in log order; one that changes nothing may be among them."""
+    columns = batch.columns
+    marked = stored_properties(batch, columns).may_have(_DEQUEUED)
+    marked |= columns.system_flag & TRANSACTION_MASK == TransactionState.COMMIT
+    of_topic = np.array([topic in HELD_TOPICS for topic in batch.topics], np.bool_)
+    if of_topic.any():
+        marked |= of_topic[columns.topic_index]
+    return ScannedRequests(batch, marked, StoredNumbering()) if marked.any() else ()

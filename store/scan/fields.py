@@ -14,6 +14,7 @@ from store.record.codec import topic_text
 from store.record.layout import (
     CRC_PROPERTY_SIZE,
     CRC_PROPERTY_START,
+    ENTRY_END,
     HEADS,
     HOST_BITS_SHIFT,
     MAGIC_V1,
@@ -25,10 +26,8 @@ from store.record.layout import (
     TOPIC_LENGTH_V1,
     TOPIC_LENGTH_V2,
 )
-from store.scan.columns import Bytes, Flags, Integers, RecordColumns
-from store.scan.texts import distinct, pieces
+from store.scan.columns import Bytes, Flags, Integers, RecordColumns, distinct, pieces
 
-_ENTRY_END: Final = 0x02
 _HOLE: Final = bytes(SECTOR_SIZE)
 _HOST_BITS: Final = 3
 
@@ -196,6 +195,6 @@ def _has_crc_property(segment: Bytes, whole: Flags, end: Integers, properties_le
     possible = whole & (properties_length >= CRC_PROPERTY_SIZE)
     start = np.where(possible, end - CRC_PROPERTY_SIZE, 0)
     named = pieces(segment, start, len(CRC_PROPERTY_START)) == np.void(CRC_PROPERTY_START)
-    alone = (properties_length == CRC_PROPERTY_SIZE) | (segment[start - 1] == _ENTRY_END)
+    alone = (properties_length == CRC_PROPERTY_SIZE) | (segment[start - 1] == ENTRY_END)
     present: Flags = possible & named & alone
     return present

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from store.commitlog import SegmentList
-from store.dispatch import LightQueueNumbering
+from store.consumequeue.dispatch import LightQueueNumbering
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset
 from store.record import Corrupt, EndOfData, Torn

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from store.commitlog import CommitLogReader, SegmentList
-from store.dispatch import LightQueueNumbering, dispatch_request, is_queued
+from store.consumequeue.dispatch import LightQueueNumbering, dispatch_request, is_queued
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset
 from store.record import Blank, Decoded, StoredMessage

@@ -6,13 +6,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from store.record.layout import ENTRY_END, NAME_END
 from store.record.properties import LIGHT_QUEUES, TAGS
 from store.record.tags import java_hash
-from store.scan.columns import Bytes, Flags, Integers, RecordBatch, RecordColumns
-from store.scan.texts import distinct, pieces
+from store.scan.columns import Bytes, Flags, Integers, RecordBatch, RecordColumns, distinct, pieces
 
-_NAME_END: Final = 0x01
-_ENTRY_END: Final = 0x02
 _TAGS: Final = TAGS.encode()
 _LIGHT_QUEUES: Final = LIGHT_QUEUES.encode()
 _PADDING_MAX: Final = 4
@@ -34,7 +32,7 @@ class StoredProperties:
         """`starts` and `lengths` say where they lie in the segment, of which `octets` are all bytes."""
         self._octets, self._starts = _copied(segment, octets, starts, lengths)
         self._ends = self._starts + lengths
-        self._name_ends = np.flatnonzero(self._octets == _NAME_END)
+        self._name_ends = np.flatnonzero(self._octets == NAME_END)
 
     def tags_hashes(self) -> Integers:
         """The hash of each record's tags, 0 without: `store.record.tags_code` of any topic but the schedule topic."""
@@ -56,9 +54,9 @@ class StoredProperties:
         rows, name_ends = self._find(name)
         starts = name_ends - len(name)
         # a name of its own, not the end of a longer one nor a part of a value
-        own = (starts == self._starts[rows]) | (octets[starts - 1] == _ENTRY_END)
+        own = (starts == self._starts[rows]) | (octets[starts - 1] == ENTRY_END)
         rows, starts = rows[own], name_ends[own] + 1
-        entry_ends = np.append(np.flatnonzero(octets == _ENTRY_END), len(octets))
+        entry_ends = np.append(np.flatnonzero(octets == ENTRY_END), len(octets))
         ends = np.minimum(entry_ends[np.searchsorted(entry_ends, starts)], self._ends[rows])
         kept = ends > starts
         rows, starts, ends = rows[kept], starts[kept], ends[kept]

@@ -14,7 +14,7 @@ from store.errors import AlreadyExists, Invalid, SecretsUnreadable, UserNotFound
 from store.metadata.rows import NamedRows, Resolve, RowJournal
 from store.security.model import CERTIFICATES_MAX, SECRET_TEXT, SECRETS_MAX, USER_NAME, Secret, User
 from store.security.policies import PolicyTable
-from store.security.sealing import KEY_SETTINGS, Sealer
+from store.security.sealer import KEY_SETTINGS, Sealer
 from store.security.subjects import checked_subject
 from store.security.user_rows import USERS_FAMILY, SealedSecret, SealedUser, decode_user, encode_user
 

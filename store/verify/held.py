@@ -7,11 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from store.held import HeldBefore, HeldMessages, open_held_engine, reading
-from store.held.catching_up import bring_up_to
-from store.offline import OfflineStore
+from store.offline.store import OfflineStore
 from store.offsets import PhysicalOffset
+from store.pending import HeldBefore, HeldMessages, open_held_engine, reading
 from store.progress import ReportProgress
+from store.recovery.recovery import bring_up_to
 from store.verify.report import Check, Difference, Findings, Note
 
 

@@ -14,23 +14,22 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from store.dispatch import is_queued
+from store.consumequeue.dispatch import is_queued
 from store.errors import StoreDamaged, StoreUnusable
-from store.index.facts import DAMAGED, IndexFile, IndexKind, checked, index_files
+from store.index.facts import DAMAGED, IndexFile, IndexKind, checked, index_files, items_in
 from store.index.indexes import NO_INDEXES, KeyIndexes
 from store.index.items import Integers, KeyItems, items_of
 from store.index.keys import key_hash, key_text, keys_of, tag_text
 from store.index.message_index import IndexState
-from store.index.offline import indexes_of
 from store.index.opening import HASH_ROW, TIERED_ROW
-from store.index.stored import items_in
-from store.kind import StoreKind
+from store.layout.kind import StoreKind
 from store.message import DispatchRequest
-from store.offline import OfflineStore
+from store.offline.key_search import indexes_of
+from store.offline.store import OfflineStore
 from store.offsets import PhysicalOffset
 from store.record import StoredMessage
 from store.record.properties import TAGS
-from store.state import META
+from store.state.families import META
 from store.verify.log import walk
 from store.verify.report import Check, Difference, Findings, Note
 from store.verify.sums import PIECE_BYTES, Sums, piece_of

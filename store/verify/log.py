@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from store.consumequeue import ConsumeQueueEntry, UnitColumns
-from store.dispatch import StoredNumbering, dispatch_request, is_queued
+from store.consumequeue.dispatch import StoredNumbering, dispatch_request, is_queued
 from store.errors import OffsetOutOfRange
-from store.offline import OfflineStore
+from store.offline.store import OfflineStore
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
 from store.scan import Ending, RecordBatch, ScannedRequests, next_readable, scan_log

@@ -13,15 +13,15 @@ import numpy as np
 
 from kv import KeyRange, KeyValueEngine
 from store.consumequeue import UnitColumns
-from store.deleted_topics import DeletedTopics
 from store.errors import StoreDamaged
-from store.in_flight_key import INDEX_BEGIN, ROWS, index_key, parse_key
+from store.layout.paths import StorePaths
 from store.metadata import ConsumerOffsetTable, TopicTable, is_light_queue, is_system_topic
-from store.offline import OfflineStore, QueueReader
+from store.offline.store import OfflineStore, QueueReader
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.paths import StorePaths
 from store.rocketmq import RocketmqMetadata
-from store.state import INFLIGHT
+from store.state.deleted_topics import DeletedTopics
+from store.state.families import INFLIGHT
+from store.state.in_flight_key import INDEX_BEGIN, ROWS, index_key, parse_key
 from store.verify.report import Check, Difference, Findings, Note
 from store.verify.sources import entry_at
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from store.consumequeue import ConsumeQueueEntry, UnitColumns
-from store.consumequeue.file_layout import is_file_name
+from store.consumequeue.files.layout import is_file_name
 from store.metadata import is_light_queue
-from store.offline import OfflineStore
+from store.offline.store import OfflineStore
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.record import StoredMessage
 from store.scan import RecordBatch

@@ -26,7 +26,7 @@ from store.consumequeue.rocks_layout import (
     topic_range,
     unit_prefix,
 )
-from store.offline import ENTRIES_PER_READ, QueueReader
+from store.offline.store import ENTRIES_PER_READ, QueueReader
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.verify.report import Check, Difference, Findings
 

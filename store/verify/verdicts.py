@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kv import KeyValueEngine
 from kv.keys import prefix_range
-from store.state import META
+from store.state.families import META
 from store.verify.report import VerifyReport
 
 VERDICTS_KEPT: Final = 20

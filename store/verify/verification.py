@@ -10,17 +10,17 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from store.consumequeue.rocks_layout import CHECKPOINT_KEY, CHECKPOINT_SIZE, I64, OFFSET_FAMILY, UNITS_FAMILY
-from store.identity import StoreIdentity
 from store.index.indexes import KeyIndexes
-from store.kind import StoreKind
+from store.layout.kind import StoreKind
 from store.migration import MigrationRows, Removing
-from store.offline import OfflineStore, QueueSource
+from store.offline.store import OfflineStore, QueueSource
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.progress import Progress, ReportProgress
 from store.record import Blank, Corrupt, Torn
 from store.rocketmq import read_metadata
 from store.scan import RecordBatch
-from store.state import META
+from store.state.families import META
+from store.state.identity import StoreIdentity
 from store.verify.held import check_held
 from store.verify.index import IndexComparison, coverages, indexes_to_compare, tell_uncompared
 from store.verify.log import behind_damage, requests_in, scan

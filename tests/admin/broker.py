@@ -10,14 +10,14 @@ from server.faults import FaultLog
 from server.maintenance.retention import ExpiryReport
 from server.tasks.pacing import Pace
 from store.backup import BackupPoint
+from store.consumequeue.queue_summary import CountedQueue, QueueSummary
+from store.consumequeue.search import TimeBoundary
 from store.errors import Invalid
-from store.expiry import Unread
 from store.metadata import GroupTable, Topic, TopicTable
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from store.queue_summary import CountedQueue, QueueSummary
+from store.retention import Unread
 from store.settings import Durability
-from store.state import FAMILIES
-from store.time_search import TimeBoundary
+from store.state.families import FAMILIES
 from tests.delivery.broker import DeliveryBench
 
 FACTS = BrokerFacts(

@@ -27,9 +27,9 @@ from server.admin_port.server import AdminServer
 from server.maintenance.retention import Expiring, ExpiryReport
 from server.wire.status import INTERNAL_TEXT
 from store import errors
-from store.expiry import Cause, Unread
 from store.metadata import IllegalTopicName, Permission, Topic, TopicType
 from store.offsets import QueueId
+from store.retention import Cause, Unread
 from tests.admin.broker import FACTS, AdminBench
 from tests.delivery.broker import GROUP, TOPIC
 

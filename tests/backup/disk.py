@@ -11,7 +11,7 @@ from tests.faults.disk import FaultyDisk, FaultyFile, PowerCut
 
 
 class FaultyCopyingDisk(FaultyDisk):
-    """Implements `store.disk.CopyingDisk`."""
+    """Implements `store.fs.CopyingDisk`."""
 
     def copy_file(self, source: Path, target: Path, *, length: int, size: int) -> int:
         data = self.read(source)

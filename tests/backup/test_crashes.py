@@ -12,9 +12,9 @@ from store.backup.folder import is_finished
 from store.backup.plan import frozen_below, plan_offline
 from store.clock import ManualClock
 from store.errors import NotAStore
-from store.kind import inspect_store
+from store.layout.kind import inspect_store
+from store.layout.paths import StorePaths
 from store.offsets import PhysicalOffset
-from store.paths import StorePaths
 from tests.backup.disk import FaultyCopyingDisk
 from tests.faults.disk import FaultyFile, PowerCut
 

@@ -15,10 +15,10 @@ from store.backup import BackupPlan, newest_backup, read_manifest, restore, writ
 from store.backup.manifest import MANIFEST_NAME
 from store.backup.plan import BackupPoint, plan_live, plan_offline
 from store.clock import ManualClock
-from store.disk import PosixCopyingDisk
 from store.errors import NotAStore, StoreDamaged, StoreUnusable
+from store.fs import PosixCopyingDisk
+from store.layout.paths import StorePaths
 from store.offsets import PhysicalOffset
-from store.paths import StorePaths
 
 SEGMENT = 4_096
 SECRET = b"not of the store"

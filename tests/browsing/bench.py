@@ -12,10 +12,10 @@ from typing import Final
 from server.admin.browsing.browser import Found, MessageBrowser, Selected, Wanted
 from server.tasks.pacing import Pace
 from store.clock import ManualClock, SystemClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
+from store.layout.queue_phase import QueueMode
 from store.message import Appended, DispatchRequest, Message
-from store.opening import OpenStore, open_store
-from store.queue_phase import QueueMode
+from store.opening.open_store import OpenStore, open_store
 from store.settings import StoreSettings
 from tests.store.assembly import HOST
 

@@ -18,9 +18,9 @@ from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from server.admin import pending, storage
 from server.admin.storage import HOUR_MS, expires_at_ms
 from server.lag import lite_backlog as backlog
-from store.expiry import ExpirySettings
 from store.metadata import Group, TopicType
 from store.metadata.lite_attributes import BIND_TOPIC
+from store.retention import ExpirySettings
 from tests.browsing.served import Served, served
 from tests.conformance.broker import until
 from tests.conformance.client import message, producer_settings

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from server.admin.browsing import browser
 from server.admin.browsing.browser import Selected, Wanted
 from server.admin.browsing.wish import EVERYTHING, MessageWish
+from store.layout.queue_phase import QueueMode
 from store.message import Appended
-from store.queue_phase import QueueMode
 from tests.browsing.bench import Bench, bench
 
 QUEUES: Final = 5

@@ -21,11 +21,11 @@ from cli.main import app
 from cli.online.maintenance import storage
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from store.clock import ManualClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.metadata import Group, Topic, TopicType
 from store.metadata.lite import light_queue_name
 from store.metadata.lite_attributes import BIND_TOPIC
-from store.opening import open_store
+from store.opening.open_store import open_store
 from store.settings import StoreSettings
 from tests.cli.online_runner import Quarry
 from tests.conformance.client import Client, message, producer_settings

@@ -25,8 +25,8 @@ from cli.main import app
 from server.settings.broker_settings import BrokerSettings, load_settings
 from server.settings.sections import NetworkSection
 from store.clock import SystemClock
-from store.disk import PosixDisk
-from store.opening import OpenStore, open_store
+from store.fs import PosixDisk
+from store.opening.open_store import OpenStore, open_store
 from store.settings import StoreSettings
 from tests.certificates import make_tls
 from tests.conftest import GoldenStore

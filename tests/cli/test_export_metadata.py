@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.rocketmq import read_metadata
 from tests.cli.offline_runner import lines, refusal, run
 from tests.verify.stores import fill

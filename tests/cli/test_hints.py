@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from cli.context_file import FILE_VARIABLE
 from cli.main import app
 from cli.terminal.hints import RULES, hint
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from tests.cli.online_runner import Quarry
 from tests.cli.said import hint_in
 from tests.conftest import GoldenStore

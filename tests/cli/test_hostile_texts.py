@@ -23,9 +23,9 @@ from cli.offline.opened_store import logs_aside
 from cli.terminal.text import harmless, say
 from server.property_names import DEAD_LETTER_TOPIC
 from store.clock import SystemClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.metadata import Topic, TopicType
-from store.opening import open_store
+from store.opening.open_store import open_store
 from store.settings import StoreSettings
 from tests.cli.online_runner import Quarry, broker_over
 from tests.e2e.broker import PROJECT, Broker, clean_environment

@@ -10,11 +10,11 @@ from typing import Any, Final
 import pytest
 
 from store.clock import ManualClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.index.tiered.folders import Stage
 from store.message import Host, Message
 from store.metadata import Topic, TopicType
-from store.opening import OpenStore, open_store
+from store.opening.open_store import OpenStore, open_store
 from store.settings import IndexSettings, StoreSettings
 from tests.cli.offline_runner import flip, lines, refusal, run
 
@@ -118,7 +118,7 @@ def test_queries_of_a_store_whose_index_cannot_be_trusted_read_the_log(root: Pat
 def test_only_what_the_index_does_not_tell_is_read_from_the_log(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in (root / "index").iterdir():
         path.unlink()
-    monkeypatch.setattr("store.index.offline.scan_log", lambda *_, **__: iter(()))
+    monkeypatch.setattr("store.offline.key_search.scan_log", lambda *_, **__: iter(()))
     assert found(root, "all") == newest_first(COUNT)
 
 

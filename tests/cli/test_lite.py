@@ -9,10 +9,10 @@ import pytest
 
 from cli.online.topics import lite
 from store.clock import SystemClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.metadata import Topic, TopicType
 from store.metadata.lite import light_queue_name
-from store.opening import open_store
+from store.opening.open_store import open_store
 from store.settings import StoreSettings
 from tests.cli.online_runner import Quarry
 from tests.e2e.broker import Broker, until

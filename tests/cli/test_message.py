@@ -14,10 +14,10 @@ from typer.testing import Result
 
 from cli.online.messages import message_query
 from store.clock import SystemClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.metadata import Topic, TopicType
 from store.metadata.lite import light_queue_name
-from store.opening import open_store
+from store.opening.open_store import open_store
 from store.record.system_flag import COMPRESSED
 from store.settings import StoreSettings
 from tests.cli.online_runner import Quarry, broker_over

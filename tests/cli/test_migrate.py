@@ -7,8 +7,8 @@ from pathlib import Path
 
 from store.consumequeue import open_consume_queue_engine
 from store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
+from store.layout.queue_phase import QueueMode, QueuePhase
 from store.offsets import QueueId, QueueOffset
-from store.queue_phase import QueueMode, QueuePhase
 from tests.cli.offline_runner import lines, refusal, run
 from tests.store.test_queue_modes import opened, send
 

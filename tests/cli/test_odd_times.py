@@ -15,11 +15,11 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.admin.storage import expires_at_ms
 from server.wire.times import TIME_MS_MAX
 from store.clock import SystemClock
-from store.disk import PosixDisk
-from store.expiry import ExpirySettings
+from store.fs import PosixDisk
 from store.metadata import Topic, TopicType
-from store.opening import open_store
+from store.opening.open_store import open_store
 from store.record.tags import SCHEDULE_TOPIC, tags_code
+from store.retention import ExpirySettings
 from store.settings import StoreSettings
 from tests.cli.online_runner import Quarry, broker_over
 from tests.e2e.broker import Broker, quarry

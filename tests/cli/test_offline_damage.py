@@ -12,7 +12,7 @@ from struct import pack
 
 import pytest
 
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from tests import golden
 from tests.cli.offline_runner import flip, lines, refusal, run, zero
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
-from store.disk import PosixDisk
-from store.kind import inspect_store
+from store.fs import PosixDisk
+from store.layout.kind import inspect_store
 from store.offsets import QueueOffset
 from tests.cli.spark_runner import SPARK, quarry
 from tests.conftest import GoldenStore

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from store.clock import SystemClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.security.model import SECRET_TEXT, UserKind
-from store.security.offline import users_of
-from store.security.sealing import Sealer, read_keys
+from store.security.sealer import Sealer, read_keys
+from store.tools.users import users_of
 from tests.cli.online_runner import Quarry
 from tests.e2e.broker import SMALL_SEGMENTS, Broker, quarry
 from tests.users.tables import SECRET

@@ -7,9 +7,9 @@ from pathlib import Path
 from shutil import rmtree
 
 from store.consumequeue.rocks_layout import CHECKPOINT_KEY, I64, OFFSET_FAMILY, UNITS_FAMILY, unit_key
-from store.disk import PosixDisk
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
 from store.offsets import QueueOffset
-from store.paths import StorePaths
 from tests.cli.offline_runner import lines, refusal, run
 from tests.verify.stores import ORDERS, delete, fill, put, queue_rows
 

@@ -11,7 +11,7 @@ import pytest
 from server.cluster.membership.member import MemberState
 from server.cluster.membership.views import View, slot_of
 from store.metadata import TopicType
-from store.security.sealing import new_key
+from store.security.sealer import new_key
 from tests.conformance.broker import RunningBroker, running_broker, until
 
 TOPIC, CONSUMERS = "orders", "billing"

@@ -17,9 +17,9 @@ from server.admin_port.cluster.shared_rows import from_horizons, from_position, 
 from server.cluster.membership.member import Member
 from store.clock import ManualClock
 from store.metadata import Group
+from store.replication import Position, SharedKind
 from store.security.model import Action, Decision, Resource, Rule, Secret, User
-from store.shared import Position, SharedKind
-from store.state import FAMILIES
+from store.state.families import FAMILIES
 from tests.shared.members import SECRET, gathered
 from tests.shared.members import Member as Store
 from tests.shared.members import member as store_of

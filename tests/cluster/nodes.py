@@ -11,7 +11,7 @@ from server.cluster.membership.members import Members
 from server.cluster.replication.exchange import Exchange, Page, Peer
 from server.errors import MemberUnreachable
 from store.clock import SystemClock
-from store.shared import Applied, Position
+from store.replication import Applied, Position
 from tests.shared import members as stores
 
 INTERVAL_S = 0.02

@@ -15,7 +15,7 @@ from server.cluster.membership.member import MemberState
 from server.cluster.replication.exchange import Exchange, Peer
 from server.errors import MemberUnreachable, NoSuchMember
 from store.errors import Forbidden
-from store.shared import SharedKind
+from store.replication import SharedKind
 from tests.cluster.nodes import INTERVAL_S, Network, Node, until
 
 

@@ -13,7 +13,7 @@ from server.cluster.replication.exchange import Page
 from server.cluster.replication.rejoin import Rejoining
 from server.errors import NoSuchMember
 from store.errors import Forbidden
-from store.shared import SharedKind
+from store.replication import SharedKind
 from tests.cluster.nodes import Network, Node, until
 from tests.cluster.test_exchange import agree, run, started
 

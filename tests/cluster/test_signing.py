@@ -6,7 +6,7 @@ import pytest
 
 from server.cluster.signing import DATE, DATE_TOLERANCE_S, SIGNATURE, ClusterKeys
 from server.errors import NotAMember
-from store.security.sealing import new_key
+from store.security.sealer import new_key
 
 METHOD = "/quarry.cluster.v1.ClusterService/Exchange"
 NOW_S = 1_700_000_000

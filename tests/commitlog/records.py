@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from store.commitlog import CommitLogReader, CommitLogWriter, SegmentList
-from store.disk.protocol import Disk
+from store.fs.protocol import Disk
 from store.message import Host, Message
 from store.offsets import PhysicalOffset, QueueOffset
 from store.record import StoredMessage, encode_record, record_size

@@ -6,8 +6,8 @@ import pytest
 
 from store.commitlog import CommitLogReader, CommitLogWriter, SegmentList, cut
 from store.errors import OffsetOutOfRange
+from store.layout.paths import cut_directory
 from store.offsets import PhysicalOffset
-from store.paths import cut_directory
 from store.record import EndOfData, StoredMessage
 from tests.commitlog.records import LOG, append, log_end, open_log, records_in
 from tests.faults.disk import FaultyDisk, PowerCut

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
-from store.disk.posix import PosixDisk
 from store.errors import StorePoisoned
+from store.fs.posix import PosixDisk
 from store.offsets import PhysicalOffset
 from store.record import StoredMessage
 from tests.commitlog.records import append, log_end, open_log, records_in

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from store.commitlog import CommitLogReader, CommitLogWriter, SegmentList
-from store.disk.posix import PosixDisk
 from store.errors import OffsetOutOfRange
+from store.fs.posix import PosixDisk
 from store.offsets import PhysicalOffset
 from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
 from tests import golden

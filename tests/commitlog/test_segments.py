@@ -10,11 +10,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from store.commitlog import CommitLogReader, CommitLogWriter, SegmentList
-from store.disk.posix import PosixDisk
-from store.disk.protocol import SegmentFile
 from store.errors import NotAStore, OffsetOutOfRange, StoreDamaged
+from store.fs.posix import PosixDisk
+from store.fs.protocol import SegmentFile
+from store.layout.paths import segment_name
 from store.offsets import PhysicalOffset
-from store.paths import segment_name
 from tests.commitlog.records import LOG, SameThread, append, open_log, records_in
 from tests.faults.disk import FaultyDisk, FaultyFile, PowerCut
 

@@ -10,7 +10,7 @@ import pytest
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.maintenance.key_index import Move
-from store.paths import StorePaths
+from store.layout.paths import StorePaths
 from tests.cli.offline_runner import run
 from tests.conformance.broker import RunningBroker, running_broker
 from tests.conformance.broker import run as run_test

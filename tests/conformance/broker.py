@@ -23,10 +23,10 @@ from server.settings.broker_settings import BrokerSettings
 from server.tasks.loop_threads import LoopThreads
 from server.tasks.supervision import Supervisor
 from store.clock import Clock, SystemClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.metadata import Group, Topic, TopicType
 from store.metadata.groups import ATTEMPTS_DEFAULT
-from store.opening import OpenStore, open_store
+from store.opening.open_store import OpenStore, open_store
 
 PATIENCE_S: Final = 30.0
 """How long a test waits for something that must happen. Only a failing test waits this long."""

@@ -17,10 +17,10 @@ from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 from server.append.copies import copy_of
-from store.in_flight_key import ROWS
 from store.message import Message
 from store.record import StoredMessage
-from store.state import INFLIGHT
+from store.state.families import INFLIGHT
+from store.state.in_flight_key import ROWS
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker

@@ -11,9 +11,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from store.clock import BelievedClock
-from store.held.topics import TIMER_TOPIC
 from store.metadata import TopicType
 from store.offsets import QueueId, QueueOffset
+from store.pending.topics import TIMER_TOPIC
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, message, resource
 from tests.conformance.conftest import WithBroker

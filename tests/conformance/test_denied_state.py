@@ -30,7 +30,7 @@ from server.security.terms import Access
 from server.wire.limits import ENTRIES_MAX
 from store.metadata import TopicType
 from store.security.model import Action, Decision, Resource, ResourceKind, UserKind
-from store.security.sealing import new_key
+from store.security.sealer import new_key
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import consumer_settings, message, producer_settings
 from tests.conformance.conftest import WithBroker, both_ways

@@ -21,7 +21,7 @@ from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.delivery.model import Place
 from server.tasks.pacing import Pace
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.metadata import TopicType
 from store.offsets import QueueId
 from tests.conformance.broker import RunningBroker, run, running_broker

@@ -15,7 +15,7 @@ import pytest
 
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from store.index.tiered import cloud
+from store.index.tiered.object_store import cloud
 from store.index.tiered.tiered_index import TieredIndex
 from store.offsets import PhysicalOffset
 from store.record import StoredMessage, decode_record

@@ -13,10 +13,10 @@ import pytest
 from server.admin_port.console.calls import AdminCalls, plain_channel
 from server.console.contract import Caller
 from store.clock import SystemClock
-from store.disk import PosixDisk
-from store.opening import open_store
+from store.fs import PosixDisk
+from store.opening.open_store import open_store
 from store.security.model import Action, Resource, Rule, Secret, User, UserKind
-from store.security.sealing import Sealer, new_key
+from store.security.sealer import Sealer, new_key
 from store.settings import Durability, StoreSettings
 from tests.console.browser import Browser, broker_with_console
 from tests.e2e.accounts import SEGMENT_SIZE

@@ -11,10 +11,10 @@ from playwright.sync_api import expect
 
 from cli.demo import free_ports
 from store.clock import SystemClock
-from store.disk import PosixDisk
-from store.opening import open_store
+from store.fs import PosixDisk
+from store.opening.open_store import open_store
 from store.security.model import Action, Resource, Rule, Secret, User, UserKind
-from store.security.sealing import Sealer, new_key
+from store.security.sealer import Sealer, new_key
 from store.settings import Durability, StoreSettings
 from tests.console.chromium import Console, chromium, needs_chromium, window
 from tests.e2e.broker import Broker, environment_of

@@ -24,7 +24,7 @@ from cli.demo import free_ports
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
-from store.security.sealing import new_key
+from store.security.sealer import new_key
 from tests.conformance.client import consumer_settings
 from tests.console.chromium import PHONE, WIDE, Console, Scheme, chromium, needs_chromium, window
 from tests.console.shop import DEAD, ORDERS, WAITING, Sent, Shop

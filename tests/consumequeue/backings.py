@@ -17,7 +17,7 @@ from store.consumequeue import (
     units_in_files,
 )
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
-from store.disk import Disk, PosixDisk
+from store.fs import Disk, PosixDisk
 from store.native import NATIVE
 from store.offsets import PhysicalOffset
 from tests.consumequeue.samples import warm

@@ -12,9 +12,9 @@ import pytest
 
 from kv import EngineFull, KvError
 from store.consumequeue import FileConsumeQueues
-from store.consumequeue.file_layout import FILLER_SIZE, UNIT, UNIT_SIZE
-from store.disk import PosixDisk
+from store.consumequeue.files.layout import FILLER_SIZE, UNIT, UNIT_SIZE
 from store.errors import StoreDamaged
+from store.fs import PosixDisk
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from tests.consumequeue.backings import UNITS_PER_FILE, FileBacking
@@ -41,7 +41,7 @@ def files_below(directory: Path) -> dict[str, bytes]:
 
 
 def densely(requests: list[DispatchRequest]) -> list[DispatchRequest]:
-    """Light queues numbered by index, as file queues number them (`store.dispatch.DenseNumbering`)."""
+    """Light queues numbered by index, as file queues number them (`store.consumequeue.dispatch.DenseNumbering`)."""
     lengths: dict[str, int] = {}
     numbered = []
     for each in requests:

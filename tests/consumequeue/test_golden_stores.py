@@ -17,7 +17,7 @@ from store.consumequeue.rocks_layout import (
     parse_maximum_key,
     parse_unit_key,
 )
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.record import tags_code

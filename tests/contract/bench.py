@@ -29,12 +29,12 @@ from server.observability.logs import levels
 from server.security.signature import signed_admin_headers
 from server.settings.broker_settings import BrokerSettings
 from store.clock import SystemClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.metadata import Topic, TopicType
-from store.opening import open_store
+from store.opening.open_store import open_store
 from store.security.model import UserKind
-from store.security.sealing import new_key
-from store.state import FAMILIES, META, SHARED
+from store.security.sealer import new_key
+from store.state.families import FAMILIES, META, SHARED
 from tests.conformance.broker import QUICK, RunningBroker, running_broker
 from tests.conformance.client import Client, consumer_settings, resource
 from tests.conformance.secured import SECRET, SECURED, add_user, client_of

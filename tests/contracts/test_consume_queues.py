@@ -21,7 +21,7 @@ from store.consumequeue import (
     FileConsumeQueues,
     RocksConsumeQueues,
 )
-from store.disk.posix import PosixSparseFile
+from store.fs.posix import PosixSparseFile
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from tests.consumequeue.backings import Backing, EngineBacking
@@ -254,7 +254,7 @@ def test_truncate_of_a_queue_whose_beginning_expired_keeps_its_numbering(queues:
 
 
 def test_truncate_of_more_queues_than_a_batch_takes(queues: ConsumeQueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.consumequeue.rocks_store.QUEUES_PER_BATCH", 3)
+    monkeypatch.setattr("store.consumequeue.rocks.store.QUEUES_PER_BATCH", 3)
     put(queues, [request(number, QueueId("TopicA", number % 20), number // 20) for number in range(40)])
     queues.truncate(physical(20))
     assert [queues.bounds(queue) for queue in queues.queues()] == [(0, 1)] * 20

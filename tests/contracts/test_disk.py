@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from store.disk.posix import PosixDisk
-from store.disk.protocol import DirectoryEntry, Disk, DiskSpace
+from store.fs.posix import PosixDisk
+from store.fs.protocol import DirectoryEntry, Disk, DiskSpace
 from tests.faults.disk import FaultyDisk
 from tests.faults.kernel import Kernel
 

@@ -20,14 +20,13 @@ from server.delivery import (
 from server.delivery.receipt_handle import ReceiptHandle
 from server.filters import MessageFilter, TagFilter
 from store.clock import ManualClock
-from store.consumequeue.protocol import ConsumeQueueEntry
 from store.errors import MessageGivenUp
-from store.message import DispatchRequest, Host
+from store.message import ConsumeQueueEntry, DispatchRequest, Host
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.metadata.offsets import ConsumerOffsetTable
 from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 from store.record import StoredMessage, encode_properties, java_hash
-from store.state import FAMILIES
+from store.state.families import FAMILIES
 from tests.handles import HANDLE_KEY
 
 GROUP = "billing"

@@ -12,9 +12,9 @@ from kv.memory import MemoryEngine
 from server.delivery import InFlightTable, ReceiptHandle
 from server.delivery.state.inflight import InFlight
 from server.errors import InvalidReceiptHandle
-from store.in_flight_key import group_prefix, subscription_prefix
 from store.offsets import QueueId
-from store.state import FAMILIES, INFLIGHT
+from store.state.families import FAMILIES, INFLIGHT
+from store.state.in_flight_key import group_prefix, subscription_prefix
 from tests.handles import HANDLE_KEY
 
 PAGE = (Path(__file__).parents[2] / "docs/formats/delivery-state.md").read_text()

@@ -11,7 +11,7 @@ from server.delivery.state.registry import FILTERS_LENGTH_MAX
 from server.errors import OverLimit
 from server.filters import SqlFilter, TagFilter
 from store.clock import ManualClock
-from store.consumequeue.protocol import ConsumeQueueEntry
+from store.message import ConsumeQueueEntry
 from store.offsets import QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench, ListedMessages
 

@@ -26,7 +26,7 @@ from server.errors import InvalidReceiptHandle
 from server.filters import TagFilter
 from store.offsets import QueueId
 from store.record import StoredMessage
-from store.state import INFLIGHT
+from store.state.families import INFLIGHT
 from tests.delivery.broker import TOPIC, DeliveryBench, Receive
 from tests.delivery.model import Group, Place, Promises, Request
 

@@ -10,7 +10,7 @@ from server.delivery import Delivered
 from server.errors import InvalidReceiptHandle
 from store.errors import StorePoisoned
 from store.offsets import QueueId, QueueOffset
-from store.state import INFLIGHT
+from store.state.families import INFLIGHT
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 
 

@@ -9,9 +9,9 @@ import pytest
 from kv import EngineFull, KvError
 from server.delivery import DeliverySettings, NewGroupStart
 from store.errors import StorePoisoned
-from store.in_flight_key import delete_beyond
 from store.metadata.offsets import ConsumerOffsetTable
 from store.offsets import QueueBounds, QueueId, QueueOffset
+from store.state.in_flight_key import delete_beyond
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 
 LATEST = DeliverySettings(new_group_start=NewGroupStart.LATEST)

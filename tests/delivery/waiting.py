@@ -21,7 +21,7 @@ from server.filters import TagFilter
 from store.metadata.lite import LiteGroup, light_queue_name
 from store.offsets import QueueId, QueueOffset
 from store.record import StoredMessage
-from store.state import FAMILIES
+from store.state.families import FAMILIES
 from tests.delivery.broker import TOPIC, DeliveryBench, ListedDeadLetters, Receive
 
 SETTINGS: Final = DeliverySettings(

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from store.clock import SystemClock
-from store.disk import PosixDisk
-from store.opening import open_store
+from store.fs import PosixDisk
+from store.opening.open_store import open_store
 from store.security.model import Action, Resource, Rule, Secret, User, UserKind
-from store.security.sealing import Sealer, new_key
+from store.security.sealer import Sealer, new_key
 from store.settings import Durability, StoreSettings
 from tests.e2e.clients import Login
 

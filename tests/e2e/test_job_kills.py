@@ -19,10 +19,10 @@ from server.admin.dead_letter_box import SENT_AT_ONCE as LETTERS_AT_ONCE
 from server.admin.jobs.resend import SENT_AT_ONCE
 from server.delivery.dead_letters import ORIGIN_TOPIC
 from server.wire.property_room import RESENT_ID
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.message import Host, Message
 from store.metadata import Topic, TopicType
-from store.offline import OfflineStore
+from store.offline.store import OfflineStore
 from store.offsets import QueueId
 from store.record import StoredMessage
 from store.record.properties import UNIQUE_KEY

@@ -14,13 +14,14 @@ from typing import Final
 import pytest
 
 from bench import scratch_store
+from kv.options import MIB
 from store.clock import SystemClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
 from store.metadata import Topic, TopicType
-from store.opening import open_store
-from store.paths import StorePaths
-from store.recovery import SAVE_EVERY_BYTES
-from store.settings import MIB, Durability, StoreSettings
+from store.opening.open_store import open_store
+from store.recovery.recovery import SAVE_EVERY_BYTES
+from store.settings import Durability, StoreSettings
 from tests.e2e.broker import Broker, environment_of, quarry
 
 BATCH: Final = 4096

@@ -16,13 +16,14 @@ from typing import Any, Final
 import pytest
 
 from bench import scratch_store
+from kv.options import MIB
 from server.process.stop import STATUS_STOP_HUNG
 from store.clock import SystemClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
 from store.metadata import Topic, TopicType
-from store.opening import open_store
-from store.paths import StorePaths
-from store.settings import MIB, Durability, StoreSettings
+from store.opening.open_store import open_store
+from store.settings import Durability, StoreSettings
 from tests.e2e.broker import Broker, environment_of, quarry, until
 from tests.e2e.clients import Outgoing
 from tests.e2e.conftest import QUICK, StartBroker, StartClients

@@ -11,13 +11,13 @@ from typing import Final
 from kv.memory import MemoryEngine
 from store.clock import ManualClock
 from store.commitlog import CommitLogReader
-from store.disk import Disk
-from store.expiry import LogExpiry
-from store.identity import StoreIdentity
+from store.commitlog.pins import SegmentPins
+from store.fs import Disk
 from store.metadata import ConsumerOffsetTable
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.pins import SegmentPins
-from store.state import FAMILIES
+from store.retention import LogExpiry
+from store.state.families import FAMILIES
+from store.state.identity import StoreIdentity
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import LOG, SEGMENT_SIZE, Assembly, assemble, message, queue_engine
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from store.checkpoint import read_checkpoint
 from store.clock import BelievedClock, CautiousClock, ManualClock, SteadyClock
-from store.disk import PosixDisk
-from store.expiry.rules import ExpirySettings
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
 from store.message import EncodedMessage
 from store.native import NATIVE
-from store.opening import OpenStore, open_store
-from store.paths import StorePaths
+from store.opening.open_store import OpenStore, open_store
 from store.record import encode_properties
+from store.recovery.checkpoint import read_checkpoint
+from store.retention.rules import ExpirySettings
 from store.settings import StoreSettings
 from tests.store.assembly import message
 

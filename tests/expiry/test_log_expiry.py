@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 
 from store.clock import ManualClock
 from store.errors import OffsetOutOfRange
-from store.expiry import Candidate, Cause, ExpirySettings, Situation
+from store.layout.paths import expired_directory
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from store.opening import warn_of_missing_begin
-from store.paths import expired_directory
+from store.opening.open_store import warn_of_missing_begin
+from store.retention import Candidate, Cause, ExpirySettings, Situation
 from tests.expiry.log import QUEUE, Life, fill, machine, view_of
 from tests.faults.disk import PowerCut
 from tests.store.assembly import LOG, SEGMENT_SIZE, message

@@ -13,15 +13,15 @@ import pytest
 
 from store.clock import ManualClock
 from store.commitlog import CommitLogReader, SegmentList
-from store.disk import PosixDisk
 from store.errors import OffsetOutOfRange
-from store.expiry import SegmentRemover
-from store.expiry import remover as remover_module
-from store.expiry.remover import STEP_BYTES
+from store.fs import PosixDisk
+from store.layout.paths import expired_directory, segment_name
 from store.offsets import PhysicalOffset
-from store.opening import open_store
-from store.paths import expired_directory, segment_name
+from store.opening.open_store import open_store
 from store.record import StoredMessage
+from store.retention import SegmentRemover
+from store.retention import remover as remover_module
+from store.retention.remover import STEP_BYTES
 from store.settings import StoreSettings
 from tests.store.assembly import message
 

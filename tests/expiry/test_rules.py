@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from store.disk import DiskSpace
 from store.errors import Invalid
-from store.expiry import Candidate, Cause, ExpirySettings, FileSystem, Forced, Plan, Situation, decide, refusal
+from store.fs import DiskSpace
 from store.offsets import PhysicalOffset
+from store.retention import Candidate, Cause, ExpirySettings, FileSystem, Forced, Plan, Situation, decide, refusal
 
 SIZE = 100
 HOUR_MS = 3_600_000

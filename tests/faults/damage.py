@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from kv import KvError
 from store.errors import StoreUnusable
-from store.opening import OpenStore
+from store.opening.open_store import OpenStore
 from tests.faults.small_store import Content, content, opened
 
 

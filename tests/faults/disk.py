@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 from weakref import WeakSet
 
-from store.disk.protocol import DirectoryEntry, DiskSpace
+from store.fs.protocol import DirectoryEntry, DiskSpace
 
 PAGE = 4096
 SECTOR = 512
@@ -190,7 +190,7 @@ class FaultySparseFile:
 
 
 class FaultyDisk:
-    """Implements `store.disk.protocol.Disk`.
+    """Implements `store.fs.protocol.Disk`.
 
     `crash_at` numbers the operation, from 1, at which the power goes: it is done by half. `capacity` limits the
     bytes of all files together. `operations` counts what has run so far, `log` names it.

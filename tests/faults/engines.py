@@ -11,11 +11,11 @@ from kv import FamilyOptions, KeyValueEngine
 from kv.engine import WriteBatch
 from kv.memory import MemoryEngine
 from kv.rocks import RocksEngine
-from store.consumequeue.engine import FAMILY_OPTIONS
+from store.consumequeue.rocks.engine import FAMILY_OPTIONS
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
-from store.disk import Disk
-from store.held import FAMILY
-from store.state import FAMILIES
+from store.fs import Disk
+from store.pending import FAMILY
+from store.state.families import FAMILIES
 from tests.faults.disk import PowerCut
 from tests.faults.kernel import Kernel
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from store.message import Appended
 from store.offsets import QueueId
-from store.opening import OpenStore
+from store.opening.open_store import OpenStore
 from store.settings import Durability
 
 GROUPS = ("billing", "audit")

@@ -16,18 +16,18 @@ from store.commitlog import BegunFlush
 from store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues
 from store.engines import StoreEngines
 from store.errors import MessageTooLarge, StoreDamaged
-from store.in_flight_key import subscription_prefix
 from store.index import MessageIndex
 from store.index.tiered.folders import Stage
 from store.index.tiered.tiered_index import TieredIndex
+from store.layout.queue_phase import QueueMode
 from store.message import Appended, Host, Message
 from store.metadata import Topic, TopicType, is_light_queue
 from store.native import NATIVE
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.opening import OpenStore, open_store
-from store.queue_phase import QueueMode
+from store.opening.open_store import OpenStore, open_store
 from store.record.properties import LIGHT_QUEUES
 from store.settings import Durability, IndexSettings, StoreSettings
+from store.state.in_flight_key import subscription_prefix
 from tests.faults.code_paths import BEGUN, CACHED_QUEUES_MAX, COMPARED, ENCODED, CodePath, encoded_message
 from tests.faults.engines import MachineEngines, MachineRocksEngines
 from tests.faults.kernel import Kernel

@@ -8,14 +8,14 @@ from typing import Any
 
 from server.delivery.state.inflight import InFlight, InFlightTable
 from store.clock import ManualClock
-from store.disk import PosixDisk
-from store.in_flight_key import subscription_prefix
+from store.fs import PosixDisk
 from store.message import Host, Message
 from store.metadata import Group, Topic, TopicType
 from store.offsets import QueueId, QueueOffset
-from store.opening import OpenStore, open_store
+from store.opening.open_store import OpenStore, open_store
 from store.record.properties import LIGHT_QUEUES
 from store.settings import StoreSettings
+from store.state.in_flight_key import subscription_prefix
 
 SEGMENT_SIZE = 64 * 1024
 HOST = Host(bytes([127, 0, 0, 1]), 8081)

@@ -19,13 +19,13 @@ import pytest
 
 from store.commitlog import BegunFlush, CommitLogFlusher
 from store.consumequeue import RocksConsumeQueues
-from store.consumequeue.known_queues import KnownQueues
+from store.consumequeue.next_offsets import NextOffsets
+from store.consumequeue.rocks.known_queues import KnownQueues
 from store.consumequeue.rocks_layout import OFFSET_FAMILY
+from store.layout.queue_phase import QueueMode
 from store.message_store import MessageStore
 from store.native import NATIVE
-from store.numbering import NextOffsets
 from store.offsets import QueueId, QueueOffset
-from store.queue_phase import QueueMode
 from store.settings import Durability
 from tests.faults.code_paths import CODE_PATHS, CodePath
 from tests.faults.disk import PowerCut
@@ -300,7 +300,7 @@ def plant_nothing_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_watermark_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.consumequeue.rocks_store.ENTRIES_FAMILIES", (OFFSET_FAMILY,))
+    monkeypatch.setattr("store.consumequeue.rocks.store.ENTRIES_FAMILIES", (OFFSET_FAMILY,))
 
 
 def plant_queues_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +312,7 @@ def plant_queues_that_do_not_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def plant_an_index_taken_as_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.index.hash_index.HashIndex.go_back", lambda *_: None)
+    monkeypatch.setattr("store.index.hash.index.HashIndex.go_back", lambda *_: None)
 
 
 def plant_a_flush_that_ends_too_far(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,9 @@ from structlog.testing import capture_logs
 from kv import KvError
 from store.consumequeue import ConsumeQueueEntry
 from store.errors import StoreDamaged, StoreUnusable
+from store.layout.paths import StorePaths, segment_name
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.opening import OpenStore
-from store.paths import StorePaths, segment_name
+from store.opening.open_store import OpenStore
 from tests.golden import NAMES
 from tests.store.test_golden_stores import opened, records_of
 

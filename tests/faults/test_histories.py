@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from store.layout.queue_phase import QueueMode
 from store.offsets import QueueId, QueueOffset
-from store.queue_phase import QueueMode
 from store.settings import Durability
 from tests.faults.code_paths import CODE_PATHS, CodePath
 from tests.faults.disk import PowerCut

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from store.commitlog import SegmentList
-from store.disk import Disk
+from store.fs import Disk
+from store.layout.paths import segment_name
 from store.offsets import PhysicalOffset
-from store.paths import segment_name
 from tests.faults.disk import PAGE, SECTOR, PowerCut
 from tests.faults.kernel import Kernel
 

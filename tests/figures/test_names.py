@@ -18,7 +18,7 @@ from store.clock import ManualClock
 from store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
 from store.metadata.rows import NamesFound
 from store.metadata.topics import SYSTEM_ATTRIBUTE
-from store.state import FAMILIES
+from store.state.families import FAMILIES
 
 NAMES = st.sets(st.text("aAbB_", min_size=1, max_size=4), max_size=40)
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from store.held import DueMessage, HalfMessage, HeldMessages, Resolution
-from store.held.topics import (
+from store.message import Appended, Message
+from store.message_store import MessageStore
+from store.offsets import QueueOffset
+from store.pending import DueMessage, HalfMessage, HeldMessages, Resolution
+from store.pending.topics import (
     CHECKED_TIMES,
     DELIVER_AT_MS,
     DEQUEUED_MS,
@@ -18,9 +21,6 @@ from store.held.topics import (
     TIMER_OUT_MS,
     TIMER_TOPIC,
 )
-from store.message import Appended, Message
-from store.message_store import MessageStore
-from store.offsets import QueueOffset
 from store.record.properties import TAGS, UNIQUE_KEY
 from store.record.system_flag import TransactionState
 from store.record.tags import DELAY_LEVELS_MS, SCHEDULE_TOPIC

@@ -12,23 +12,22 @@ import pytest
 
 from kv.memory import MemoryEngine
 from store.commitlog import CommitLogReader, SegmentList
-from store.disk import PosixDisk
-from store.dispatch import StoredNumbering
-from store.held import FAMILY, HeldBefore, HeldMessages, Resolution, progress_now, reading
-from store.held.catching_up import bring_up_to
-from store.held.changes import may_any_change, may_change
-from store.held.messages import RESOLUTIONS_FORGOTTEN, RESOLUTIONS_KEPT
-from store.held.progress import HALVES, TIMERS
-from store.held.topics import DEQUEUED_MS, HALF_TOPIC, OPERATION_DONE, OPERATION_TOPIC, TIMER_TOPIC
+from store.consumequeue.dispatch import StoredNumbering
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.paths import StorePaths
+from store.pending import FAMILY, HeldBefore, HeldMessages, Resolution, progress_now, reading
+from store.pending.changes import may_any_change, may_change
+from store.pending.messages import RESOLUTIONS_FORGOTTEN, RESOLUTIONS_KEPT
+from store.pending.progress import HALVES, TIMERS
+from store.pending.topics import DEQUEUED_MS, HALF_TOPIC, OPERATION_DONE, OPERATION_TOPIC, TIMER_TOPIC
 from store.progress import Progress
 from store.record import StoredMessage
 from store.record.properties import EncodedProperties
 from store.record.system_flag import TransactionState
 from store.record.tags import SCHEDULE_TOPIC
-from store.recovery import whole_batches
+from store.recovery.recovery import bring_up_to, whole_batches
 from store.rocketmq.held_progress import HALVES_RESOLVED, held_files, read_held_progress
 from store.rocketmq.model import ConsumerOffset, DataVersion, Warnings
 from store.scan import found_in, held_requests

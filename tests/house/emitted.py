@@ -20,7 +20,7 @@ from server.process.process_metrics import process_figures, recovery_figures, wa
 from store.clock import SystemClock
 from store.metadata import TopicType
 from store.progress import Progress
-from store.security.sealing import new_key
+from store.security.sealer import new_key
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 from tests.conformance.client import Client, consumer_settings, message, producer_settings
 from tests.conformance.test_order import bury

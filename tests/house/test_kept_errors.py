@@ -20,7 +20,7 @@ ALLOWED: Final = {
     ("server/tasks/loop_threads.py", "failure"): "handed to the loop in the same breath",
     ("server/tasks/supervision.py", "self._failure.__cause__"): "the broker ends with it",
     ("server/tasks/supervision.py", "self._failure"): "the broker ends with it",
-    ("store/commitlog/poison.py", "self._cause"): "the first of its log, and the last",
+    ("store/commitlog/writer.py", "self._cause"): "the first of its log, and the last",
     ("server/cluster/replication/exchange.py", "outcome"): "the broker ends with it",
 }
 

@@ -173,8 +173,8 @@ def test_links_out_of_the_documents_are_led_to_copies() -> None:
     assert hook.rewritten("[a](docs/tls.md) [b](deploy/README.md) [c](docs/adr/)", "overview.md") == (
         "[a](tls.md) [b](deploying.md) [c](adr/README.md)\n"
     )
-    assert hook.rewritten("[a](../tls.md) [b](../../store/verdict.py)", "adr/0009.md") == (
-        "[a](../tls.md) [b](../repository/store/verdict.py.txt)\n"
+    assert hook.rewritten("[a](../tls.md) [b](../../store/recovery/verdict.py)", "adr/0009.md") == (
+        "[a](../tls.md) [b](../repository/store/recovery/verdict.py.txt)\n"
     )
 
 

@@ -47,7 +47,7 @@ FILE_FUNCTIONS: Final = {
 """Methods of pathlib that ask or change the file system."""
 
 OS_FUNCTIONS: Final = {"getpid", "getppid", "environ", "cpu_count", "path", "dup2", "strerror"}
-"""What is used of `os` outside store/disk: nothing that touches files."""
+"""What is used of `os` outside store/fs: nothing that touches files."""
 
 READS_CONFIGURATION: Final = {
     "server/settings/broker_settings.py",
@@ -57,7 +57,7 @@ READS_CONFIGURATION: Final = {
     "server/process/http.py",  # the token of the metrics
     "server/admin_port/console/build.py",  # sockets that killed brokers left behind
     "server/console/static_files.py",  # the pages, which come with the program
-    "store/security/sealing.py",  # the key lies outside of the store
+    "store/security/sealer.py",  # the key lies outside of the store
 }
 
 
@@ -120,15 +120,15 @@ def test_nobody_left_a_note_to_himself() -> None:
 
 
 def test_files_are_opened_in_one_place() -> None:
-    """`store/disk` is the seam that tests replace to tear, lose and fail writes. RocksDB keeps its own directory."""
+    """`store/fs` is the seam that tests replace to tear, lose and fail writes. RocksDB keeps its own directory."""
     wrong = [
         f"{name(path)}:{node.lineno}: {ast.unparse(node.func)}"
         for path in production_files()
-        if name(path).startswith(("store/", "server/")) and not name(path).startswith("store/disk/")
+        if name(path).startswith(("store/", "server/")) and not name(path).startswith("store/fs/")
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Call) and touches_files(node) and name(path) not in READS_CONFIGURATION
     ]
-    assert not wrong, f"file access belongs to store/disk: {wrong}"
+    assert not wrong, f"file access belongs to store/fs: {wrong}"
 
 
 def touches_files(call: ast.Call) -> bool:

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from server.observability.metrics.instruments import ServerMetrics
 from server.observability.metrics.rocksdb import OF_CAUSE, OF_DATABASE, OF_FAMILY, OF_LEVEL
-from store.state_engine import open_state_engine
+from store.state.engine import open_state_engine
 
 
 class Delivery:

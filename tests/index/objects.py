@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from store.index.tiered.objects import ObjectMissing, ObjectStoreError
+from store.index.tiered.object_store.protocol import ObjectMissing, ObjectStoreError
 
 CHUNK = 100
 
 
 class FaultyObjects:
-    """Implements `store.index.tiered.objects.ObjectStore`. Survives whatever happens to the machine."""
+    """Implements `store.index.tiered.object_store.protocol.ObjectStore`. Survives whatever happens to the machine."""
 
     address = "memory://index"
 

@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 import pytest
 
-from store.disk import SegmentFile
 from store.errors import StoreDamaged
+from store.fs import SegmentFile
+from store.index.tiered.chain_file import ChainedFile, IndexItems, IndexShape
 from store.index.tiered.compaction import Compaction
-from store.index.tiered.filling import ChainedFile, IndexItems, IndexShape
 from store.index.tiered.layout import HEADER_SIZE, SPAN_MAX_MS, FileHeader, HeaderDamaged, Kind, chain_shape, runs_at
 from store.index.tiered.runs import CompactedFile
 from tests.faults.disk import FaultyDisk

@@ -9,9 +9,9 @@ from typing import Any, Final
 import pytest
 
 from store.clock import SystemClock
-from store.disk import PosixDisk
-from store.index.hash_index import HashIndex
-from store.index.hash_layout import HashHeader, shape_of
+from store.fs import PosixDisk
+from store.index.hash.index import HashIndex
+from store.index.hash.layout import HashHeader, shape_of
 from store.index.items import items_of
 from store.index.keys import key_text, keys_of
 from store.message import DispatchRequest

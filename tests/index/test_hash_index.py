@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from store.clock import ManualClock
-from store.disk import Disk
 from store.errors import StoreDamaged
-from store.index.hash_index import HashIndex, HashIndexState
-from store.index.hash_layout import shape_of
+from store.fs import Disk
+from store.index.hash.index import HashIndex, HashIndexState
+from store.index.hash.layout import shape_of
 from store.index.items import KeyItems
 from store.index.keys import key_hash, key_hashes
 from store.offsets import PhysicalOffset

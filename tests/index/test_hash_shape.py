@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.clock import ManualClock
-from store.index.hash_index import HashIndex
-from store.index.hash_layout import shape_of
-from store.index.hash_shape import find_shape
+from store.index.hash.index import HashIndex
+from store.index.hash.layout import shape_of
+from store.index.hash.shape import find_shape
 from store.settings import HASH_ITEMS, HASH_SLOTS
 from tests import golden
 from tests.conftest import GoldenStore

@@ -11,14 +11,14 @@ from typing import Final
 import pytest
 
 from store.clock import ManualClock
-from store.disk import PosixDisk
-from store.disk.posix import PosixSegment
 from store.errors import Unavailable
+from store.fs import PosixDisk
+from store.fs.posix import PosixSegment
 from store.index import NO_INDEXES, MessageIndex
 from store.message import Host, Message
 from store.metadata import Topic, TopicType
 from store.offsets import PhysicalOffset
-from store.opening import OpenStore, open_store
+from store.opening.open_store import OpenStore, open_store
 from store.settings import IndexSettings, StoreSettings
 from tests.cli.offline_runner import flip
 
@@ -251,7 +251,7 @@ def test_after_a_failed_flush_it_is_not_asked_any_more(opened: Opener, monkeypat
         raise OSError(errno.EIO, "input/output error")
 
     with monkeypatch.context() as broken:
-        for name in ("hash_file.HashIndexFile.flush", "tiered.filling.ChainedFile.flush"):
+        for name in ("hash.file.HashIndexFile.flush", "tiered.chain_file.ChainedFile.flush"):
             broken.setattr(f"store.index.{name}", fail)
         with pytest.raises(OSError, match="input/output"):
             index.save()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from store.errors import StoreDamaged
-from store.index.tiered.filling import Found, IndexItems
+from store.index.tiered.chain_file import Found, IndexItems
 from store.index.tiered.folders import Stage
 from store.index.tiered.layout import SPAN_MAX_MS
 from store.index.tiered.repair import Gap

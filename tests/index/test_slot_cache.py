@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from store.index.tiered.layout import PART_SIZE, PART_SLOTS, SLOT, Slots
-from store.index.tiered.objects import ObjectStoreError
+from store.index.tiered.object_store.protocol import ObjectStoreError
+from store.index.tiered.object_store.slot_cache import SlotCache
 from store.index.tiered.runs import LoadPart
-from store.index.tiered.slot_cache import SlotCache
 from store.index.tiered.tiered_index import TieredIndex
 from tests.faults.disk import FaultyDisk
 from tests.index.objects import FaultyObjects

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from store.clock import ManualClock
-from store.index.answer import Answer
-from store.index.tiered.filling import Found, IndexItems, IndexShape
+from store.index.key_files import Answer
+from store.index.tiered.chain_file import Found, IndexItems, IndexShape
 from store.index.tiered.folders import Stage
 from store.index.tiered.layout import HEADER_SIZE, PART_SIZE
-from store.index.tiered.objects import ObjectStoreError
+from store.index.tiered.object_store.protocol import ObjectStoreError
 from store.index.tiered.tiered_index import TieredIndex, TieredState
 from tests.faults.disk import FaultyDisk, PowerCut
 from tests.faults.kernel import Kernel

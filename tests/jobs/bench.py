@@ -13,8 +13,8 @@ from server.jobs import JobKind, Jobs
 from server.jobs.asked import DeadLetterResend
 from server.jobs.running_job import Running
 from store.clock import SystemClock
-from store.jobs import Job, JobState, JobTable
-from store.state import FAMILIES, META
+from store.state.families import FAMILIES, META
+from store.state.jobs import Job, JobState, JobTable
 from tests.server.committing import FillingEngine
 
 PATIENCE_S = 30.0

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kv.memory import MemoryEngine
-from store.jobs import ENDED_KEPT, FIRST_ERRORS_MAX, TEXT_MAX, Job, JobState, JobTable
-from store.state import FAMILIES
+from store.state.families import FAMILIES
+from store.state.jobs import ENDED_KEPT, FIRST_ERRORS_MAX, TEXT_MAX, Job, JobState, JobTable
 
 TEXTS = st.text(max_size=20)
 NUMBERS = st.integers(0, 2**62)

@@ -14,7 +14,7 @@ from server.jobs import jobs as jobs_module
 from server.jobs.asked import DeadLetterResend
 from server.jobs.jobs import OPEN_MAX, UNEXPECTED
 from store.errors import Busy, Invalid, Unavailable
-from store.jobs import Job, JobState, JobTable
+from store.state.jobs import Job, JobState, JobTable
 from tests.jobs.bench import Bench
 
 

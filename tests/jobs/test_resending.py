@@ -17,13 +17,13 @@ from server.delivery import StateWriter
 from server.jobs import JobKind, Jobs, MessageResend
 from server.jobs import jobs as jobs_module
 from store.clock import ManualClock
+from store.consumequeue.search import TimeBoundary
 from store.errors import Invalid, Unavailable
-from store.jobs import Job, JobState, JobTable
 from store.metadata import Topic, TopicTable, TopicType
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.record import StoredMessage
-from store.state import FAMILIES
-from store.time_search import TimeBoundary
+from store.state.families import FAMILIES
+from store.state.jobs import Job, JobState, JobTable
 from tests.delivery.broker import ListedMessages
 from tests.jobs.bench import Figures
 from tests.server.committing import FillingEngine

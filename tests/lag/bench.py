@@ -35,7 +35,7 @@ from store.metadata import Topic
 from store.metadata.lite import LiteGroup
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.offsets import PhysicalOffset
-from store.opening import OpenStore
+from store.opening.open_store import OpenStore
 from store.settings import Durability
 from tests.delivery.broker import ManualTimers, Receive
 from tests.faults.machine import HOST, SEGMENT_SIZE, Machine

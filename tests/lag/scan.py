@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from store.disk import Disk
+from store.fs import Disk
 from store.offsets import PhysicalOffset, QueueId
 from store.record import StoredMessage, decode_record
 

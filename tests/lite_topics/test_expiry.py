@@ -16,10 +16,10 @@ from server.delivery.model import Delivered
 from server.errors import InvalidReceiptHandle
 from server.filters import TagFilter
 from store.consumequeue import names
+from store.layout.queue_phase import QueueMode
 from store.metadata import TopicType
 from store.metadata.lite import light_queue_name, light_queue_prefix
 from store.offsets import QueueId, QueueOffset
-from store.queue_phase import QueueMode
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 from tests.lite_topics.broker import (
     DAY_S,

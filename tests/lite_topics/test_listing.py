@@ -12,11 +12,11 @@ from server._generated.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServ
 from server.admin_port.calls.access import admin_needs
 from server.lite import listing
 from store.consumequeue import names
+from store.layout.queue_phase import QueueMode
 from store.metadata import Group
 from store.metadata.lite import light_queue_name
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.offsets import QueueId, QueueOffset
-from store.queue_phase import QueueMode
 from tests.conformance.broker import RunningBroker, until
 from tests.lite_topics.broker import (
     WithBroker,

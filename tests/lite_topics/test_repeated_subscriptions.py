@@ -20,7 +20,7 @@ from store.metadata.lite import LiteGroup
 from store.metadata.lite_attributes import LiteModel
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.offsets import QueueOffset
-from store.state import FAMILIES
+from store.state.families import FAMILIES
 
 GROUP = "devices"
 SHARED = LiteGroup(bind_topic="events")

@@ -9,8 +9,8 @@ import pytest
 
 from kv import KeyValueEngine
 from kv.memory import MemoryEngine
-from store.state import FAMILIES
-from store.state_engine import open_state_engine
+from store.state.engine import open_state_engine
+from store.state.families import FAMILIES
 
 
 @pytest.fixture(params=["memory", "rocksdb"])

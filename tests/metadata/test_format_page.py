@@ -27,7 +27,7 @@ from store.offsets import QueueId, QueueOffset
 from store.security.model import CERTIFICATES_MAX, RULES_MAX, SECRETS_MAX
 from store.security.policies import SOURCES_MAX, decode_policy, encode_policy
 from store.security.user_rows import decode_user, encode_user
-from store.state import FAMILIES
+from store.state.families import FAMILIES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats" / "metadata.md").read_text(encoding="utf-8")
 

@@ -11,7 +11,7 @@ from kv.memory import MemoryEngine
 from store.metadata import ConsumerOffsetTable
 from store.metadata.offsets import INDEXED_MAX, PAGE_ROWS
 from store.offsets import QueueId, QueueOffset
-from store.state import FAMILIES
+from store.state.families import FAMILIES
 
 ALL = KeyRange(b"", None)
 

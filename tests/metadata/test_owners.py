@@ -10,7 +10,7 @@ from server.metadata import AutoCreation, Directory
 from store.errors import AlreadyExists, TopicNotFound
 from store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
 from store.metadata.owners import COUNTED_MAX, Owners
-from store.state import FAMILIES, META
+from store.state.families import FAMILIES, META
 from tests.metadata.test_topics_and_groups import ALL
 
 

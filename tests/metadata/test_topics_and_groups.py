@@ -28,8 +28,8 @@ from store.metadata import (
 from store.metadata.groups import decode_group, encode_group
 from store.metadata.rows import PAGE_ROWS
 from store.metadata.topics import TOPICS_FAMILY, decode_topic, encode_topic
-from store.state import FAMILIES
-from store.state_engine import open_state_engine
+from store.state.engine import open_state_engine
+from store.state.families import FAMILIES
 
 ORDERS = Topic("Orders", TopicType.FIFO, 8, 8, attributes={"lite.topic.expiration": "30"})
 BILLING = Group("billing", fifo=True, max_attempts=3, backoff=ExponentialBackoff(1000, 60_000, 1.5))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from store.consumequeue import ConsumeQueueEntry
+from store.layout.queue_phase import QueueMode, QueuePhase
 from store.migration import AgreementReport, Backfill
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.opening import OpenStore
-from store.queue_phase import QueueMode, QueuePhase
+from store.opening.open_store import OpenStore
 from store.record.properties import LIGHT_QUEUES
 from tests.migration.test_machine import opened
 from tests.migration.walking import advance, backfill

@@ -13,9 +13,9 @@ from typing import Final
 
 import pytest
 
+from store.layout.queue_phase import QueueMode, QueuePhase
 from store.migration import Backfill
 from store.offsets import QueueId, QueueOffset
-from store.queue_phase import QueueMode, QueuePhase
 from store.settings import Durability
 from tests.faults.code_paths import CODE_PATHS, CodePath
 from tests.faults.conftest import one_thread, small_pages

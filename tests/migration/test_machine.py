@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from store.clock import ManualClock
-from store.disk import PosixDisk
 from store.errors import Busy, Forbidden, StoreUnusable
-from store.opening import OpenStore, open_store
-from store.queue_phase import QueueMode, QueuePhase, QueuePlace, QueuePlaces
+from store.fs import PosixDisk
+from store.layout.queue_phase import QueueMode, QueuePhase, QueuePlace, QueuePlaces
+from store.opening.open_store import OpenStore, open_store
 from store.settings import StoreSettings
 from tests.migration.walking import CLEAN, advance, remove_files, roll_back, step
 from tests.store.test_queue_modes import LITE, ORDERS, bodies, crash, entries, send

@@ -13,18 +13,18 @@ from kv import KeyRange
 from store.clock import ManualClock
 from store.consumequeue import open_consume_queue_engine
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY, unit_key
-from store.disk import PosixDisk
 from store.errors import NotAStore, StoreLocked, StoreUnusable
-from store.kind import inspect_store
+from store.fs import PosixDisk
+from store.layout.kind import inspect_store
+from store.layout.paths import StorePaths
+from store.layout.queue_phase import QueueMode, QueuePhase
 from store.metadata import READ_WRITE, Topic, TopicType
-from store.migration.offline import Migrated, Orders, Target, migrate, plan
 from store.migration.rows import MigrationRows
-from store.offline import OfflineStore
+from store.offline.store import OfflineStore
 from store.offsets import QueueId, QueueOffset
-from store.opening import OpenStore
-from store.paths import StorePaths
-from store.queue_phase import QueueMode, QueuePhase
-from store.state_engine import open_state_engine
+from store.opening.open_store import OpenStore
+from store.state.engine import open_state_engine
+from store.tools.queue_migration import Migrated, Orders, Target, migrate, plan
 from store.verify import verify
 from tests.store.assembly import message
 from tests.store.test_queue_modes import crash, entries, opened, send

@@ -10,15 +10,15 @@ from kv import WriteBatch
 from store.clock import ManualClock
 from store.consumequeue import DoubleWriteConsumeQueues, FileConsumeQueues, RocksConsumeQueues
 from store.consumequeue.rocks_layout import BOUND, OFFSET_FAMILY, UNITS_FAMILY, maximum_key, unit_key
-from store.disk import PosixDisk
 from store.errors import StoreUnusable
+from store.fs import PosixDisk
+from store.layout.queue_phase import QueueMode, QueuePhase
 from store.metadata import READ_WRITE, Topic, TopicType
 from store.migration import MigrationRows
 from store.migration.agreement import AgreementReport
 from store.migration.comparison import begin_comparison
-from store.migration.repairing import Repaired, _Repair, repair_agreement
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.queue_phase import QueueMode, QueuePhase
+from store.tools.queue_repair import Repaired, _Repair, repair_agreement
 from tests.migration.test_offline import agrees, shown
 from tests.store.test_queue_modes import opened, send
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kv.memory import MemoryEngine
+from store.layout.queue_phase import QueuePhase
 from store.migration import AgreementReport, MigrationRows, MigrationStep, QueueDifference
 from store.migration.rows import Removing
-from store.queue_phase import QueuePhase
-from store.state import FAMILIES, META
+from store.state.families import FAMILIES, META
 
 REPORT = AgreementReport(
     began_at_ms=1,

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store.consumequeue import ConsumeQueueEntry
-from store.consumequeue.rocks_entries import entries_of
+from store.consumequeue.rocks.entries import entries_of
 from store.native import Native
 
 UNITS = st.tuples(st.binary(min_size=8, max_size=300), st.binary(min_size=28, max_size=28))

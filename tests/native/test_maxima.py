@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.consumequeue.known_queues import NOTHING_STORED
+from store.consumequeue.rocks.known_queues import NOTHING_STORED
 from store.consumequeue.rocks_layout import BOUND, CHECKPOINT_TOPIC, I64, keys_of
 from store.native import MaximaTable, Native
 

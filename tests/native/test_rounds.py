@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.message import Appended, DispatchRequest, EncodedMessage, Host
+from store.commitlog.rounds import make_round, native_rounds
+from store.message import Appended, DispatchRequest, EncodedMessage, Host, Round, UnknownQueues
 from store.native import NATIVE, Native
 from store.offsets import PhysicalOffset, QueueOffset
 from store.record.properties import EncodedProperties
-from store.rounds import Round, UnknownQueues, make_round, native_rounds
 
 ADDRESSES = st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16))
 HOSTS = st.builds(Host, ADDRESSES, st.integers(0, 65_535))

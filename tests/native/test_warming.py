@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kv import KeyValueEngine
-from store.consumequeue import RocksConsumeQueues, known_queues, open_consume_queue_engine
+from store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
+from store.consumequeue.rocks import known_queues
 from store.consumequeue.rocks_layout import minimum_key, parse_bound
 from store.native import Native
 from store.offsets import PhysicalOffset, QueueId, QueueOffset

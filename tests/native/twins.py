@@ -21,12 +21,12 @@ from server.tasks.loop_threads import LoopThreads
 from server.tasks.supervision import Supervisor
 from store.clock import ManualClock
 from store.consumequeue import ConsumeQueueEntry
-from store.disk import PosixDisk
-from store.identity import HANDLE_KEY_SIZE
+from store.fs import PosixDisk
 from store.metadata import Topic, TopicType
 from store.offsets import PhysicalOffset
-from store.opening import OpenStore, open_store
+from store.opening.open_store import OpenStore, open_store
 from store.record import StoredMessage
+from store.state.identity import HANDLE_KEY_SIZE
 from tests.conformance.broker import QUICK
 from tests.rpc.fake_call import FakeCall
 

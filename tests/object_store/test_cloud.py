@@ -10,10 +10,10 @@ from typing import Final, Literal
 import pytest
 
 from store.errors import Invalid
-from store.index.tiered import cloud
-from store.index.tiered.cloud import CloudObjects
-from store.index.tiered.objects import ObjectMissing, ObjectStore, ObjectStoreError
-from store.index.tiered.uploaded import RemoteReader, upload
+from store.index.tiered.object_store import cloud
+from store.index.tiered.object_store.cloud import CloudObjects
+from store.index.tiered.object_store.protocol import ObjectMissing, ObjectStore, ObjectStoreError
+from store.index.tiered.object_store.uploaded import RemoteReader, upload
 from tests.object_store.faulty_proxy import FaultyProxy, Trouble, proxy_before
 from tests.object_store.server import REGION, S3Server, options
 

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from store.disk import PosixDisk
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths, segment_name
 from store.message import Message
 from store.offsets import PhysicalOffset, QueueOffset
-from store.paths import StorePaths, segment_name
 from store.record import encode_properties, encode_record
 
 Stored = tuple[Message, int]

@@ -31,12 +31,12 @@ from pipeline.verify import verify
 from pipeline.wanted import Wanted
 from server.property_names import BORN_TIMESTAMP
 from store.clock import SystemClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths, segment_name
+from store.layout.queue_phase import QueueMode, QueuePhase
 from store.message import Message
 from store.offsets import PhysicalOffset, QueueOffset
-from store.opening import open_store
-from store.paths import StorePaths, segment_name
-from store.queue_phase import QueueMode, QueuePhase
+from store.opening.open_store import open_store
 from store.record import encode_record
 from store.record.system_flag import COMPRESSED, Compression
 from store.settings import StoreSettings

@@ -17,9 +17,9 @@ from pipeline.export import BodyForm, Exported, Selection, export
 from pipeline.export.commits import Destination
 from pipeline.export.job import stored_day
 from pipeline.files import Folder
-from store.disk import PosixDisk
 from store.errors import Invalid
-from store.paths import StorePaths
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
 from store.record.compressed_bodies import plain_body
 from store.record.system_flag import COMPRESSED
 from tests import golden

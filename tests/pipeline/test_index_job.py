@@ -14,15 +14,15 @@ from pipeline.index import IndexWish, build_index
 from pipeline.index.files import plan_files
 from pipeline.index.split_items import DAY_MS, Stretch
 from store.clock import SystemClock
-from store.disk import PosixDisk
 from store.errors import StoreLocked
-from store.identity import StoreIdentity
+from store.fs import PosixDisk
 from store.index.message_index import IndexState
 from store.index.opening import TIERED_ROW
 from store.index.tiered.layout import SPAN_MAX_MS
-from store.opening import OpenStore, open_store
-from store.paths import StorePaths
+from store.layout.paths import StorePaths
+from store.opening.open_store import OpenStore, open_store
 from store.settings import IndexSettings, StoreSettings
+from store.state.identity import StoreIdentity
 from store.verify import Check
 from tests.conftest import GoldenStore
 from tests.pipeline.tables import Row, messages, table

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, LessThan
 
-from store.disk import PosixDisk
 from store.errors import StoreDamaged
+from store.fs import PosixDisk
 from store.index.keys import key_hash, keys_of, tag_text
-from store.index.offline import moving_files
-from store.offline import OfflineStore
-from store.paths import StorePaths
+from store.layout.paths import StorePaths
+from store.offline.key_search import moving_files
+from store.offline.store import OfflineStore
 from store.record import StoredMessage
 from tests.conftest import GoldenStore
 from tests.pipeline.tables import Row, table

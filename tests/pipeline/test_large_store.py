@@ -18,8 +18,8 @@ from pipeline.rebuild import rebuild
 from pipeline.verify import verify
 from store.consumequeue import open_consume_queue_engine
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
-from store.disk import PosixDisk
-from store.kind import inspect_store
+from store.fs import PosixDisk
+from store.layout.kind import inspect_store
 from store.metadata import READ_WRITE, Topic, TopicType
 from store.migration import remove_database
 from store.offsets import QueueId

@@ -33,10 +33,10 @@ from pipeline.source.message_columns import COLUMNS
 from pipeline.source.messages import MessageReader
 from pipeline.source.options import InvalidOption, read_options
 from store.commitlog import CommitLogReader, SegmentList
-from store.disk import PosixDisk
 from store.errors import NotAStore, StoreDamaged, StoreLocked
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
 from store.offsets import PhysicalOffset, QueueOffset
-from store.paths import StorePaths
 from store.record import StoredMessage, encode_record
 from store.rocketmq import Checkpoint, encode_checkpoint
 from tests import golden

@@ -11,16 +11,16 @@ from pyspark.sql import SparkSession
 
 from pipeline.migrate import migrate
 from store.clock import SystemClock
-from store.consumequeue.file_layout import UNIT_SIZE
-from store.disk import PosixDisk
+from store.consumequeue.files.layout import UNIT_SIZE
 from store.errors import StoreLocked
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
+from store.layout.queue_phase import QueueMode, QueuePhase
 from store.metadata import READ_WRITE, Topic, TopicType
-from store.migration.offline import Migrated, Orders, Target
-from store.migration.offline import migrate as migrate_alone
-from store.opening import OpenStore, open_store
-from store.paths import StorePaths
-from store.queue_phase import QueueMode, QueuePhase
+from store.opening.open_store import OpenStore, open_store
 from store.settings import StoreSettings
+from store.tools.queue_migration import Migrated, Orders, Target
+from store.tools.queue_migration import migrate as migrate_alone
 from tests import golden
 from tests.pipeline.test_rebuild import families
 from tests.store.assembly import message

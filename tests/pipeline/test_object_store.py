@@ -10,9 +10,9 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 
 from pipeline.source.options import InvalidOption
 from store.errors import Invalid, StoreDamaged
-from store.index.tiered.cloud import CloudObjects
-from store.index.tiered.objects import ObjectStoreError
-from store.paths import StorePaths
+from store.index.tiered.object_store.cloud import CloudObjects
+from store.index.tiered.object_store.protocol import ObjectStoreError
+from store.layout.paths import StorePaths
 from tests.conftest import GoldenStore
 from tests.object_store.server import S3Server, options
 from tests.pipeline.tables import plain, reader, rows_of, table

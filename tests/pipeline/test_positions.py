@@ -13,15 +13,15 @@ from kv import KeyValueEngine
 from kv.memory import MemoryEngine
 from pipeline.source.positions import Position, joined
 from server.delivery.state.inflight import InFlight, InFlightTable
-from store.disk import PosixDisk
 from store.errors import StoreDamaged, StoreLocked
-from store.in_flight_key import ROWS, parse_key, subscription_prefix
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
 from store.metadata import ConsumerOffsetTable
 from store.offsets import QueueId, QueueOffset
-from store.paths import StorePaths
 from store.rocketmq import read_metadata
-from store.state import FAMILIES, INFLIGHT, OFFSETS
-from store.state_engine import open_state_engine
+from store.state.engine import open_state_engine
+from store.state.families import FAMILIES, INFLIGHT, OFFSETS
+from store.state.in_flight_key import ROWS, parse_key, subscription_prefix
 from tests import golden
 from tests.conftest import GoldenStore
 from tests.pipeline.tables import table

@@ -11,11 +11,11 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In
 from kv import FamilyOptions, RocksEngine
 from pipeline.source.options import InvalidOption
 from pipeline.source.units import Stretch, _cut
-from store.disk import PosixDisk
 from store.errors import NotAStore, StoreDamaged, StoreLocked
-from store.offline import OfflineStore, QueueSource
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
+from store.offline.store import OfflineStore, QueueSource
 from store.offsets import QueueId, QueueOffset
-from store.paths import StorePaths
 from tests.conftest import GoldenStore
 from tests.pipeline.tables import Row, reader, rows_of, table
 

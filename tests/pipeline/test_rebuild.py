@@ -21,20 +21,20 @@ from pipeline.rebuild.unit_rows import sample_keys, unit_rows
 from store.clock import SystemClock
 from store.consumequeue import open_consume_queue_engine
 from store.consumequeue.rocks_layout import CHECKPOINT_KEY, I64, OFFSET_FAMILY, UNIT, UNITS_FAMILY, unit_prefix
-from store.disk import PosixDisk
 from store.errors import StoreLocked, StoreUnusable
-from store.held.topics import TIMER_TOPIC
-from store.kind import inspect_store
-from store.migration.offline import Orders, Target
-from store.migration.offline import migrate as migrate_alone
-from store.offline import OfflineStore
+from store.fs import PosixDisk
+from store.layout.kind import inspect_store
+from store.layout.paths import StorePaths
+from store.layout.queue_phase import QueueMode
+from store.offline.store import OfflineStore
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.opening import OpenStore, open_store
-from store.paths import StorePaths
-from store.queue_phase import QueueMode
+from store.opening.open_store import OpenStore, open_store
+from store.pending.topics import TIMER_TOPIC
 from store.record import encode_record
 from store.scan import scan_log
 from store.settings import StoreSettings
+from store.tools.queue_migration import Orders, Target
+from store.tools.queue_migration import migrate as migrate_alone
 from store.verify import verify
 from store.verify.log import units_in
 from tests import golden

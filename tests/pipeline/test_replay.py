@@ -18,12 +18,12 @@ from pipeline.replay.job import stored_bodies
 from pipeline.wanted import Wanted
 from server.property_names import RESERVED_PROPERTIES
 from store.clock import SystemClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.record.compressed_bodies import plain_body
 from store.record.system_flag import COMPRESSED, Compression
 from store.security.model import User
-from store.security.offline import users_of
-from store.security.sealing import Sealer
+from store.security.sealer import Sealer
+from store.tools.users import users_of
 from tests.cli.spark_runner import SPARK
 from tests.conftest import GoldenStore
 from tests.e2e.broker import Broker, quarry

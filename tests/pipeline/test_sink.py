@@ -20,7 +20,7 @@ from pipeline.stream.client import BrokerClient
 from pipeline.stream.errors import BrokerUnreachable, CallRefused, UnusableRow
 from pipeline.stream.options import Connection, sink_options
 from pipeline.stream.outgoing import check_columns, messages_of
-from pipeline.stream.sending import Sender
+from pipeline.stream.sender import Sender
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from store.clock import SystemClock
 from tests.e2e.broker import Broker

@@ -15,13 +15,13 @@ from pipeline.stats import Wanted, as_document, minutes, statistics, summary_lin
 from pipeline.stats.groups import lag_of_groups
 from pipeline.stats.job import POINTS_MAX
 from pipeline.stats.model import Duplicates, Point, RepeatedId, Statistics
-from store.disk import PosixDisk
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
 from store.metadata import READ_WRITE, ConsumerOffsetTable, Topic, TopicTable, TopicType
-from store.offline import OfflineStore
+from store.offline.store import OfflineStore
 from store.offsets import QueueId, QueueOffset
-from store.paths import StorePaths
 from store.rocketmq import read_metadata
-from store.state_engine import open_state_engine
+from store.state.engine import open_state_engine
 from tests import golden
 from tests.conftest import GoldenStore
 from tests.pipeline.logs import Stored, write_store

@@ -13,15 +13,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from structlog.testing import capture_logs
 
 from cli.demo import free_ports
-from pipeline.source import InvalidOption, QuarryDataSource
+from pipeline.data_source import QuarryDataSource
+from pipeline.source import InvalidOption
 from pipeline.stream.errors import BrokerUnreachable, CallRefused, MessagesLost
 from pipeline.stream.options import source_options
 from pipeline.stream.reader import LOOK_INTERVAL_S, StreamReader, stream_schema
 from store.clock import ManualClock, SystemClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.security.model import User
-from store.security.offline import users_of
-from store.security.sealing import Sealer
+from store.security.sealer import Sealer
+from store.tools.users import users_of
 from tests.certificates import make_tls
 from tests.e2e.broker import Broker, until
 from tests.e2e.clients import Outgoing

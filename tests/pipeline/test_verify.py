@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from pipeline.verify import verify
 from pipeline.verify.job import difference_of
-from store.disk import PosixDisk
 from store.errors import Invalid, StoreDamaged, StoreLocked
-from store.paths import StorePaths
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
 from store.verify import Check, Difference, VerifyReport
 from tests import golden
 from tests.conftest import GoldenStore

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from store.dispatch import is_queued
+from store.consumequeue.dispatch import is_queued
 from store.offsets import PhysicalOffset
 from store.record import Blank, StoredMessage, decode_record, encode_replacement, is_replaced
 from store.record.layout import BLANK_SIZE, MESSAGE_SIZE_MAXIMUM, RECORD_SIZE_MINIMUM

@@ -14,9 +14,8 @@ import pytest
 from kv import KeyValueEngine
 from kv.memory import MemoryEngine
 from server.delivery.state.inflight import InFlight, InFlightTable
-from store.disk import PosixDisk
 from store.errors import StoreUnusable
-from store.in_flight_key import subscription_prefix
+from store.fs import PosixDisk
 from store.metadata import (
     ConsumerOffsetTable,
     CustomizedBackoff,
@@ -31,7 +30,8 @@ from store.metadata import (
 from store.offsets import QueueId, QueueOffset
 from store.rocketmq import Form, export_metadata, import_metadata, parse_json, read_metadata
 from store.rocketmq.json_text import format_json
-from store.state import FAMILIES
+from store.state.families import FAMILIES
+from store.state.in_flight_key import subscription_prefix
 from tests.rocketmq.conftest import Config, group_row, topic_row
 
 GoldenStore = Callable[[str], Path]

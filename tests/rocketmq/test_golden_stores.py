@@ -8,8 +8,8 @@ import pytest
 
 from kv import KeyRange
 from kv.memory import MemoryEngine
-from store.disk import PosixDisk
-from store.kind import FoundStore, StoreKind, inspect_store
+from store.fs import PosixDisk
+from store.layout.kind import FoundStore, StoreKind, inspect_store
 from store.metadata import (
     ConsumerOffsetTable,
     CustomizedBackoff,
@@ -22,7 +22,7 @@ from store.metadata import (
 )
 from store.offsets import QueueId, QueueOffset
 from store.rocketmq import ImportReport, import_metadata, read_metadata
-from store.state import FAMILIES
+from store.state.families import FAMILIES
 from tests.conftest import GoldenStore
 from tests.golden import NAMES
 

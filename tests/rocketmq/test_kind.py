@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from store.disk import DirectoryEntry, PosixDisk
 from store.errors import NotAStore
-from store.kind import StoreKind, inspect_store
+from store.fs import DirectoryEntry, PosixDisk
+from store.layout.kind import StoreKind, inspect_store
 
 SEGMENT = "00000000000000000000"
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kv.memory import MemoryEngine
-from store.disk import PosixDisk
 from store.errors import StoreDamaged
+from store.fs import PosixDisk
 from store.metadata import (
     ConsumerOffsetTable,
     CustomizedBackoff,
@@ -25,7 +25,7 @@ from store.offsets import QueueId, QueueOffset
 from store.rocketmq import ConsumerOffset, RocketmqMetadata, import_metadata, read_metadata
 from store.rocketmq.model import WARNINGS_MAX
 from store.rocketmq.sources import decode_v2_offset_key
-from store.state import FAMILIES
+from store.state.families import FAMILIES
 from tests.rocketmq.conftest import Config, group_row, topic_row, v2_named_row, v2_offset_row, v2_version_row
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from random import Random
 
 from store.commitlog import SegmentList
-from store.disk.protocol import Disk
+from store.fs.protocol import Disk
+from store.layout.paths import segment_name
 from store.message import Message
 from store.offsets import PhysicalOffset, QueueOffset
-from store.paths import segment_name
 from store.record import encode_blank, encode_properties, encode_record, record_size
 from store.record.layout import BLANK_SIZE
 from tests.commitlog.records import LOG, open_log

@@ -14,13 +14,13 @@ from kv import KeyRange
 from kv.memory import MemoryEngine
 from store.commitlog import CommitLogReader, SegmentList
 from store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues
+from store.consumequeue.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
-from store.disk import PosixDisk
-from store.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
 from store.errors import OffsetOutOfRange
+from store.fs import PosixDisk
+from store.layout.paths import segment_name
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from store.paths import segment_name
 from store.record import Blank, Decoded, EndOfData, StoredMessage, Torn, encode_blank
 from store.scan import FoundRecords, LogScan, scan_in_bulk, scan_log, scan_records
 from tests import golden

@@ -13,7 +13,7 @@ from server.append.group_commit import GroupCommit, Stored
 from server.tasks.loop_threads import LoopThreads
 from store.clock import ManualClock
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
-from store.disk.posix import PosixDisk
+from store.fs.posix import PosixDisk
 from store.message import Appended, DispatchRequest, EncodedMessage, Message
 from store.native import SyncThread
 from store.settings import Durability

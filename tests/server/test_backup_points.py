@@ -11,12 +11,12 @@ import pytest
 from server.maintenance.backup_points import LEASE_S, POINTS_MAX, BackupPoints, Engines
 from store.backup import plan_live, write_backup
 from store.clock import ManualClock
-from store.disk import PosixCopyingDisk
+from store.commitlog.pins import SegmentPins
 from store.errors import Busy, Invalid
+from store.fs import PosixCopyingDisk
 from store.metadata import READ_WRITE, Topic, TopicType
 from store.offsets import QueueOffset
-from store.opening import OpenStore, open_store
-from store.pins import SegmentPins
+from store.opening.open_store import OpenStore, open_store
 from store.settings import StoreSettings
 from tests.verify.stores import ORDERS, send, verified
 

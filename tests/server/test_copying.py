@@ -14,9 +14,9 @@ from server.append.group_commit import Stored
 from server.held.copies import carried_over, delivered, held_until, recall
 from server.observability.metrics.held import HeldMetrics
 from store.errors import Busy, DiskRefused, Invalid, MessageTooLarge, StorePoisoned
-from store.held.topics import DELIVER_AT_MS, DEQUEUED_MS, ROLL_TIMES, TIMER_TOPIC
 from store.message import Message, MessageCopy
 from store.offsets import PhysicalOffset
+from store.pending.topics import DELIVER_AT_MS, DEQUEUED_MS, ROLL_TIMES, TIMER_TOPIC
 from store.record import StoredMessage, decode_record, encode_properties, encode_record
 from store.record.properties import KEYS, LIGHT_QUEUES, REAL_TOPIC, TAGS, UNIQUE_KEY
 from tests.store.assembly import HOST, message

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from server.tasks.loop_threads import LoopThreads
-from store import message_store, rounds
+from store import message_store
+from store.commitlog import rounds
+from store.commitlog.rounds import native_rounds
 from store.errors import StorePoisoned
 from store.message import DispatchRequest
 from store.native import NATIVE
 from store.offsets import PhysicalOffset, QueueId
 from store.record import encode_record
-from store.rounds import native_rounds
 from store.settings import Durability
 from tests.server.committing import Bench, run
 from tests.store.assembly import assemble, message

@@ -21,11 +21,11 @@ from server.wire.property_room import ADDED_LATER, ROOM_FOR_LATER, ROOM_FOR_SEND
 from server.wire.status import Refused
 from server.wire.validate import check_send
 from store.clock import ManualClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.message import Host, Message
 from store.metadata import Topic, TopicType
 from store.metadata.names import DEAD_LETTER_PREFIX
-from store.opening import OpenStore, open_store
+from store.opening.open_store import OpenStore, open_store
 from store.record import StoredMessage, encode_properties
 from store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
 from store.settings import COPY_GROWTH_MAX, StoreSettings

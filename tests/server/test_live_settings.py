@@ -11,7 +11,7 @@ from kv.memory import MemoryEngine
 from server.errors import NoSuchSetting
 from server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
 from server.settings.live_settings import ROW, LiveSettings, live_fields
-from store.state import FAMILIES, META
+from store.state.families import FAMILIES, META
 
 
 class World:

@@ -14,12 +14,12 @@ from kv import EngineFull, KeyRange
 from server.maintenance.queue_cleanup import CleaningSettings, QueueCleaning
 from store.clock import SystemClock
 from store.consumequeue.rocks_layout import UNIT, UNITS_FAMILY
-from store.disk import PosixDisk
+from store.fs import PosixDisk
+from store.layout.queue_phase import QueueMode
 from store.metadata import READ_WRITE, Topic, TopicType
-from store.offline import OfflineStore
+from store.offline.store import OfflineStore
 from store.offsets import PhysicalOffset
-from store.opening import OpenStore
-from store.queue_phase import QueueMode
+from store.opening.open_store import OpenStore
 from store.verify import verify
 from tests.store.assembly import message
 from tests.store.test_queue_modes import LITE, ORDERS, SEGMENT_SIZE, crash, entries, opened

@@ -13,9 +13,9 @@ import pytest
 from server.maintenance.queue_migration import OnlineMigration
 from store.clock import SystemClock
 from store.errors import Busy, Forbidden
+from store.layout.queue_phase import QueueMode, QueuePhase
 from store.offsets import QueueOffset
-from store.opening import OpenStore
-from store.queue_phase import QueueMode, QueuePhase
+from store.opening.open_store import OpenStore
 from tests.migration.test_machine import opened
 from tests.store.test_queue_modes import ORDERS, entries, send
 

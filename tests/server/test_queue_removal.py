@@ -15,8 +15,8 @@ from kv import EngineFull, KvError
 from server.maintenance import queue_removal
 from server.maintenance.queue_removal import QueueRemoval
 from server.tasks import removal_steps
+from store.layout.queue_phase import QueueMode
 from store.offsets import QueueId, QueueOffset
-from store.queue_phase import QueueMode
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 from tests.conformance.client import Client
 from tests.conformance.client import message as wire_message

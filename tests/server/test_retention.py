@@ -16,11 +16,11 @@ from kv.memory import MemoryEngine
 from server.append.group_commit import GroupCommit
 from server.maintenance.retention import Retention, RetentionTimes
 from server.tasks.loop_threads import LoopThreads
-from store.disk import DiskSpace
 from store.errors import DiskRefused
-from store.expiry import Cause, ExpirySettings
+from store.fs import DiskSpace
 from store.message import Appended
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from store.retention import Cause, ExpirySettings
 from store.settings import Durability
 from tests.expiry.log import BODY, QUEUE, Life, fill, machine, view_of
 from tests.faults.disk import FaultyDisk

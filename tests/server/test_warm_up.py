@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from kv import EngineCorrupt
 from store.metadata import Topic, TopicTable, TopicType
-from store.open_queues import OpenQueues
+from store.migration.open_queues import OpenQueues
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 
 

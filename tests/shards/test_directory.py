@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from server.shards.plan import require_directory_of_shards
-from store.disk import PosixDisk
 from store.errors import StoreUnusable
-from store.kind import StoreKind, inspect_store
+from store.fs import PosixDisk
+from store.layout.kind import StoreKind, inspect_store
 
 
 def problem(root: Path, count: int) -> str:

@@ -16,7 +16,7 @@ import pytest
 from cli import shards as command
 from server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
 from server.shards.plan import cluster_settings, plan_shards, variables_of
-from store.security.sealing import read_keys
+from store.security.sealer import read_keys
 
 TLS = {"tls_certificate": "a.crt", "tls_key": "a.key"}
 

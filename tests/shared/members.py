@@ -10,13 +10,23 @@ from kv.keys import prefix_range
 from kv.memory import MemoryEngine
 from store.clock import ManualClock
 from store.metadata import Topic, TopicType
-from store.opening import StoreTables
-from store.security.sealing import Sealer
-from store.shared import Applied, ChangePage, Conflict, Ledger, Position, SharedKind, SharedRow, SharedRows, is_shared
-from store.shared.layout import ORDER_RANGE, VALUES, VERSIONS, Stamp, parse_order_key, row_id
-from store.shared.shared_rows import TABLES
-from store.state import FAMILIES
-from store.state_engine import open_state_engine
+from store.opening.open_store import StoreTables
+from store.replication import (
+    Applied,
+    ChangePage,
+    Conflict,
+    Ledger,
+    Position,
+    SharedKind,
+    SharedRow,
+    SharedRows,
+    is_shared,
+)
+from store.replication.layout import ORDER_RANGE, VALUES, VERSIONS, Stamp, parse_order_key, row_id
+from store.replication.shared_rows import TABLES
+from store.security.sealer import Sealer
+from store.state.engine import open_state_engine
+from store.state.families import FAMILIES
 
 KEY = b"MDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDA="
 SECRET = "correct-horse-battery"

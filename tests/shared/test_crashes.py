@@ -11,9 +11,9 @@ from kv.memory import MemoryEngine
 from store.clock import ManualClock
 from store.errors import Invalid
 from store.metadata import Group
+from store.replication import SharedKind, shared_rows
 from store.security.model import Action, Decision, Resource, Rule, Secret, User
-from store.shared import SharedKind, shared_rows
-from store.state import FAMILIES
+from store.state.families import FAMILIES
 from tests.shared.members import SECRET, Member, gathered, member
 
 RULE = Rule(resource=Resource.parse("topic:*"), actions=frozenset(Action), decision=Decision.ALLOW)

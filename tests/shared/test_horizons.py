@@ -8,7 +8,7 @@ import pytest
 
 from store.clock import ManualClock
 from store.metadata import Group
-from store.shared import DeletionsMissed, Horizons, PeerMissed, SharedKind
+from store.replication import DeletionsMissed, Horizons, PeerMissed, SharedKind
 from tests.shared.members import Member, gathered, in_rocksdb, member
 
 DAY_S = 86_400

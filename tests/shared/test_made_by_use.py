@@ -6,8 +6,8 @@ import pytest
 
 from store.clock import ManualClock
 from store.metadata import Topic, TopicType
-from store.shared import AHEAD_MAX_MS, SharedKind
-from store.shared.rows import COUNTER_MAX
+from store.replication import AHEAD_MAX_MS, SharedKind
+from store.replication.rows import COUNTER_MAX
 from tests.shared.members import Member, gathered, member
 from tests.shared.test_horizons import KEPT_DAYS, forget, passed
 

@@ -22,9 +22,9 @@ from kv.memory import MemoryEngine
 from store.clock import ManualClock
 from store.errors import Invalid
 from store.metadata import Group
+from store.replication import ChangePage, SharedKind, Version
+from store.replication.layout import Stamp
 from store.security.model import Action, Decision, Resource, Rule, Secret, User, UserKind
-from store.shared import ChangePage, SharedKind, Version
-from store.shared.layout import Stamp
 from tests.shared.members import SECRET, Member, gathered, in_memory, in_rocksdb
 
 NAMES: Final = ("north", "east", "south", "west")

@@ -9,13 +9,13 @@ import pytest
 
 from kv import KeyRange
 from store.clock import ManualClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.metadata import Topic, TopicType
-from store.opening import OpenStore, open_store
-from store.security.offline import make_first_administrator, users_of
-from store.security.sealing import Sealer
+from store.opening.open_store import OpenStore, open_store
+from store.replication import SharedKind, is_shared, member_id
+from store.security.sealer import Sealer
 from store.settings import StoreSettings
-from store.shared import SharedKind, is_shared, member_id
+from store.tools.users import make_first_administrator, users_of
 from tests.shared.members import KEY, member
 
 SEGMENT_SIZE = 64 * 1024

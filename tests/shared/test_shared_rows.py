@@ -11,8 +11,7 @@ from store.clock import ManualClock
 from store.errors import Invalid
 from store.metadata import Group, Topic, TopicType
 from store.metadata.topics import encode_topic
-from store.security.model import Action, Decision, Resource, Rule, Secret, User
-from store.shared import (
+from store.replication import (
     AHEAD_MAX_MS,
     PAGE_BYTES_MAX,
     PeerAhead,
@@ -24,8 +23,9 @@ from store.shared import (
     is_shared,
     member_id,
 )
-from store.shared.hybrid_clock import HybridClock
-from store.shared.rows import COUNTER_MAX
+from store.replication.ledger import HybridClock
+from store.replication.rows import COUNTER_MAX
+from store.security.model import Action, Decision, Resource, Rule, Secret, User
 from tests.shared.members import SECRET, Member, gathered, in_memory, member, rows_of
 
 TOPIC, GROUP, USER, POLICY, MEMBER = SharedKind

@@ -9,18 +9,18 @@ from kv.memory import MemoryEngine
 from store.clock import ManualClock
 from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
 from store.consumequeue import RocksConsumeQueues
+from store.consumequeue.dispatch import StoredNumbering
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
-from store.disk import Disk
-from store.dispatch import StoredNumbering
-from store.held import FAMILY, HeldMessages, reading
+from store.fs import Disk
 from store.message import Host, Message
 from store.message_store import MessageStore
 from store.offsets import PhysicalOffset
+from store.pending import FAMILY, HeldMessages, reading
 from store.progress import Progress
-from store.recovery import RecoveryReport, SavePosition, recover
+from store.recovery.recovery import RecoveryReport, SavePosition, recover
+from store.recovery.verdict import Stop
 from store.scan import LogScan, scan_in_bulk
 from store.settings import StoreSettings
-from store.verdict import Stop
 from tests.commitlog.records import SameThread
 
 LOG = Path("/store/commitlog")
@@ -38,7 +38,7 @@ def message(topic: str = "orders", number: int = 0, body: bytes = b"body", **pro
 
 @dataclass
 class Assembly:
-    """The parts `store.opening` would put together, with the ones a crash replaces in reach."""
+    """The parts `store.opening.open_store` would put together, with the ones a crash replaces in reach."""
 
     disk: Disk
     engine: MemoryEngine

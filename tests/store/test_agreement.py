@@ -11,11 +11,11 @@ from structlog.testing import capture_logs
 from kv import KeyValueEngine
 from store.consumequeue import open_consume_queue_engine
 from store.consumequeue.rocks_layout import BOUND, OFFSET_FAMILY, UNITS_FAMILY, minimum_key, unit_key
-from store.disk import PosixDisk
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
 from store.metadata import is_light_queue
-from store.offline import OfflineStore
+from store.offline.store import OfflineStore
 from store.offsets import QueueId, QueueOffset
-from store.paths import StorePaths
 from tests.store.assembly import message
 from tests.store.test_golden_stores import opened
 

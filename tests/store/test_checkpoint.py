@@ -12,17 +12,17 @@ from random import Random
 import pytest
 
 from kv.memory import MemoryEngine
-from store.checkpoint import StoreCheckpoint, durable_segments, read_checkpoint, taken_over
 from store.commitlog import CommitLogReader, SegmentList
-from store.disk import PosixDisk
-from store.durable_state import DurableState
 from store.errors import StoreDamaged
-from store.identity import StoreIdentity
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
 from store.offsets import PhysicalOffset
-from store.paths import StorePaths
 from store.record import StoredMessage
+from store.recovery.checkpoint import StoreCheckpoint, durable_segments, read_checkpoint, taken_over
 from store.rocketmq import UNKNOWN, Checkpoint, encode_checkpoint
-from store.state import FAMILIES
+from store.state.durable_state import DurableState
+from store.state.families import FAMILIES
+from store.state.identity import StoreIdentity
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import LOG, Assembly, assemble, message, queue_engine
 from tests.store.test_golden_stores import opened

@@ -8,13 +8,13 @@ import pytest
 
 from kv.memory import MemoryEngine
 from store.clock import ManualClock
-from store.deleted_topics import DeletedTopics
-from store.disk import PosixDisk
 from store.errors import OffsetOutOfRange
+from store.fs import PosixDisk
 from store.offsets import PhysicalOffset
-from store.opening import OpenStore, open_store
+from store.opening.open_store import OpenStore, open_store
 from store.settings import StoreSettings
-from store.state import FAMILIES
+from store.state.deleted_topics import DeletedTopics
+from store.state.families import FAMILIES
 from tests.store.assembly import message
 
 

@@ -13,12 +13,12 @@ import pytest
 
 from store.clock import SystemClock
 from store.consumequeue import FileConsumeQueueReader
-from store.disk import PosixDisk
 from store.errors import StoreDamaged
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
 from store.message_store import MessageStore
 from store.offsets import QueueId, QueueOffset
-from store.opening import OpenStore, open_store
-from store.paths import StorePaths
+from store.opening.open_store import OpenStore, open_store
 from store.progress import Progress
 from store.settings import SEGMENT_SIZE, StoreSettings
 

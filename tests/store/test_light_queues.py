@@ -8,11 +8,11 @@ import pytest
 
 from store.clock import ManualClock
 from store.consumequeue import LastEntry
-from store.disk import PosixDisk
-from store.dispatch import StoredNumbering, light_queues
+from store.consumequeue.dispatch import StoredNumbering, light_queues
+from store.fs import PosixDisk
+from store.layout.queue_phase import QueueMode
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.opening import OpenStore, open_store
-from store.queue_phase import QueueMode
+from store.opening.open_store import OpenStore, open_store
 from store.settings import StoreSettings
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import Assembly, assemble, message, queue_engine

@@ -1,11 +1,11 @@
-"""Where the log began in the past (store/log_begins.py)."""
+"""Where the log began in the past (store/commitlog/log_begins.py)."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.log_begins import NOTES_MAX, LogBegins
+from store.commitlog.log_begins import NOTES_MAX, LogBegins
 from store.offsets import PhysicalOffset
 
 

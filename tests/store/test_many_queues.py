@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from store.clock import ManualClock
-from store.disk import PosixDisk
+from store.consumequeue.search import TimeBoundary
 from store.errors import MessageTooLarge
+from store.fs import PosixDisk
+from store.layout.queue_phase import QueueMode
 from store.offsets import QueueId, QueueOffset
-from store.opening import OpenStore, open_store
-from store.queue_phase import QueueMode
+from store.opening.open_store import OpenStore, open_store
 from store.settings import StoreSettings
-from store.time_search import TimeBoundary
 from tests.memory import grown, kept_alive
 from tests.store.assembly import message
 

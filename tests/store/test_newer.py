@@ -15,16 +15,16 @@ from kv.options import FamilyOptions
 from kv.rocks import RocksEngine
 from pipeline.source.log_splits import log_extent, open_segments
 from store.clock import ManualClock
-from store.disk import PosixDisk
 from store.errors import NotAStore, StoreUnusable
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
 from store.metadata import Topic, TopicType
-from store.offline import OfflineStore
-from store.opening import OpenStore, open_store
-from store.paths import StorePaths
-from store.repair import NO_ORDERS, Orders
+from store.offline.store import OfflineStore
+from store.opening.open_store import OpenStore, open_store
+from store.opening.repair import NO_ORDERS, Orders
 from store.settings import StoreSettings
-from store.state import FAMILIES, META
-from store.state_engine import open_state_engine
+from store.state.engine import open_state_engine
+from store.state.families import FAMILIES, META
 from tests.cli.offline_runner import refusal
 
 COMMANDS: Final = [

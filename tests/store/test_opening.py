@@ -14,12 +14,12 @@ from structlog.testing import capture_logs
 from kv import EngineFull
 from kv.rocks import RocksEngine
 from store.consumequeue.rocks_layout import BOUND, OFFSET_FAMILY, maximum_key, minimum_key
-from store.disk import PosixDisk
 from store.errors import NotAStore, StoreDamaged, StoreLocked, StoreUnusable
-from store.identity import StoreIdentity
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.paths import StorePaths
 from store.progress import Progress
+from store.state.identity import StoreIdentity
 from tests.store.assembly import message
 from tests.store.test_golden_stores import opened, units_of
 from tests.verify.stores import get, put, queue_rows, state_rows

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from store.clock import ManualClock
+from store.commitlog.pins import SegmentPins
 from store.errors import Invalid
 from store.offsets import PhysicalOffset
-from store.pins import SegmentPins
 
 
 def test_the_lowest_of_all_pins_counts() -> None:

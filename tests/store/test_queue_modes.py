@@ -10,18 +10,18 @@ import pytest
 
 from store.clock import ManualClock
 from store.consumequeue import ConsumeQueueEntry
-from store.disk import Disk, PosixDisk
 from store.errors import StoreUnusable
-from store.identity import StoreIdentity
+from store.fs import Disk, PosixDisk
+from store.layout.queue_phase import QueueMode, QueuePhase
 from store.metadata import QUEUES_MAX, READ_WRITE, Topic, TopicType
-from store.offline import OfflineStore
+from store.offline.store import OfflineStore
 from store.offsets import QueueId, QueueOffset
-from store.opening import OpenStore, open_store
-from store.preview import preview
-from store.queue_phase import QueueMode, QueuePhase
-from store.repair import NO_ORDERS, Orders
+from store.opening.open_store import OpenStore, open_store
+from store.opening.preview import preview
+from store.opening.repair import NO_ORDERS, Orders
 from store.settings import StoreSettings
-from store.state_engine import open_state_engine
+from store.state.engine import open_state_engine
+from store.state.identity import StoreIdentity
 from store.verify import verify
 from tests.pipeline.logs import write_store
 from tests.store.assembly import message

@@ -7,15 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from store import queue_summary
 from store.clock import ManualClock
-from store.disk import PosixDisk
+from store.consumequeue import queue_summary
+from store.consumequeue.queue_summary import (
+    CountedQueue,
+    KindSummary,
+    QueueKind,
+    SummarySource,
+    kind_of,
+    summarize_queues,
+)
 from store.errors import Unavailable
-from store.offline import OfflineStore, QueueSource
+from store.fs import PosixDisk
+from store.layout.queue_phase import QueueMode
+from store.offline.store import OfflineStore, QueueSource
 from store.offsets import PhysicalOffset, QueueId
-from store.opening import OpenStore, open_store
-from store.queue_phase import QueueMode
-from store.queue_summary import CountedQueue, KindSummary, QueueKind, SummarySource, kind_of, summarize_queues
+from store.opening.open_store import OpenStore, open_store
 from store.settings import StoreSettings
 from tests.consumequeue.samples import put, queues_over, request
 from tests.store.assembly import message, queue_engine

@@ -9,12 +9,12 @@ from random import Random
 import pytest
 
 from store.commitlog import SegmentList
-from store.dispatch import LightQueueNumbering
+from store.consumequeue.dispatch import LightQueueNumbering
 from store.errors import StoreDamaged
 from store.message import Appended
 from store.offsets import PhysicalOffset, QueueId
+from store.recovery.verdict import VERDICTS, Ending, Place, Stop
 from store.scan import FoundRecords, scan_records
-from store.verdict import VERDICTS, Ending, Place, Stop
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import LOG, Assembly, assemble, message, queue_engine
 from tests.store.test_crashes import content, rows

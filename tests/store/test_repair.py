@@ -14,16 +14,16 @@ import pytest
 from kv import EngineCorrupt
 from store.clock import SystemClock
 from store.commitlog import CommitLogReader, SegmentList
-from store.disk import PosixDisk
 from store.errors import MessageGivenUp, StoreDamaged
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
 from store.message_store import MessageStore
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.opening import OpenStore, open_store
-from store.paths import StorePaths
+from store.opening.open_store import OpenStore, open_store
+from store.opening.repair import Damage, Orders, find_damage, replace_all
 from store.record import Corrupt, StoredMessage, Torn
-from store.repair import Damage, Orders, find_damage, replace_all
+from store.recovery.verdict import Stop
 from store.settings import StoreSettings
-from store.verdict import Stop
 from tests.faults.disk import FaultyDisk, PowerCut
 from tests.store.assembly import LOG, SEGMENT_SIZE, assemble, message, queue_engine
 from tests.store.test_golden_stores import opened, records_of, units_of

@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 from cli.main import app
 from store.clock import ManualClock
 from store.commitlog import SegmentList
-from store.disk import PosixDisk
 from store.errors import StoreDamaged, StoreUnusable
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths, segment_name
 from store.message import Host, Message
-from store.offline import OfflineStore
+from store.offline.store import OfflineStore
 from store.offsets import PhysicalOffset
-from store.opening import OpenStore, open_store
-from store.paths import StorePaths, segment_name
+from store.opening.open_store import OpenStore, open_store
 from store.settings import Durability, StoreSettings
 
 SIZE = 256 * 1024

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from store.clock import ManualClock
 from store.consumequeue import ConsumeQueueEntry
-from store.disk import PosixDisk
+from store.consumequeue.search import TimeBoundary, offset_at_time
 from store.errors import MessageGivenUp, StoreDamaged
-from store.offline import OfflineStore
+from store.fs import PosixDisk
+from store.layout.queue_phase import QueueMode
+from store.offline.store import OfflineStore
 from store.offsets import QueueId
-from store.opening import OpenStore, open_store
-from store.queue_phase import QueueMode
+from store.opening.open_store import OpenStore, open_store
 from store.record import StoredMessage
 from store.settings import StoreSettings
-from store.time_search import TimeBoundary, offset_at_time
 from tests.consumequeue.backings import BACKINGS, Backing
 from tests.consumequeue.samples import A0, LITE, physical, put, request
 from tests.store.assembly import message

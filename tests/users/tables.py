@@ -9,9 +9,9 @@ from pathlib import Path
 from kv import KeyValueEngine
 from store.security.model import Action, Decision, Resource, Rule, Secret, User
 from store.security.policies import PolicyTable, parse_source
-from store.security.sealing import Sealer
+from store.security.sealer import Sealer
 from store.security.users import UserTable
-from store.state_engine import open_state_engine
+from store.state.engine import open_state_engine
 
 FIRST_KEY = b"MDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDA="
 SECOND_KEY = b"MTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTE="

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from store.clock import SystemClock
-from store.disk import PosixDisk
 from store.errors import StoreLocked
-from store.paths import StorePaths
-from store.security.offline import make_first_administrator, users_of
-from store.security.sealing import Sealer
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
+from store.security.sealer import Sealer
+from store.tools.users import make_first_administrator, users_of
 from tests.store.test_golden_stores import opened
 from tests.users.tables import FIRST_KEY
 

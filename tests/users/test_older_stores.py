@@ -9,8 +9,8 @@ import pytest
 from kv import EngineMissing, KeyRange, KvError
 from kv.options import FamilyOptions
 from kv.rocks import RocksEngine, list_families
-from store.state import ADDED_FAMILIES, FAMILIES, META, SHARED, TOPICS, USERS
-from store.state_engine import open_state_engine
+from store.state.engine import open_state_engine
+from store.state.families import ADDED_FAMILIES, FAMILIES, META, SHARED, TOPICS, USERS
 from tests.users.tables import FIRST_KEY, orders, tables_in
 
 ALL = KeyRange(b"", None)

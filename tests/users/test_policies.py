@@ -13,7 +13,7 @@ from kv.memory import MemoryEngine
 from store.errors import Invalid, RuleNotFound
 from store.security.model import RULES_MAX, Action, Decision, Policy, Resource, ResourceKind, Rule
 from store.security.policies import SOURCES_MAX, decide, deciding_rule, parse_source
-from store.state import FAMILIES
+from store.state.families import FAMILIES
 from tests.users.tables import FIRST_KEY, Tables, orders, rule, tables_in
 
 ALLOW, DENY = Decision.ALLOW, Decision.DENY

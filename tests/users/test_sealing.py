@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from store.errors import Invalid, SecretsUnreadable
-from store.security.sealing import KEYS_MAX, Sealer, new_key, read_keys
+from store.security.sealer import KEYS_MAX, Sealer, new_key, read_keys
 from tests.e2e.broker import PROJECT
 from tests.users.tables import FIRST_KEY, SECOND_KEY, SECRET
 

@@ -12,7 +12,7 @@ from store.errors import AlreadyExists, Invalid, SecretsUnreadable, StoreDamaged
 from store.security.model import CERTIFICATES_MAX, SECRET_TEXT, Action, Secret, User, UserKind
 from store.security.user_rows import encode_user
 from store.security.users import RESEALED_AT_ONCE
-from store.state import FAMILIES, USERS
+from store.state.families import FAMILIES, USERS
 from tests.users.tables import FIRST_KEY, SECOND_KEY, SECRET, Tables, orders, rule, tables_in
 
 OTHER = "staple-and-more-of-it"

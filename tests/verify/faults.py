@@ -17,13 +17,13 @@ from store.consumequeue.rocks_layout import (
     minimum_key,
     unit_key,
 )
-from store.disk import PosixDisk
-from store.index.hash_layout import HEADER_SIZE, HashHeader
+from store.fs import PosixDisk
+from store.index.hash.layout import HEADER_SIZE, HashHeader
+from store.layout.paths import StorePaths
+from store.layout.queue_phase import QueueMode
 from store.metadata import READ_WRITE, Topic, TopicType
 from store.offsets import QueueId, QueueOffset
-from store.opening import open_store
-from store.paths import StorePaths
-from store.queue_phase import QueueMode
+from store.opening.open_store import open_store
 from store.settings import IndexSettings, StoreSettings
 from store.verify import Check
 from tests.store.assembly import message

@@ -10,17 +10,17 @@ from kv import KeyValueEngine
 from server.delivery.state.inflight import InFlight, InFlightTable
 from store.clock import SystemClock
 from store.consumequeue import open_consume_queue_engine
-from store.disk import PosixDisk
-from store.in_flight_key import subscription_prefix
-from store.kind import inspect_store
+from store.fs import PosixDisk
+from store.layout.kind import inspect_store
+from store.layout.paths import StorePaths
+from store.layout.queue_phase import QueueMode
 from store.metadata import READ_WRITE, Topic, TopicType
-from store.offline import OfflineStore
+from store.offline.store import OfflineStore
 from store.offsets import QueueId, QueueOffset
-from store.opening import OpenStore, open_store
-from store.paths import StorePaths
-from store.queue_phase import QueueMode
+from store.opening.open_store import OpenStore, open_store
 from store.settings import StoreSettings
-from store.state_engine import open_state_engine
+from store.state.engine import open_state_engine
+from store.state.in_flight_key import subscription_prefix
 from store.verify import Check, Difference, VerifyReport, verify
 from tests.store.assembly import message
 

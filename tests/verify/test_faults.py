@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from store.disk import PosixDisk
 from store.errors import StoreDamaged
-from store.index.offline import moving_files
-from store.index.tiered.filling import ChainedFile, IndexShape
+from store.fs import PosixDisk
+from store.index.tiered.chain_file import ChainedFile, IndexShape
 from store.index.tiered_keys import PLACE
-from store.paths import StorePaths
+from store.layout.paths import StorePaths
+from store.offline.key_search import moving_files
 from store.verify import Check
 from tests.verify.faults import FAULTS, Fault, fill_everything
 from tests.verify.stores import verified

@@ -9,13 +9,13 @@ from structlog.testing import capture_logs
 
 from store.clock import ManualClock
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY, maximum_key, minimum_key, unit_key
-from store.disk import PosixDisk
 from store.errors import StoreUnusable
+from store.fs import PosixDisk
+from store.layout.queue_phase import QueueMode, QueuePhase
 from store.metadata import READ_WRITE, Topic, TopicType
-from store.migration.offline import Orders, Target, migrate
 from store.offsets import QueueId, QueueOffset
-from store.opening import OpenStore
-from store.queue_phase import QueueMode, QueuePhase
+from store.opening.open_store import OpenStore
+from store.tools.queue_migration import Orders, Target, migrate
 from store.verify import Check, Note
 from tests.store.assembly import message
 from tests.store.test_queue_modes import opened

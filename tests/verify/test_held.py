@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from kv import KeyRange, KeyValueEngine
-from store.held import FAMILY, DueMessage, open_held_engine
-from store.held.rows import ALL_HALVES, ALL_TIMERS, id_key
-from store.held.topics import HALF_TOPIC, TIMER_TOPIC
+from store.layout.paths import StorePaths
 from store.offsets import PhysicalOffset
-from store.paths import StorePaths
+from store.pending import FAMILY, DueMessage, open_held_engine
+from store.pending.rows import ALL_HALVES, ALL_TIMERS, id_key
+from store.pending.topics import HALF_TOPIC, TIMER_TOPIC
 from store.verify import Check, Note
 from tests.store.assembly import message
 from tests.verify.stores import delete, differences, opened, put, verified

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from store.disk import PosixDisk
-from store.offline import OfflineStore
+from store.fs import PosixDisk
+from store.layout.paths import StorePaths
+from store.offline.store import OfflineStore
 from store.offsets import PhysicalOffset
-from store.paths import StorePaths
 from store.record import Blank, Corrupt, StoredMessage, Torn
 from store.verify.log import scan, units_in, units_of, walk
 from tests import golden

@@ -21,12 +21,12 @@ from store.consumequeue.rocks_layout import (
     minimum_key,
     unit_key,
 )
-from store.in_flight_key import index_key, pack_position, subscription_prefix
+from store.layout.paths import StorePaths
+from store.layout.queue_phase import QueueMode
 from store.metadata import READ_WRITE, Topic, TopicType
 from store.offsets import QueueId, QueueOffset
-from store.paths import StorePaths
-from store.queue_phase import QueueMode
-from store.state import INFLIGHT, TOPICS
+from store.state.families import INFLIGHT, TOPICS
+from store.state.in_flight_key import index_key, pack_position, subscription_prefix
 from store.verify import Check, Note
 from tests import golden
 from tests.store.assembly import message

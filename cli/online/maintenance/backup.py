@@ -23,7 +23,7 @@ from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from store.backup import BackupPoint, BackupReport, plan_live, plan_stopped, write_backup
 from store.clock import SystemClock
-from store.disk import PosixCopyingDisk
+from store.fs import PosixCopyingDisk
 from store.offsets import PhysicalOffset
 from store.progress import Progress
 

@@ -19,13 +19,13 @@ from cli.terminal.output import print_object, print_rows
 from cli.terminal.times import time_text
 from server._generated.quarry.admin.v1 import index_pb2 as pb
 from server._generated.quarry.admin.v1.index_pb2_grpc import IndexServiceStub
-from store.disk import PosixDisk
+from store.fs import PosixDisk
 from store.index import KeyIndexes
 from store.index.facts import IndexFile, IndexKind, checked, index_files
-from store.index.offline import indexes_of, moving_files
 from store.index.opening import objects_at
-from store.index.tiered.objects import ObjectStore
+from store.index.tiered.object_store.protocol import ObjectStore
 from store.index.tiered.tiered_index import TieredIndex
+from store.offline.key_search import indexes_of, moving_files
 from store.settings import IndexSettings
 
 CALL_TIMEOUT_S: Final = 6 * 3600.0

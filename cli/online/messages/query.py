@@ -64,7 +64,7 @@ def _of_store(
     # Not at the top: who asks a live broker needs nothing of a store.
     from cli.offline.opened_store import opened
     from store.index import TIME_MAX_MS
-    from store.index.offline import OfflineIndex, indexes_of
+    from store.offline.key_search import OfflineIndex, indexes_of
 
     begin_ms, end_ms = times_ms
     with opened(store) as open_store, indexes_of(open_store) as indexes, shown_progress() as report:

@@ -14,8 +14,8 @@ from cli.online.connection.administration import admin_port
 from cli.online.connection.arguments import broker_of
 from cli.queue_summary import show_summary
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from store.consumequeue.queue_summary import CountedQueue, DiskUse, KindSummary, QueueKind, QueueSummary
 from store.offsets import QueueId
-from store.queue_summary import CountedQueue, DiskUse, KindSummary, QueueKind, QueueSummary
 
 
 def queues(

@@ -16,11 +16,11 @@ from server.admin.browsing.wish import EVERYTHING, MessageWish
 from server.errors import TooMuchForOneCall
 from server.tasks.pacing import Pace
 from store.consumequeue import ConsumeQueueEntry, QueueEnd
+from store.consumequeue.search import TimeBoundary
 from store.errors import BrokerError, MessageGivenUp, StoreDamaged
 from store.index import TIME_MAX_MS
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.record import StoredMessage
-from store.time_search import TimeBoundary
 
 ENTRIES_AT_ONCE: Final = 32
 ENDS_AT_ONCE: Final = 500

@@ -15,7 +15,7 @@ from server.counters.throughput import Rates
 from server.lag.consumer_lag import LagTotals
 from server.process.system import cpu_seconds, open_files, resident_bytes
 from server.wire.places import without_places
-from store.disk import DiskSpace
+from store.fs import DiskSpace
 
 
 class StageTimes(NamedTuple):

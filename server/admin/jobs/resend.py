@@ -10,13 +10,13 @@ from server.jobs.running_job import Running
 from server.maintenance.key_index import FOUND_MAX, KeyIndex
 from server.metadata import queues_of_topic
 from store.consumequeue import ConsumeQueueEntry
+from store.consumequeue.search import TimeBoundary
 from store.errors import Forbidden, Invalid, MessageGivenUp, OffsetOutOfRange, StoreDamaged, TopicNotFound, Unavailable
 from store.index import TIME_MAX_MS
 from store.metadata import Topic, TopicTable
 from store.metadata.names import is_system_topic
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.record import StoredMessage
-from store.time_search import TimeBoundary
 
 SENT_AT_ONCE: Final = 16
 KEY_MAX: Final = 4_096

@@ -27,8 +27,8 @@ from server.tasks.supervision import Supervisor
 from store.clock import Clock
 from store.errors import Invalid
 from store.metadata import Topic
-from store.opening import OpenStore
-from store.shared import Applied, SharedKind
+from store.opening.open_store import OpenStore
+from store.replication import Applied, SharedKind
 
 
 def make_cluster(settings: BrokerSettings, store: OpenStore, delivery: Delivery, clock: Clock) -> Cluster | None:

@@ -34,7 +34,7 @@ from server.errors import MemberUnreachable
 from server.process.certificates import PeerTls
 from store.clock import Clock
 from store.errors import Invalid
-from store.shared import Position
+from store.replication import Position
 
 CALL_TIMEOUT_S: Final = 5.0
 CONFIRM_TIMEOUT_S: Final = 1.0

@@ -19,7 +19,7 @@ from server.cluster.membership.members import Members, SeenMember
 from server.cluster.replication.rejoin import Rejoining
 from server.errors import NoCluster
 from server.faults import FaultLog
-from store.shared import SharedKind, SharedRow
+from store.replication import SharedKind, SharedRow
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["MembersService"].full_name
 

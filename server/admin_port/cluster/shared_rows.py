@@ -7,7 +7,7 @@ from typing import Final
 
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
 from store.errors import Invalid
-from store.shared import Horizons, Position, SharedRow, Version, known_kind
+from store.replication import Horizons, Position, SharedRow, Version, known_kind
 
 SERVICE: Final[str] = pb.DESCRIPTOR.services_by_name["ClusterService"].full_name
 EXCHANGE: Final = f"/{SERVICE}/Exchange"

@@ -23,9 +23,9 @@ from server.maintenance.verification import OnlineVerification
 from server.security.terms import Access
 from server.wire.places import optional_without_places, without_places
 from store.errors import Invalid
-from store.jobs import Job, JobState
 from store.offsets import PhysicalOffset
 from store.security.model import Action
+from store.state.jobs import Job, JobState
 from store.verify.verdicts import Verdict, VerdictState
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["JobService"].full_name

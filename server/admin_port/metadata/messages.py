@@ -10,6 +10,7 @@ from server.admin.administration import Administration, GroupChange, QueueReset,
 from server.admin_port.calls.fields import not_negative
 from server.delivery.model import Place, ResetTarget, StoredSince
 from server.maintenance.retention import ExpiryReport
+from store.consumequeue.queue_summary import QueueSummary
 from store.errors import Invalid
 from store.metadata import (
     READ_WRITE,
@@ -22,7 +23,6 @@ from store.metadata import (
     TopicType,
 )
 from store.offsets import QueueBounds, QueueId, QueueOffset
-from store.queue_summary import QueueSummary
 
 TOPIC_TYPES: Final[dict[pb.TopicType, TopicType]] = {
     pb.TOPIC_TYPE_NORMAL: TopicType.NORMAL,

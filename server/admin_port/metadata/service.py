@@ -29,8 +29,8 @@ from server.maintenance.backup_points import LEASE_S
 from server.maintenance.retention import ExpiryReport
 from server.tasks.pacing import Pace, Pacing
 from store.backup import BackupPoint
+from store.consumequeue.queue_summary import QueueSummary
 from store.metadata import Topic
-from store.queue_summary import QueueSummary
 
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["AdminService"].full_name
 

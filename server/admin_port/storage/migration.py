@@ -17,8 +17,8 @@ from server.admin_port.calls.fields import asked_by
 from server.faults import FaultLog
 from server.maintenance.queue_migration import MigrationStatus
 from server.wire.places import optional_without_places
+from store.layout.queue_phase import QueuePhase, QueuePlace
 from store.migration import AgreementReport
-from store.queue_phase import QueuePhase, QueuePlace
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["MigrationService"].full_name
 

@@ -9,7 +9,7 @@ from server.cluster.handover.rules import Barrier, Fence, HandoverState
 from server.cluster.membership.member import MemberState
 from server.cluster.membership.views import View
 from store.metadata.row_json import Document, Fields, encode_document
-from store.state import META
+from store.state.families import META
 
 ROW: Final = b"message_groups"
 

@@ -12,7 +12,7 @@ from server.cluster.membership.views import View
 from server.errors import NoSuchMember
 from store.clock import Clock
 from store.errors import Forbidden, Invalid, StoreDamaged
-from store.shared import SharedKind, SharedRow, SharedRows
+from store.replication import SharedKind, SharedRow, SharedRows
 
 log = structlog.get_logger(__name__)
 

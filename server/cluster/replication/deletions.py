@@ -9,7 +9,7 @@ import structlog
 
 from kv import EngineFull
 from store.clock import Clock
-from store.shared import SharedRows
+from store.replication import SharedRows
 
 log = structlog.get_logger(__name__)
 

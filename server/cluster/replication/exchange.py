@@ -23,7 +23,7 @@ from server.errors import MemberUnreachable, NoSuchMember, NotAMember
 from server.tasks.waiting import until_set
 from store.clock import Clock
 from store.errors import BrokerError, Invalid
-from store.shared import NOTHING_TOLD, Applied, DeletionsMissed, Horizons, Position, SharedRow, SharedRows
+from store.replication import NOTHING_TOLD, Applied, DeletionsMissed, Horizons, Position, SharedRow, SharedRows
 
 log = structlog.get_logger(__name__)
 

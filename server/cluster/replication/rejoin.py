@@ -15,8 +15,8 @@ import structlog
 from server.cluster.replication.exchange import Exchange
 from store.errors import Forbidden
 from store.offsets import QueueId
-from store.opening import OpenStore
-from store.shared import SharedKind, SharedRow, SharedRows
+from store.opening.open_store import OpenStore
+from store.replication import SharedKind, SharedRow, SharedRows
 
 log = structlog.get_logger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from server.delivery.model import Delivered, DeliverySettings, ReceiveRequest
-from store.consumequeue.protocol import ConsumeQueueEntry
+from store.message import ConsumeQueueEntry
 
 LENGTH_PER_ENTRY: Final = 256
 """So many characters of a filter take as long to evaluate as it takes to read a record, more or less."""

@@ -11,10 +11,10 @@ from server.delivery.state.positions import Positions
 from server.delivery.state.state_writer import StateWriter
 from server.delivery.state.subscription import Subscription
 from store.clock import Clock
-from store.dispatch import LIGHT_QUEUE_NUMBER
-from store.in_flight_key import subscription_prefix
+from store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
 from store.metadata.offsets import ConsumerOffsetTable
 from store.offsets import QueueId, QueueOffset
+from store.state.in_flight_key import subscription_prefix
 
 
 class LightQueues:

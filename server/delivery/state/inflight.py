@@ -2,7 +2,7 @@
 
 A row, and beside it an entry in the index of when rows become visible again:
 
-Key:   see `store.in_flight_key`
+Key:   see `store.state.in_flight_key`
 Value: i64 visible_at_ms, i64 delivery id, i64 lease_until_ms (0: no auto-renewal), i32 attempt, client id (UTF-8);
        for ordered groups a zero byte and the attempt id (UTF-8) of the receive
 
@@ -29,7 +29,10 @@ import structlog
 from kv import KeyRange, KeyValueEngine, WriteBatch
 from kv.keys import prefix_end, prefix_range
 from store.clock import JUMP_MAX_MS
-from store.in_flight_key import (
+from store.metadata.groups import BACKOFF_MS_MAX
+from store.offsets import QueueId, QueueOffset
+from store.state.families import INFLIGHT
+from store.state.in_flight_key import (
     INDEX_BEGIN,
     ROWS,
     group_of,
@@ -40,9 +43,6 @@ from store.in_flight_key import (
     prefix_of_group,
     subscription_prefix,
 )
-from store.metadata.groups import BACKOFF_MS_MAX
-from store.offsets import QueueId, QueueOffset
-from store.state import INFLIGHT
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ import structlog
 from kv import EngineFull, KeyValueEngine, WriteBatch
 from server.tasks.guarded import run_guarded
 from store.errors import StorePoisoned
-from store.state import INFLIGHT
+from store.state.families import INFLIGHT
 
 log = structlog.get_logger(__name__)
 

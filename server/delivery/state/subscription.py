@@ -8,8 +8,8 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from server.delivery.model import Again, Received, ReceiveRequest, Timer
 from server.delivery.state.inflight import DueEntry, InFlight, InFlightTable
-from store.in_flight_key import subscription_prefix
 from store.offsets import QueueId, QueueOffset
+from store.state.in_flight_key import subscription_prefix
 
 NEVER_MS: Final = 2**62
 EARLIEST: Final = DueEntry(0, 0, QueueOffset(0))

@@ -26,8 +26,8 @@ from server.observability.metrics.migration import MigrationSource, migration_fi
 from server.observability.metrics.queue_cleanup import CleaningFigures, QueueCleaningMetrics, cleaning_figures
 from server.observability.metrics.rocksdb import EngineFigures, engine_figures
 from server.process.health import HealthState
-from store.expiry import Cause
 from store.index import KeyIndexes
+from store.retention import Cause
 
 SEND_BUCKETS_S: Final = [0.000_25 * 2**step for step in range(15)]
 """250 µs … 4 s: from an asynchronous send on an idle broker to beyond every client's patience of 3 s."""

@@ -7,7 +7,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from server.jobs.asked import JobKind
-from store.jobs import JobState
+from store.state.jobs import JobState
 
 
 class JobCounters:

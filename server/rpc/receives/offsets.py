@@ -12,10 +12,10 @@ from server.rpc.context import Edge
 from server.wire.status import Refused, fill_ok
 from server.wire.times import to_ms
 from server.wire.validate import check_topic
+from store.consumequeue.search import TimeBoundary
 from store.errors import Forbidden
 from store.metadata import Permission
 from store.offsets import QueueBounds, QueueId, QueueOffset
-from store.time_search import TimeBoundary
 
 
 class QueriedStore(Protocol):

@@ -6,9 +6,10 @@ from typing import Self
 
 from pydantic import ByteSize, Field, model_validator
 
+from kv.options import MIB
 from server.settings.sections.base import LIVE, Section
 from server.wire.property_room import ROOM_FOR_SENDERS, needed_by
-from store.settings import BODY_SIZE_MAX, MIB
+from store.settings import BODY_SIZE_MAX
 
 
 class LimitsSection(Section):

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from pydantic import ByteSize, Field
 
+from kv.options import MIB
 from server.settings.sections.base import LIVE, Section
-from store.queue_phase import QueueMode, QueuePlace
+from store.layout.queue_phase import QueueMode, QueuePlace
 from store.settings import (
     HASH_ITEMS,
     HASH_SLOTS,
-    MIB,
     SEGMENT_SIZE,
     SLOT_CACHE_BYTES,
     TIERED_ITEMS,

@@ -9,13 +9,13 @@ from typing import TypeVar
 
 import structlog
 
-from store.disk import Disk
 from store.errors import StoreDamaged
-from store.index.answer import Unread
-from store.index.tiered.filling import header_of
+from store.fs import Disk
+from store.index.key_files import Unread
+from store.index.tiered.chain_file import header_of
 from store.index.tiered.folders import STAGES_BEHIND_FILLING, IndexFolders, Stage, TieredFile
 from store.index.tiered.layout import FileHeader, Kind
-from store.index.tiered.uploaded import UploadNote
+from store.index.tiered.object_store.uploaded import UploadNote
 
 log = structlog.get_logger(__name__)
 

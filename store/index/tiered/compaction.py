@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from store.disk import SegmentFile
 from store.errors import StoreDamaged
+from store.fs import SegmentFile
 from store.index.chains import Items
-from store.index.tiered.filling import ChainedFile, IndexShape
+from store.index.tiered.chain_file import ChainedFile, IndexShape
 from store.index.tiered.layout import (
     CRC_SIZE,
     HEADER_SIZE,

@@ -23,7 +23,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final, NamedTuple
 
-from store.disk import Disk
+from store.fs import Disk
 from store.index.tiered.layout import FileHeader
 
 NAME: Final = re.compile(r"[0-9]{20}", re.ASCII)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store.index.tiered.filling import ChainedFile, IndexItems, Integers
+from store.index.tiered.chain_file import ChainedFile, IndexItems, Integers
 from store.index.tiered.folders import TieredFile
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from store.errors import StoreDamaged
-from store.index.tiered.filling import READ_AT_ONCE, Found, IndexItems, IndexShape
+from store.index.tiered.chain_file import READ_AT_ONCE, Found, IndexItems, IndexShape
 from store.index.tiered.layout import (
     CRC_SIZE,
     HEADER_SIZE,

@@ -17,8 +17,8 @@ from threading import Lock
 from typing import Generic, Protocol, TypeVar
 
 from store.errors import StoreDamaged
-from store.index.answer import Answer, Unread
-from store.index.tiered.filling import Found
+from store.index.key_files import Answer, Unread
+from store.index.tiered.chain_file import Found
 
 Wanted = TypeVar("Wanted")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from store.clock import SystemClock
-from store.disk import PosixDisk
+from store.fs import PosixDisk
+from store.layout.queue_phase import QueueMode
 from store.message import Host, Message
 from store.metadata import Topic, TopicType
-from store.opening import open_store
-from store.queue_phase import QueueMode
+from store.opening.open_store import open_store
 from store.record.properties import LIGHT_QUEUES, TAGS, UNIQUE_KEY
 from store.settings import Durability, StoreSettings
 

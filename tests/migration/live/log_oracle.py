@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from store.disk import PosixDisk
-from store.offline import OfflineStore
+from store.fs import PosixDisk
+from store.offline.store import OfflineStore
 from store.record import StoredMessage
 from store.record.properties import LIGHT_QUEUE_OFFSETS, LIGHT_QUEUES, TAGS
 from tests.compat.rocketmq_store import DIGESTED_UNIT, QueueDigest

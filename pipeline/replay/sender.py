@@ -1,0 +1,75 @@
+"""The task of a replay: it sends rows, and tells of each message that cannot be sent for what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import compute
+
+from pipeline.export.body import PROBLEM
+from pipeline.stream.client import BrokerClient
+from pipeline.stream.options import SinkOptions
+from pipeline.stream.outgoing import messages_of
+from pipeline.stream.sender import Sender
+from server.wire.property_room import REPLAYED_FROM
+from store.clock import SystemClock
+
+FIRST_REFUSED: Final = 20
+"""Refused messages that are named; the others are counted."""
+
+SENDING_TELLS: Final = "messages long, refused long, first array<struct<place: string, reason: string>>"
+_TELLS: Final = pa.schema(
+    [
+        ("messages", pa.int64()),
+        ("refused", pa.int64()),
+        ("first", pa.list_(pa.struct([("place", pa.string()), ("reason", pa.string())]))),
+    ]
+)
+
+
+def sending(options: SinkOptions) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a task does with its rows; it gives one row that tells how many went, and which did not."""
+
+    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        refused: list[tuple[str, str]] = []
+        clock, client = SystemClock(), BrokerClient(options.connection)
+        sender = Sender(
+            client,
+            options.in_flight_max,
+            lambda message, reason: refused.append((message.user_properties[REPLAYED_FROM], reason)),
+        )
+        count = 0
+        try:
+            for batch in batches:
+                refused += _without_body(batch)
+                whole = batch.filter(compute.is_valid(batch.column("body"))).drop_columns([PROBLEM])
+                # each row has an id of its own, so no id is made of its place
+                for message in messages_of(
+                    whole, topic=None, write="", partition=0, first_row=count, now_ms=clock.wall_ms()
+                ):
+                    sender.add(message)
+                count += batch.num_rows
+            sender.finish()
+        finally:
+            client.close()
+            sender.close()
+        first = [{"place": place, "reason": reason} for place, reason in refused[:FIRST_REFUSED]]
+        told: dict[str, list[Any]] = {
+            "messages": [count - len(refused)],
+            "refused": [len(refused)],
+            "first": [first],
+        }
+        yield pa.RecordBatch.from_pydict(told, _TELLS)
+
+    return send
+
+
+def _without_body(batch: pa.RecordBatch) -> list[tuple[str, str]]:
+    """Places and reasons of the rows whose body could not be made plain."""
+    problems = batch.column(PROBLEM)
+    if problems.null_count == len(problems):
+        return []
+    rows = batch.select(["properties", PROBLEM]).filter(compute.is_valid(problems)).to_pylist()
+    return [(dict(row["properties"])[REPLAYED_FROM], row[PROBLEM]) for row in rows]

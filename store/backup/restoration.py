@@ -1,0 +1,127 @@
+"""From a backup back to a store: checked first, put aside, moved into place at the very end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from store.backup.check import damaged_files
+from store.backup.folder import newest_backup
+from store.backup.links import links
+from store.backup.manifest import BackupFile, Manifest, read_manifest
+from store.errors import NotAStore, StoreDamaged, StoreLocked
+from store.fs import CopyingDisk
+from store.layout.paths import StorePaths
+from store.progress import Progress, ReportProgress
+
+DAMAGED_NAMED_MAX: Final = 20
+_MAY_LIE_THERE: Final = frozenset({"lock", "lost+found", ".snapshot"})
+"""Fresh volumes hold the last two; an empty lock file may be left of a try that was refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReport:
+    source: Path
+    root: Path
+    manifest: Manifest
+    copied_bytes: int
+    linked_bytes: int
+
+
+def restore(
+    disk: CopyingDisk, source: Path, root: Path, *, report: ReportProgress, may_link: bool = False
+) -> RestoreReport:
+    """Make a store at `root` of the backup `source`, or of the newest one in the folder `source`.
+
+    The backup is checked before anything is written. Killed at any point, it leaves nothing that opens: files lie
+    in `root/restoring/` until all are there and durable, and no store opens while that folder exists.
+
+    `may_link`: files that no broker ever writes get a second name instead of a copy, where the file system
+    allows it. Raises NotAStore when there is no finished backup or `root` is not empty, StoreDamaged naming what
+    is damaged or missing, OSError.
+    """
+    source, manifest = check_restore(disk, source, root, report=report)
+    paths = StorePaths(root)
+    disk.make_directories(root)
+    try:
+        lock = disk.lock(paths.lock)
+    except BlockingIOError as error:
+        raise StoreLocked(paths.lock, "a broker holds this directory") from error
+    try:
+        _require_empty(disk, root)
+        linked = _put_aside(disk, source, manifest, paths.restoring, report, may_link=may_link)
+        _move_into_place(disk, paths)
+    finally:
+        lock.release()
+    total = sum(each.size for each in manifest.files)
+    return RestoreReport(source=source, root=root, manifest=manifest, copied_bytes=total - linked, linked_bytes=linked)
+
+
+def check_restore(disk: CopyingDisk, source: Path, root: Path, *, report: ReportProgress) -> tuple[Path, Manifest]:
+    """What `restore` looks at before it writes anything: every byte of the backup that it would take, and the place.
+
+    Raises as `restore` does.
+    """
+    source = newest_backup(disk, source)
+    manifest = read_manifest(disk, source)
+    _require_empty(disk, root)
+    wrong = damaged_files(disk, source, manifest, report)
+    if wrong:
+        more = f"; and {len(wrong) - DAMAGED_NAMED_MAX} more" if len(wrong) > DAMAGED_NAMED_MAX else ""
+        raise StoreDamaged(
+            source, f"the backup is damaged, nothing was restored: {'; '.join(wrong[:DAMAGED_NAMED_MAX])}{more}"
+        )
+    return source, manifest
+
+
+def _require_empty(disk: CopyingDisk, root: Path) -> None:
+    try:
+        found = [entry.name for entry in disk.list_directory(root) if entry.name not in _MAY_LIE_THERE]
+    except NotADirectoryError:
+        raise NotAStore(root, "a file, not a directory") from None
+    if disk.is_link(StorePaths(root).lock):
+        raise NotAStore(StorePaths(root).lock, "a link: a store is restored into an empty directory")
+    if "restoring" in found:
+        raise NotAStore(root, "an earlier restore did not finish here: empty the directory first")
+    if found:
+        raise NotAStore(root, f"not empty: it holds {found[0]!r}; a store is restored into an empty directory")
+
+
+def _put_aside(
+    disk: CopyingDisk, source: Path, manifest: Manifest, aside: Path, report: ReportProgress, *, may_link: bool
+) -> int:
+    """Everything in `aside`, durable. Returns how many bytes were linked and not copied."""
+    total = sum(each.size for each in manifest.files)
+    done = linked = 0
+    disk.make_directories(aside)
+    folders = {aside}
+    for each in manifest.files:
+        report(Progress("restoring", done, total))
+        target = aside / each.path
+        if target.parent not in folders:
+            disk.make_directories(target.parent)
+            folders.add(target.parent)
+        if may_link and each.frozen and links(disk, source / each.path, target):
+            linked += each.size
+        else:
+            _copy(disk, source / each.path, target, each)
+        done += each.size
+    for folder in sorted(folders):
+        disk.sync_directory(folder)
+    report(Progress("restoring", total, total))
+    return linked
+
+
+def _copy(disk: CopyingDisk, source: Path, target: Path, file: BackupFile) -> None:
+    if disk.copy_file(source, target, length=file.size, size=file.size) != file.crc32:
+        raise StoreDamaged(source, "its content changed since it was checked; the restore did not finish")
+
+
+def _move_into_place(disk: CopyingDisk, paths: StorePaths) -> None:
+    """The commit log last: without it, another broker too sees that this is no store."""
+    names = [entry.name for entry in disk.list_directory(paths.restoring)]
+    log = paths.commit_log.name
+    for name in sorted(names, key=lambda each: (each == log, each)):
+        disk.rename(paths.restoring / name, paths.root / name)
+    disk.remove_directory(paths.restoring)

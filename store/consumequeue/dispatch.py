@@ -1,0 +1,150 @@
+"""From a stored record to its dispatch request, when the log is read again (recovery, rebuild, backfill).
+
+Live appends make their requests directly; both ways give equal requests for equal records, which is what makes
+derived data a function of the commit log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
+
+from store.consumequeue import ConsumeQueueEntry
+from store.generations import GenerationCache
+from store.message import DispatchRequest
+from store.metadata.names import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from store.record import StoredMessage, tags_code
+from store.record.properties import LIGHT_QUEUE_OFFSETS, LIGHT_QUEUES
+from store.record.system_flag import TRANSACTION_MASK, TransactionState
+from store.record.tags import SCHEDULE_TOPIC
+
+LIGHT_QUEUE_NUMBER: Final = 0
+_NEVER_LIGHT: Final = (RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SCHEDULE_TOPIC)
+
+OFFSET_DIGITS_MAX: Final = 18
+
+_NOT_QUEUED: Final = (int(TransactionState.PREPARED), int(TransactionState.ROLLBACK))
+
+
+class LightQueueNumbering(Protocol):
+    """Which offset a record has in a light queue."""
+
+    def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
+        """The offset for the record at `at` whose property says `stored`; None: it needs no entry."""
+
+
+class StoredNumbering:
+    """The offset that the record itself states: the rule of stores whose light queues live in RocksDB."""
+
+    def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:  # noqa: ARG002
+        return stored
+
+
+class EntrySearch(Protocol):
+    """The part of a consume queue store that dense numbering asks."""
+
+    def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
+        """The entry with the largest physical offset below `at`."""
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]: ...
+
+
+class DenseNumbering:
+    """One after the other without holes: the rule of RocketMQ's file queues.
+
+    A light queue named twice in one message gets one entry in a file queue, though the counter behind the
+    stored numbers advances by two; from then on the file's index and the stored number differ. Readers of a
+    file store know the index, so a rebuild keeps it. Where RocksDB already holds the record under its stored
+    number (a double-write store), the queue is complete from there on and nothing is added.
+
+    Needs no state of its own to resume: an unknown queue goes on after its last entry below the record.
+    """
+
+    def __init__(
+        self, queues: EntrySearch, *, ends_where_stored: bool = True, cached_queues_max: int = 262_144
+    ) -> None:
+        """`ends_where_stored`: a queue that holds a record under its stored number is complete from there on.
+
+        `cached_queues_max` must be above the number of light queues named by records that are not stored yet.
+        """
+        self._queues = queues
+        self._ends_where_stored = ends_where_stored
+        # None: the queue is complete from here on
+        self._next: GenerationCache[str, tuple[QueueOffset | None]] = GenerationCache(cached_queues_max)
+
+    def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
+        queue = QueueId(name, LIGHT_QUEUE_NUMBER)
+        known = self._next.get(name)
+        offset = self._first_offset(queue, stored, at) if known is None else known[0]
+        if offset is not None and self._ends_where_stored and self._is_stored(queue, stored, at):
+            offset = None
+        if self._next.is_full:
+            self._next.rotate()
+        self._next.put(name, (None if offset is None else QueueOffset(offset + 1),))
+        return offset
+
+    def _first_offset(self, queue: QueueId, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset:
+        before = self._queues.last_entry_below(queue, at)
+        return stored if before is None else QueueOffset(before.queue_offset + 1)
+
+    def _is_stored(self, queue: QueueId, stored: QueueOffset, at: PhysicalOffset) -> bool:
+        found = self._queues.entries(queue, stored, 1)
+        return bool(found) and found[0].queue_offset == stored and found[0].physical_offset == at
+
+
+def may_name_light_queues(topic: str) -> bool:
+    """Whether records of the topic go to the light queues they name.
+
+    Copies on their way through the broker (retries, delays) still carry the names and numbers of the message
+    they are copies of.
+    """
+    return not topic.startswith(_NEVER_LIGHT)
+
+
+def is_queued(system_flag: int) -> bool:
+    """Whether a record appears in its consume queue: prepared and rolled-back ones do not
+    (docs/formats/commit-log.md).
+    """
+    return system_flag & TRANSACTION_MASK not in _NOT_QUEUED
+
+
+def dispatch_request(record: StoredMessage, numbering: LightQueueNumbering) -> DispatchRequest:
+    """The request of one record read back from the log."""
+    properties = record.properties
+    return DispatchRequest(
+        topic=record.topic,
+        queue_number=record.queue_number,
+        queue_offset=record.queue_offset,
+        physical_offset=record.physical_offset,
+        size=record.size,
+        tags_code=tags_code(record.topic, properties, record.store_timestamp_ms),
+        store_timestamp_ms=record.store_timestamp_ms,
+        system_flag=record.system_flag,
+        properties=properties,
+        light_queues=tuple(light_queues(record.topic, properties, record.physical_offset, numbering)),
+    )
+
+
+def light_queues(
+    topic: str, properties: Mapping[str, str], at: PhysicalOffset, numbering: LightQueueNumbering
+) -> Iterable[tuple[str, QueueOffset]]:
+    """Name and queue offset of each light queue that a record with these properties goes to."""
+    if LIGHT_QUEUES not in properties or LIGHT_QUEUE_OFFSETS not in properties:
+        return
+    if not may_name_light_queues(topic):
+        return
+    names = properties[LIGHT_QUEUES].split(",")
+    offsets = properties[LIGHT_QUEUE_OFFSETS].split(",")
+    if len(names) != len(offsets):
+        return
+    seen: set[str] = set()
+    for name, stored in zip(names, offsets, strict=True):
+        if name in seen or not name.startswith(LIGHT_QUEUE_PREFIX):
+            continue
+        if not stored.isdecimal() or len(stored) > OFFSET_DIGITS_MAX:
+            continue  # no key has room for it
+        seen.add(name)
+        offset = numbering.offset_of(name, QueueOffset(int(stored)), at)
+        if offset is not None:
+            yield name, offset

@@ -1,0 +1,1 @@
+"""Consume queues in files, as RocketMQ keeps them with `storeType=default`."""

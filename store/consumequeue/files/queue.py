@@ -1,0 +1,315 @@
+"""The files of one consume queue: which there are, and their units by index.
+
+    <directory>/<20 digits: 20 * index of the file's first unit>
+
+Every file of a store has the same size; its first index is a multiple of the units it holds. Files are sparse, and
+written by position rather than through a mapping: a full disk is an error then and not SIGBUS.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from store.consumequeue.files.layout import FILLER_SIZE, RECORD_SIZE_MAX, UNIT, UNIT_SIZE, real, units_in
+from store.consumequeue.files.open_files import OpenFiles
+from store.consumequeue.search import FoundUnit, first_at_least
+from store.errors import StoreDamaged
+from store.fs.protocol import Disk
+from store.layout.paths import parse_segment_name, segment_name
+from store.message import ConsumeQueueEntry
+from store.offsets import PhysicalOffset, QueueOffset
+
+UNITS_PER_STEP: Final = 4_096
+"""Looked at together where more than one may have to be."""
+
+FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)
+
+
+class FileShape(NamedTuple):
+    """What all queue files of a store have in common."""
+
+    size: int
+    """Bytes of each."""
+    short_from: PhysicalOffset | None
+    """After a crash a file may be shorter that holds no unit of a record below this; None: no file may."""
+    is_shared: bool = False
+    """Another thread writes the queues, and may just be making a file: one without a byte is passed over."""
+
+
+class FileQueue:
+    """What is known of one queue. Everything here can be read again from its files.
+
+        firsts           index of each file's first unit, ascending
+        maximum          index behind the last unit, filler included
+        last_physical    physical offset of the last real unit; 0 when there is none
+        first            the first unit that the log still had when somebody asked last
+
+    Only one thread may use it. Raises OSError, and StoreDamaged for a file of another size than the rest.
+    """
+
+    __slots__ = ("_disk", "_files", "_shape", "_units_max", "directory", "first", "firsts", "last_physical", "maximum")
+
+    def __init__(self, disk: Disk, files: OpenFiles, directory: Path, shape: FileShape) -> None:
+        self._disk = disk
+        self._files = files
+        self._shape = shape
+        self._units_max = shape.size // UNIT_SIZE
+        self.directory = directory
+        self.first: FoundUnit | None = None
+        self.firsts = self._find_files()
+        self.maximum = 0
+        self.last_physical = PhysicalOffset(0)
+        self.measure()
+
+    def measure(self) -> None:
+        """Find the end of the queue in its files."""
+        self.maximum = self.firsts[0] if self.firsts else 0
+        self.last_physical = PhysicalOffset(0)
+        for first in reversed(self.firsts):
+            count = self._count(first)
+            if count:
+                self.maximum = first + count
+                break
+        last = self.unit_before(self.maximum)
+        if last is not None:
+            self.last_physical = last.physical_offset
+
+    # -- reading
+
+    def read(self, start: int, limit: int) -> list[ConsumeQueueEntry]:
+        """At most `limit` real units with index >= `start`, ascending."""
+        found: list[ConsumeQueueEntry] = []
+        at, step = start, min(limit, UNITS_PER_STEP)
+        while at < self.maximum and len(found) < limit:
+            first = self._file_of(at)
+            if first is None:
+                at = self._following(at)
+                continue
+            count = min(step, first + self._units_max - at, self.maximum - at)
+            data = self._files.get(self.directory, first).read((at - first) * UNIT_SIZE, count * UNIT_SIZE)
+            for index, (physical, size, tags_code) in enumerate(UNIT.iter_unpack(data), at):
+                if 0 < size <= RECORD_SIZE_MAX:
+                    found.append(ConsumeQueueEntry(QueueOffset(index), PhysicalOffset(physical), size, tags_code, None))
+            at += count
+            step = UNITS_PER_STEP  # filler is passed over in few steps
+        return found[:limit]
+
+    def stretches(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """The bytes of the units [start, end), file by file, each with the index of the first."""
+        while start < end:
+            first = self._file_of(start)
+            if first is None:
+                start = self._following(start)
+                continue
+            stop = min(end, first + self._units_max)
+            data = self._files.get(self.directory, first).read((start - first) * UNIT_SIZE, (stop - start) * UNIT_SIZE)
+            yield start, data
+            start = stop
+
+    def unit_at_or_after(self, start: int, end: int) -> FoundUnit | None:
+        """The first real unit of [start, end)."""
+        end = min(end, self.maximum)
+        step = 1  # nearly always it is the one asked for
+        while start < end:
+            first = self._file_of(start)
+            if first is None:
+                start = self._following(start)
+                continue
+            count = min(step, first + self._units_max - start, end - start)
+            data = self._files.get(self.directory, first).read((start - first) * UNIT_SIZE, count * UNIT_SIZE)
+            units = units_in(memoryview(data))
+            mask = real(units)
+            if mask.any():
+                index = int(mask.argmax())
+                return FoundUnit(QueueOffset(start + index), PhysicalOffset(int(units[index]["physical_offset"])))
+            start += count
+            step = UNITS_PER_STEP
+        return None
+
+    def unit_before(self, end: int) -> ConsumeQueueEntry | None:
+        """The last real unit with index < `end`."""
+        step = 1
+        while self.firsts and end > self.firsts[0]:
+            begin = max(self.firsts[0], end - step)
+            found = self.read(begin, end - begin)
+            found = [each for each in found if each.queue_offset < end]
+            if found:
+                return found[-1]
+            end = begin
+            step = UNITS_PER_STEP
+        return None
+
+    def end_below(self, at: PhysicalOffset) -> int:
+        """The index behind the last whole unit of a record below `at`: all below it ascend, as records lie in the log.
+
+        A power cut can tear a unit that is written or zeroed, between two sectors: what is left of its physical offset
+        is lower then, and may seem to lie below `at` behind such as do not. What follows a torn unit is not torn.
+        """
+        end = self.maximum
+        while True:
+            first = first_at_least(self.unit_at_or_after, self.firsts[0] if self.firsts else 0, end, at)
+            begin = end if first is None else int(first.queue_offset)
+            whole = self._end_of_ascent(begin)
+            if whole == begin:
+                return whole
+            end = whole
+
+    def _end_of_ascent(self, end: int) -> int:
+        """The index behind the last unit below `end` that lies in the log behind the one before it."""
+        last = self.unit_before(end)
+        while last is not None:
+            before = self.unit_before(last.queue_offset)
+            if before is None and (last.physical_offset > 0 or last.queue_offset == 0):
+                return end
+            if before is not None and before.physical_offset < last.physical_offset:
+                return end
+            end, last = last.queue_offset, before
+        return end
+
+    # -- writing
+
+    def write(self, start: int, units: bytes) -> None:
+        """Write whole units from index `start` on; what they leave open before them becomes filler.
+
+        Repeating it changes nothing. Not durable before `OpenFiles.flush`.
+        """
+        count = len(units) // UNIT_SIZE
+        if self.first is not None and start < self.first.queue_offset:
+            self.first = None  # history is being completed downwards
+        at = start
+        while at < start + count:
+            first = at - at % self._units_max
+            end = min(start + count, first + self._units_max)
+            self._close_gap(first, at)
+            data = units[(at - start) * UNIT_SIZE : (end - start) * UNIT_SIZE]
+            self._files.write(self.directory, first, (at - first) * UNIT_SIZE, data)
+            self.maximum = max(self.maximum, end)
+            at = end
+        physical, size, _ = UNIT.unpack_from(units, len(units) - UNIT_SIZE)
+        if size <= RECORD_SIZE_MAX:
+            self.last_physical = max(self.last_physical, PhysicalOffset(physical))
+
+    def reserve(self, end: int) -> None:
+        """Put filler up to index `end`, above the maximum: the next unit will have this index."""
+        self._close_gap(end - end % self._units_max, end)
+        self.maximum = end
+
+    def truncate(self, end: int) -> None:
+        """Remove every unit with index >= `end`, also such as lie behind a gap. Durable with the next flush.
+
+        The file that the numbering goes on in stays, even without a unit.
+        """
+        for first in reversed(self.firsts):
+            if first >= end and first != self.firsts[0]:
+                self._files.forget(self.directory, first)
+                self._disk.remove(self._path(first))
+                self.firsts.remove(first)
+                continue
+            begin = max(end - first, 0) * UNIT_SIZE
+            behind = min(self._disk.data_end(self._path(first)), self._units_max * UNIT_SIZE)
+            while begin < behind:
+                zeros = bytes(min(behind - begin, UNITS_PER_STEP * UNIT_SIZE))
+                self._files.write(self.directory, first, begin, zeros)
+                begin += len(zeros)
+            break
+        self.first = None
+        self.measure()
+
+    def remove_before(self, minimum: PhysicalOffset, files_max: int) -> int:
+        """Remove leading files whose units all lie below `minimum`, never the last file; returns how many."""
+        removed = 0
+        while len(self.firsts) > 1 and removed < files_max:
+            last = self.unit_before(self.firsts[1])
+            if last is not None and last.physical_offset >= minimum:
+                break
+            first = self.firsts.pop(0)
+            self._files.forget(self.directory, first)
+            self._disk.remove(self._path(first))
+            removed += 1
+        return removed
+
+    def remove(self) -> None:
+        """Remove all files and the directory, the last file first: a crash leaves a queue that begins as it did."""
+        for first in reversed(self.firsts):
+            self._files.forget(self.directory, first)
+            self._disk.remove(self._path(first))
+        self.firsts.clear()
+        self._disk.remove_directory(self.directory)
+
+    # -- inside
+
+    def _find_files(self) -> list[int]:
+        firsts = []
+        for entry in self._disk.list_directory(self.directory):
+            base = parse_segment_name(entry.name)
+            if base is None or entry.is_directory or base % UNIT_SIZE:
+                continue
+            if entry.size == 0 and self._shape.is_shared:
+                continue
+            if entry.size != self._shape.size:
+                path = self.directory / entry.name
+                if entry.size > self._shape.size or self._was_flushed(path):
+                    raise StoreDamaged(path, f"has {entry.size} bytes, the other queue files have {self._shape.size}")
+                self._files.make(self.directory, base // UNIT_SIZE, self._shape.size)
+            firsts.append(base // UNIT_SIZE)
+        return firsts
+
+    def _was_flushed(self, path: Path) -> bool:
+        """Whether a file that is too short had its whole length once, for good: then it is damaged."""
+        flushed_up_to = self._shape.short_from
+        if flushed_up_to is None:
+            return True
+        data = self._disk.read(path)
+        units = units_in(memoryview(data[: len(data) // UNIT_SIZE * UNIT_SIZE]))
+        return bool(np.any(real(units) & (units["physical_offset"] < flushed_up_to)))
+
+    def _count(self, first: int) -> int:
+        """How many units of the file lie before its last written one, that one included."""
+        file = self._files.get(self.directory, first)
+        end = min(self._disk.data_end(self._path(first)), self._units_max * UNIT_SIZE)
+        end = -(-end // UNIT_SIZE)
+        while end > 0:
+            begin = max(0, end - UNITS_PER_STEP)
+            units = units_in(memoryview(file.read(begin * UNIT_SIZE, (end - begin) * UNIT_SIZE)))
+            indexes = np.flatnonzero(units["size"] > 0)
+            if len(indexes):
+                return begin + int(indexes[-1]) + 1
+            end = begin
+        return 0
+
+    def _close_gap(self, first: int, at: int) -> None:
+        """Make the file if it is missing, and fill what would stay open before index `at`."""
+        if self.firsts and self.maximum < first and (last := self._file_of(self.maximum)) is not None:
+            self._fill(last, self.maximum, last + self._units_max)
+        known = first in self.firsts
+        if not known:
+            self._files.make(self.directory, first, self._shape.size)
+            insort(self.firsts, first)
+        begin = max(first, self.maximum) if known else first
+        if begin < at:
+            self._fill(first, begin, at)
+
+    def _fill(self, first: int, begin: int, end: int) -> None:
+        while begin < end:
+            count = min(end - begin, UNITS_PER_STEP)
+            self._files.write(self.directory, first, (begin - first) * UNIT_SIZE, FILLER * count)
+            begin += count
+
+    def _file_of(self, at: int) -> int | None:
+        place = bisect_right(self.firsts, at) - 1
+        if place < 0 or at >= self.firsts[place] + self._units_max:
+            return None
+        return self.firsts[place]
+
+    def _following(self, at: int) -> int:
+        """The first index of the file behind `at`, which lies in none."""
+        place = bisect_right(self.firsts, at)
+        return self.firsts[place] if place < len(self.firsts) else self.maximum
+
+    def _path(self, first: int) -> Path:
+        return self.directory / segment_name(PhysicalOffset(first * UNIT_SIZE))

@@ -1,0 +1,163 @@
+"""RocketMQ's consume queue files, for reading only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from store.consumequeue.files.layout import UNIT_SIZE, Units, is_file_name, real, units_in, written
+from store.fs.protocol import DirectoryEntry, Disk, SegmentFile
+from store.layout.paths import parse_segment_name
+from store.message import ConsumeQueueEntry
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+
+UNITS_PER_STEP: Final = 4_096
+"""Looked at together. Files are sparse: pages behind the last unit should not be touched without need."""
+
+
+class _File(NamedTuple):
+    first: int
+    """Queue offset of its first unit."""
+    units: int
+    path: Path
+
+
+class FileConsumeQueueReader:
+    """The queues below one `consumequeue/` directory.
+
+    Names that are not RocketMQ's are passed over; so are the files of a RocksDB in the same directory (double
+    write). OSError passes through. Nothing is kept between calls, so a queue may grow meanwhile.
+    """
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._directory = directory
+
+    def queues(self) -> Iterator[QueueId]:
+        """Every queue with at least one file, by topic name and number."""
+        for topic in self._disk.list_directory(self._directory):
+            if not topic.is_directory:
+                continue
+            for queue, files in queues_of_topic(self._disk, self._directory, topic.name):
+                if any(map(_is_usable, files)):
+                    yield queue
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
+        """At most `limit` entries with offset >= start, ascending; filler and holes are passed over.
+
+        A unit's queue offset is its index. Entries below the log's minimum are not left out: see `bounds`.
+        """
+        files = self._files(queue)
+        maximum = self._maximum(files)
+        found: list[ConsumeQueueEntry] = []
+        for file in files:
+            if start >= file.first + file.units:
+                continue
+            with _Opened(self._disk, file) as units:
+                for begin in range(max(0, start - file.first), min(file.units, maximum - file.first), UNITS_PER_STEP):
+                    step = units[begin : min(begin + UNITS_PER_STEP, maximum - file.first)]
+                    indexes = np.flatnonzero(real(step))[: limit - len(found)]
+                    found += [_entry(file.first + begin + int(index), step[index]) for index in indexes]
+                    if len(found) >= limit:
+                        return found
+        return found
+
+    def bounds(self, queue: QueueId, minimum_physical_offset: PhysicalOffset) -> QueueBounds:
+        """First unit whose record the log still has, and next free index. Empty: both are the next free index."""
+        files = self._files(queue)
+        maximum = self._maximum(files)
+        for file in files:
+            with _Opened(self._disk, file) as units:
+                for begin in range(0, min(file.units, maximum - file.first), UNITS_PER_STEP):
+                    step = units[begin : begin + UNITS_PER_STEP]
+                    kept = real(step) & (step["physical_offset"] >= minimum_physical_offset)
+                    if kept.any():
+                        first = file.first + begin + int(kept.argmax())
+                        return QueueBounds(QueueOffset(min(first, maximum)), QueueOffset(maximum))
+        return QueueBounds(QueueOffset(maximum), QueueOffset(maximum))
+
+    def log_end(self) -> PhysicalOffset:
+        """The end of the last record that any queue knows; 0 when none knows one."""
+        end = 0
+        for queue in self.queues():
+            files = self._files(queue)
+            # a queue may end in filler: then the last record is further back
+            for last in range(self._maximum(files) - 1, files[0].first - 1, -UNITS_PER_STEP):
+                begin = QueueOffset(max(files[0].first, last - UNITS_PER_STEP + 1))
+                if found := self.entries(queue, begin, last - begin + 1):
+                    end = max(end, found[-1].physical_offset + found[-1].size)
+                    break
+        return PhysicalOffset(end)
+
+    def _maximum(self, files: list[_File]) -> int:
+        """The index behind the last written unit without a gap before it, as RocketMQ's recovery counts.
+
+        A last file without any unit was made just before a crash: the one before tells.
+        """
+        for file in reversed(files):
+            with _Opened(self._disk, file) as units:
+                count = _written_prefix(units)
+            if count:
+                return file.first + count
+        return files[0].first if files else 0
+
+    def _files(self, queue: QueueId) -> list[_File]:
+        if not is_file_name(queue.topic):
+            return []
+        directory = self._directory / queue.topic / str(queue.number)
+        return [
+            _File(int(entry.name) // UNIT_SIZE, entry.size // UNIT_SIZE, directory / entry.name)
+            for entry in _segments_in(self._disk, directory)
+            if _is_usable(entry)
+        ]
+
+
+def queues_of_topic(disk: Disk, directory: Path, topic: str) -> Iterator[tuple[QueueId, list[DirectoryEntry]]]:
+    """The queues of a topic below `consumequeue/`, by number, each with what has the name of a queue file."""
+    folders = disk.list_directory(directory / topic)
+    for number in sorted(int(each.name) for each in folders if each.is_directory and each.name.isdecimal()):
+        yield QueueId(topic, number), _segments_in(disk, directory / topic / str(number))
+
+
+def _segments_in(disk: Disk, directory: Path) -> list[DirectoryEntry]:
+    entries = disk.list_directory(directory)
+    return [each for each in entries if not each.is_directory and parse_segment_name(each.name) is not None]
+
+
+def _is_usable(file: DirectoryEntry) -> bool:
+    """A crash leaves an empty file, which cannot be mapped."""
+    return int(file.name) % UNIT_SIZE == 0 and file.size >= UNIT_SIZE
+
+
+class _Opened:
+    """The units of one file, mapped while the block runs."""
+
+    def __init__(self, disk: Disk, file: _File) -> None:
+        self._segment: SegmentFile = disk.open_segment(file.path, writable=False)
+
+    def __enter__(self) -> Units:
+        return units_in(self._segment.view())
+
+    def __exit__(self, *_: object) -> None:
+        self._segment.close()
+
+
+def _written_prefix(units: Units) -> int:
+    for begin in range(0, len(units), UNITS_PER_STEP):
+        gaps = ~written(units[begin : begin + UNITS_PER_STEP])
+        if gaps.any():
+            return begin + int(gaps.argmax())
+    return len(units)
+
+
+def _entry(at: int, unit: np.void) -> ConsumeQueueEntry:
+    return ConsumeQueueEntry(
+        QueueOffset(at),
+        PhysicalOffset(int(unit["physical_offset"])),
+        int(unit["size"]),
+        int(unit["tags_code"]),
+        None,
+    )

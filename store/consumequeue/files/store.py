@@ -1,0 +1,497 @@
+"""Consume queues in files, as RocketMQ's `storeType=default` keeps them.
+
+    consumequeue/<topic>/<queue number>/<20 digits>      units of 20 bytes (layout.py)
+
+Nothing in the files tells how far they are complete, so the watermark is kept by somebody else: it is handed over
+when the store opens and handed back, durable files first, with each `flush`.
+
+Names that are no file names have no queue here: RocketMQ leaves them out, too. That can only be light queues, since
+topics have no `/` in their names.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+
+from kv import EngineFull, EngineStarved, KvError, descriptor_share
+from store.consumequeue.again import ascends, end_of_stored, put_again
+from store.consumequeue.columns import ColumnRequests, UnitColumns
+from store.consumequeue.files.layout import UNIT, UNIT_SIZE, is_file_name, pack_units, real, units_in
+from store.consumequeue.files.open_files import OpenFiles
+from store.consumequeue.files.queue import FileQueue, FileShape
+from store.consumequeue.files.reader import queues_of_topic
+from store.consumequeue.files.topic_removal import DELETED_NAME, TopicRemoval
+from store.consumequeue.files.units import FileUnitReader
+from store.consumequeue.light_queues import LiteParentsStep
+from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
+from store.consumequeue.protocol import OneByOne
+from store.consumequeue.rocks_layout import require_no_checkpoint
+from store.consumequeue.search import count_between, first_at_least
+from store.consumequeue.windows import UnitWindow
+from store.fs.protocol import Disk
+from store.generations import GenerationCache
+from store.message import ConsumeQueueEntry, DispatchRequest
+from store.metadata.names import LIGHT_QUEUE_PREFIX, is_light_queue
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+
+FILES_LOOKED_AT: Final = 100
+OPEN_FILES_MAX: Final = 512
+"""Files kept open; fewer where the process may have few."""
+
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+_STARVED: Final = {errno.EMFILE, errno.ENFILE}
+
+_pack_unit: Final = UNIT.pack
+
+
+class SaveDispatched(Protocol):
+    """Writes down, durably, that the files hold the entries of all records below."""
+
+    def __call__(self, dispatched_up_to: PhysicalOffset, /, *, emptied: bool) -> None:
+        """`emptied`: no file is left, because all topics were deleted. Otherwise somebody has taken them away."""
+
+
+class FileConsumeQueues(OneByOne):
+    """See `store.consumequeue.protocol.ConsumeQueueStore`. Errors of the disk come as `kv.KvError`, too.
+
+    `open_files_max` bounds descriptors, `cached_queues_max` memory: neither grows with the number of queues.
+    A store keeps the file size that it was made with: `units_in_files` tells it. `after_crash`: the last stop was
+    unclean. Threads: as with `RocksConsumeQueues`.
+    """
+
+    may_hold_more = True
+    """The files alone tell where a queue ends."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        *,
+        minimum_physical_offset: PhysicalOffset,
+        dispatched_up_to: PhysicalOffset | None,
+        save_dispatched: SaveDispatched,
+        after_crash: bool,
+        units_per_file: int,
+        cached_queues_max: int = 65_536,
+        open_files_max: int = OPEN_FILES_MAX,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._minimum = minimum_physical_offset
+        self._dispatched_up_to = dispatched_up_to
+        self._save_dispatched = save_dispatched
+        self._saved_up_to = dispatched_up_to
+        self._may_have_emptied = True  # as those of the last run may have been
+        self._files = OpenFiles(disk, open_max=descriptor_share(open_files_max))
+        self._cache: GenerationCache[tuple[str, int], FileQueue] = GenerationCache(max(1, cached_queues_max // 2))
+        # without a watermark all is put again, so that nothing need be whole
+        short_from = (dispatched_up_to or PhysicalOffset(0)) if after_crash or dispatched_up_to is None else None
+        self._shape = FileShape(units_per_file * UNIT_SIZE, short_from)
+        self._removal = TopicRemoval(disk, directory)
+        with _named_errors():
+            disk.make_directories(directory)
+            if short_from is not None:
+                # what the last process changed may be in the cache alone: a unit that it took away and that is seen as
+                # gone would be back after a power cut, and point at what was written there since
+                disk.sync_file_system(directory)
+            self._removal.finish()
+
+    # -- writing
+
+    def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
+        """Not atomic, but repeatable: until a flush has saved the watermark, a start puts all of it again."""
+        self.put_missing(requests)
+        self._dispatched_up_to = dispatched_up_to
+
+    def put_missing(self, requests: Sequence[DispatchRequest]) -> None:
+        units = _columns_by_queue(requests.units) if isinstance(requests, ColumnRequests) else _by_queue(requests)
+        with _named_errors():
+            for queue, by_offset in units.items():
+                self._write(queue, by_offset)
+
+    def put_window(self, queue: QueueId, units: UnitWindow) -> None:
+        """`put_missing` for ascending units of one queue."""
+        with _named_errors():
+            known = self._find(queue)
+            if known is None or not len(units):
+                return
+            packed = pack_units(units)
+            begins = [0, *(np.flatnonzero(np.diff(units.queue_offset) != 1) + 1).tolist()]
+            for begin, end in zip(begins, [*begins[1:], len(packed)], strict=True):
+                known.write(int(units.queue_offset[begin]), b"".join(packed[begin:end]))
+
+    def reserve(self, queue: QueueId, next_offset: QueueOffset) -> None:
+        """See `RocksConsumeQueues.reserve`: filler stands before `next_offset`."""
+        with _named_errors():
+            known = self._find(queue)
+            if known is not None and known.maximum < next_offset:
+                known.reserve(next_offset)
+
+    def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
+        if isinstance(requests, ColumnRequests) and self._ascend(requests.units):
+            self.put(requests, dispatched_up_to)
+        else:
+            put_again(self, list(requests), dispatched_up_to)
+
+    def _ascend(self, units: UnitColumns) -> bool:
+        return ascends(units, lambda index, *place: self.end_for(units.queues[index], *place))
+
+    def end_for(self, queue: QueueId, offset: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
+        """See `store.consumequeue.again`."""
+        with _named_errors():
+            known = self._find(queue)
+            if known is None:
+                return None
+            return end_of_stored(self, queue, offset, at, maximum=known.maximum, last_physical=known.last_physical)
+
+    def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
+        """See `store.consumequeue.again`."""
+        with _named_errors():
+            known = self._find(queue)
+            if known is not None and offset > (known.firsts[0] if known.firsts else 0):
+                known.truncate(offset)
+            elif known is not None:
+                known.remove()
+                self._cache.discard(queue)
+
+    def _write(self, queue: QueueId, by_offset: dict[int, bytes]) -> None:
+        """Each stretch of neighbours in one write."""
+        known = self._find(queue)
+        if known is None:
+            return
+        start = end = next(iter(by_offset))
+        stretch: list[bytes] = []
+        for offset, unit in by_offset.items():
+            if offset != end:
+                known.write(start, b"".join(stretch))
+                start = end = offset
+                stretch.clear()
+            stretch.append(unit)
+            end += 1
+        known.write(start, b"".join(stretch))
+
+    # -- reading
+
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
+    @property
+    def units_per_file(self) -> int:
+        return self._shape.size // UNIT_SIZE
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
+        with _named_errors():
+            known = self._find(queue)
+            if known is None:
+                return []
+            return known.read(max(start, self._first_offset(known)), limit)
+
+    def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
+        """The entry with the largest physical offset below `at`; None when the queue has none in the log."""
+        with _named_errors():
+            known = self._find(queue)
+            if known is None:
+                return None
+            first = self._first_offset(known)
+            end = first_at_least(known.unit_at_or_after, first, known.maximum, at)
+            unit = known.unit_before(known.maximum if end is None else end.queue_offset)
+        return None if unit is None or unit.queue_offset < first else unit
+
+    def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]:
+        with _named_errors():
+            numbers = sorted(each.number for each in self.queues(topic) if each.number > behind)
+        return [QueueEnd(each, self.last_physical(QueueId(topic, each))) for each in numbers[:limit]]
+
+    def unread_below(self, queue: QueueId, start: QueueOffset, at: PhysicalOffset) -> int:
+        if not is_file_name(queue.topic):
+            return 0
+        # any thread: files and knowledge of its own
+        files = OpenFiles(self._disk, open_max=2)
+        try:
+            with _named_errors():
+                known = FileQueue(self._disk, files, self._path(queue), self._shape._replace(is_shared=True))
+                begin = max(start, known.firsts[0] if known.firsts else 0)
+                return count_between(known.unit_at_or_after, begin, known.maximum, self._minimum, at)
+        finally:
+            files.close()
+
+    def bounds(self, queue: QueueId) -> QueueBounds:
+        with _named_errors():
+            known = self._find(queue)
+            first, maximum = (0, 0) if known is None else (self._first_offset(known), known.maximum)
+            return QueueBounds(QueueOffset(first), QueueOffset(maximum))
+
+    def next_offset(self, queue: QueueId) -> QueueOffset:
+        with _named_errors():
+            return QueueOffset(0 if (known := self._find(queue)) is None else known.maximum)
+
+    def last_physical(self, queue: QueueId) -> PhysicalOffset:
+        """Where the record of the queue's last unit lies, also one that has expired; 0 when it has none."""
+        with _named_errors():
+            known = self._find(queue)
+            return PhysicalOffset(0) if known is None else known.last_physical
+
+    def dispatched_up_to(self) -> PhysicalOffset | None:
+        return self._dispatched_up_to
+
+    def may_have(self, topic: str) -> bool:
+        return is_file_name(topic)
+
+    def queues(self, topic: str | None = None) -> Iterator[QueueId]:
+        names = self._topics() if topic is None else [topic] if is_file_name(topic) else []
+        for name in names:
+            yield from self._queues_of(name)
+
+    def unit_reader(self) -> FileUnitReader:
+        """For reading all queues on another thread."""
+        return FileUnitReader(self._disk, self._directory, self._shape, self.queues)
+
+    # -- changes of many queues
+
+    def topics_behind(self, behind: str, limit: int) -> list[str]:
+        with _named_errors():
+            topics = self._topics()
+        return [each for each in topics if topic_order(each) > topic_order(behind) and not is_light_queue(each)][:limit]
+
+    def light_queues_ended(
+        self,
+        below: PhysicalOffset,  # noqa: ARG002
+        key: bytes,  # noqa: ARG002
+        prefix: str = LIGHT_QUEUE_PREFIX,  # noqa: ARG002
+    ) -> LightQueueStep:
+        return LightQueueStep([], 0, None)
+
+    def lite_parents(self, key: bytes) -> LiteParentsStep:  # noqa: ARG002
+        return LiteParentsStep([], None)
+
+    def last_times_ms(self, found: Sequence[LastEntry]) -> list[int | None]:
+        return [None] * len(found)
+
+    def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]:  # noqa: ARG002
+        return []
+
+    def remove_ended(self, found: Sequence[LastEntry]) -> None:
+        if found:
+            raise ValueError("light queues in files are not removed one by one")
+
+    def delete_topic(self, topic: str) -> None:
+        require_no_checkpoint(topic)
+        if not is_file_name(topic):
+            return
+        with _named_errors():
+            if self._saved_up_to is not None and units_in_files(self._disk, self._directory, without=topic) is None:
+                # before they go: a start that finds no file must not take them for stolen, and put all of the log again
+                self._save_dispatched(self._saved_up_to, emptied=True)
+            removed = self._removal.remove(topic)
+        # not before: a deletion that was refused has all of it still to be flushed
+        for file in removed:
+            self._files.forget(file.parent, int(file.name) // UNIT_SIZE)
+            self._cache.discard(QueueId(topic, int(file.parent.name)))
+        self._may_have_emptied = True
+
+    def truncate(self, end: PhysicalOffset) -> None:
+        """Durable when it returns; the watermark falls last. Also removes what a power cut left behind a gap.
+
+        And files of which it left the name alone: after a clean stop they would be taken for damaged ones.
+        """
+        with _named_errors():
+            for queue, known in self._with_files():
+                self._truncate_queue(queue, known, end)
+        if self._dispatched_up_to is not None:
+            self._dispatched_up_to = min(self._dispatched_up_to, end)
+        self.flush()
+
+    def _truncate_queue(self, queue: QueueId, known: FileQueue, end: PhysicalOffset) -> None:
+        kept = known.end_below(end)
+        if kept == known.maximum and (kept > 0 or not known.firsts):
+            return
+        if kept == 0:
+            known.remove()  # a queue that never was
+            self._cache.discard(queue)
+            self._may_have_emptied = True
+        else:
+            known.truncate(kept)
+
+    def remove_unflushed(self) -> None:
+        """After a crash: remove the units above the watermark, all of which will be put again.
+
+        Some may be torn or missing, and a light queue is numbered by what stands in it. The files stay, most of them
+        are needed at once. Not durable: until the next flush another crash leaves no more than this one.
+        """
+        if (end := self._dispatched_up_to) is None:
+            return
+        with _named_errors():
+            for _, known in self._with_files():
+                if (kept := known.end_below(end)) < known.maximum:
+                    known.truncate(kept)
+
+    def _with_files(self) -> Iterator[tuple[QueueId, FileQueue]]:
+        for topic in self._topics():
+            for queue, files in queues_of_topic(self._disk, self._directory, topic):
+                known = self._find(queue) if files else None
+                if known is not None:
+                    yield queue, known
+
+    def with_expired_files(self, minimum: PhysicalOffset) -> Iterator[QueueId | None]:
+        """Queues that seem to have a file to remove, and None for every other one. May run on another thread.
+
+        It looks at the last unit of the first file; `remove_expired` looks at the rest.
+        """
+        with _named_errors():
+            for topic in self._disk.list_directory(self._directory):
+                if not topic.is_directory:
+                    continue
+                for queue, files in queues_of_topic(self._disk, self._directory, topic.name):
+                    seems = len(files) > 1 and self._seems_expired(self._path(queue) / files[0].name, minimum)
+                    yield queue if seems else None
+
+    def _seems_expired(self, path: Path, minimum: PhysicalOffset) -> bool:
+        try:
+            file = self._disk.open_sparse(path)
+        except FileNotFoundError:
+            return False
+        try:
+            last = units_in(memoryview(file.read(self._shape.size - UNIT_SIZE, UNIT_SIZE)))
+        finally:
+            file.close()
+        return not bool(np.any(real(last) & (last["physical_offset"] >= minimum)))
+
+    def remove_expired(self, queue: QueueId, minimum: PhysicalOffset, *, files_max: int) -> tuple[int, int]:
+        """Remove leading files that hold nothing at or above `minimum`, never the last one.
+
+        Returns how many files went, and how many units with them at most.
+        """
+        with _named_errors():
+            known = self._find(queue)
+            if known is None or not known.firsts:
+                return 0, 0
+            removed = known.remove_before(minimum, files_max)
+        return removed, removed * self._shape.size // UNIT_SIZE
+
+    @property
+    def minimum_physical_offset(self) -> PhysicalOffset:
+        """Where the log begins, as it was last told."""
+        return self._minimum
+
+    def set_minimum_physical_offset(self, minimum: PhysicalOffset) -> None:
+        if minimum < self._minimum:
+            self._cache.rotate()
+            self._cache.rotate()
+        self._minimum = minimum
+
+    # -- life
+
+    def flush_entries(self) -> None:
+        """The long part of a flush. May run beside puts."""
+        with _named_errors():
+            self._files.flush()
+
+    def flush(self) -> None:
+        self.flush_entries()
+        if self._dispatched_up_to is None:
+            return
+        if self._may_have_emptied:
+            with _named_errors():
+                self._may_have_emptied = units_in_files(self._disk, self._directory) is None
+        self._save_dispatched(self._dispatched_up_to, emptied=self._may_have_emptied)
+        self._saved_up_to = self._dispatched_up_to
+
+    def close(self) -> None:
+        self._files.close()
+
+    # -- inside
+
+    def _find(self, queue: QueueId) -> FileQueue | None:
+        """None for a name that can have no queue here."""
+        known = self._cache.get(queue)
+        if known is not None:
+            return known
+        require_no_checkpoint(queue.topic)
+        if not is_file_name(queue.topic):
+            return None
+        known = FileQueue(self._disk, self._files, self._path(queue), self._shape)
+        if self._cache.is_full:
+            self._cache.rotate()
+        self._cache.put(queue, known)
+        return known
+
+    def _path(self, queue: QueueId) -> Path:
+        return self._directory / queue.topic / str(queue.number)
+
+    def _first_offset(self, known: FileQueue) -> int:
+        """The first unit whose record the log still has, else the maximum (an empty queue)."""
+        if known.first is not None and known.first.physical_offset >= self._minimum:
+            return known.first.queue_offset
+        if not known.firsts or known.last_physical < self._minimum:
+            return known.maximum
+        begin = known.firsts[0] if known.first is None else known.first.queue_offset
+        known.first = first_at_least(known.unit_at_or_after, begin, known.maximum, self._minimum)
+        return known.maximum if known.first is None else known.first.queue_offset
+
+    def _topics(self) -> list[str]:
+        found = [each.name for each in self._disk.list_directory(self._directory) if each.is_directory]
+        return sorted((each for each in found if each != DELETED_NAME), key=topic_order)
+
+    def _queues_of(self, topic: str) -> Iterator[QueueId]:
+        """Those with a file: an empty directory is left by a crash in the middle of a deletion."""
+        for queue, files in queues_of_topic(self._disk, self._directory, topic):
+            if any(each.size for each in files):
+                yield queue
+
+
+def units_in_files(disk: Disk, directory: Path, *, without: str = "") -> int | None:
+    """How many units the queue files below `directory` hold; None when there are none. Raises OSError.
+
+    The largest of a few: after a crash some may be shorter. Those of the topic `without` are not looked at.
+    """
+    sizes = list(islice(_file_sizes(disk, directory, without), FILES_LOOKED_AT))
+    return max(sizes) // UNIT_SIZE if sizes else None
+
+
+def _file_sizes(disk: Disk, directory: Path, without: str) -> Iterator[int]:
+    for topic in disk.list_directory(directory):
+        if topic.is_directory and topic.name != without:
+            for _, files in queues_of_topic(disk, directory, topic.name):
+                yield from (each.size for each in files if each.size >= UNIT_SIZE)
+
+
+def topic_order(topic: str) -> tuple[int, bytes]:
+    """How topics are ordered in RocksDB, and so in every listing: by length, then bytewise."""
+    name = topic.encode()
+    return len(name), name
+
+
+@contextmanager
+def _named_errors() -> Iterator[None]:
+    """What the disk refuses, in the words that callers of any consume queue store understand."""
+    try:
+        yield
+    except OSError as error:
+        kind = EngineStarved if error.errno in _STARVED else EngineFull if error.errno in _FULL else KvError
+        raise kind(f"{error.filename}: {error.strerror or error}") from error
+
+
+def _by_queue(requests: Sequence[DispatchRequest]) -> dict[QueueId, dict[int, bytes]]:
+    """The stored units of each queue by their index, in log order."""
+    units: dict[QueueId, dict[int, bytes]] = {}
+    for topic, number, queue_offset, physical_offset, size, tags_code, _, _, _, light_queues in requests:
+        unit = _pack_unit(physical_offset, size, tags_code)
+        units.setdefault(QueueId(topic, number), {})[queue_offset] = unit
+        for name, light_offset in light_queues:
+            units.setdefault(QueueId(name, 0), {})[light_offset] = unit
+    return units
+
+
+def _columns_by_queue(units: UnitColumns) -> dict[QueueId, dict[int, bytes]]:
+    """As `_by_queue`."""
+    return {
+        queue: dict(zip(own.queue_offset.tolist(), pack_units(own), strict=True)) for queue, own in units.by_queue()
+    }

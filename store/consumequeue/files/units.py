@@ -1,0 +1,59 @@
+"""Units of consume queue files as columns, for reading beside the thread that writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from store.consumequeue.files.layout import real, units_in
+from store.consumequeue.files.open_files import OpenFiles
+from store.consumequeue.files.queue import FileQueue, FileShape
+from store.consumequeue.windows import UnitWindow, joined
+from store.fs.protocol import Disk
+from store.offsets import QueueId
+
+OPEN_FILES_MAX: Final = 2
+
+
+class FileUnitReader:
+    """Queue files of `directory`."""
+
+    def __init__(self, disk: Disk, directory: Path, shape: FileShape, queues: Callable[[], Iterator[QueueId]]) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._shape = shape._replace(is_shared=True)
+        self._files = OpenFiles(disk, open_max=OPEN_FILES_MAX)
+        self.queues = queues
+
+    def open(self, queue: QueueId) -> FileQueueUnits:
+        # what is open may have been removed and made anew since
+        self._files.close()
+        return FileQueueUnits(
+            FileQueue(self._disk, self._files, self._directory / queue.topic / str(queue.number), self._shape)
+        )
+
+    def close(self) -> None:
+        self._files.close()
+
+
+class FileQueueUnits:
+    def __init__(self, queue: FileQueue) -> None:
+        self._queue = queue
+        self.begin = queue.firsts[0] if queue.firsts else 0
+        self.maximum = queue.maximum
+        self.last_physical = int(queue.last_physical)
+        self.unit_at_or_after = queue.unit_at_or_after
+
+    def window(self, start: int, end: int) -> UnitWindow:
+        found = []
+        for first, data in self._queue.stretches(start, min(end, self.maximum)):
+            units = units_in(memoryview(data))
+            rows = np.flatnonzero(real(units))
+            found.append((first + rows, units[rows]))
+        return UnitWindow(
+            joined([offsets for offsets, _ in found]),
+            *(joined([units[name] for _, units in found]) for name in ("physical_offset", "size", "tags_code")),
+        )

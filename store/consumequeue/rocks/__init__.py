@@ -1,0 +1,1 @@
+"""Consume queues in a key-value engine, laid out as RocketMQ lays them out in RocksDB."""

@@ -1,0 +1,496 @@
+"""Consume queues over any ordered key-value engine, laid out as RocketMQ lays them out in RocksDB.
+
+Threads: one thread calls everything, except that `flush_entries` may run on another one beside it, and `flush` on
+another one while no put runs.
+
+State in memory is a bounded cache of per-queue keys and bounds; everything in it can be read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import add
+from typing import Final, cast
+
+from kv import KeyRange, KeyValueEngine, WriteBatch
+from store.consumequeue.again import ascends, end_of_stored, put_again
+from store.consumequeue.columns import ColumnRequests, UnitColumns
+from store.consumequeue.light_queues import LiteParentsStep, last_times_ms, lite_parents, stage_removal
+from store.consumequeue.names import (
+    LastEntry,
+    LightQueueStep,
+    QueueEnd,
+    light_queues_ended,
+    maxima_of,
+    queue_ends,
+    topics_behind,
+)
+from store.consumequeue.rocks.bounds import RocksBounds
+from store.consumequeue.rocks.entries import RocksEntries
+from store.consumequeue.rocks.expired_entries import ExpiredEntrySearch
+from store.consumequeue.rocks.known_queues import KnownQueue, KnownQueues, LastEntries, maximum_of, new_maxima
+from store.consumequeue.rocks.units import RocksUnitReader
+from store.consumequeue.rocks_layout import (
+    BOUND,
+    BOUND_SIZE,
+    CHECKPOINT_KEY,
+    I64,
+    OFFSET_FAMILY,
+    UNIT,
+    UNITS_FAMILY,
+    StoredBound,
+    is_minimum,
+    keys_of,
+    maxima_range,
+    maximum_key,
+    maximum_key_beside,
+    minimum_key,
+    number_in,
+    pack_offsets,
+    pack_units,
+    parse_bound,
+    parse_maximum_key,
+    require_no_checkpoint,
+    topic_range,
+    units_end,
+)
+from store.consumequeue.search import count_between
+from store.message import ConsumeQueueEntry, DispatchRequest
+from store.metadata.names import LIGHT_QUEUE_PREFIX
+from store.native import Native
+from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
+
+MAXIMA_LATER_MAX: Final = 2_048
+"""Maxima that may wait for being stored: they go in about a millisecond."""
+QUEUES_PER_BATCH: Final = 1_000
+"""How many queues a change of all queues takes into one batch: bounds its memory."""
+ENTRIES_FAMILIES: Final = (UNITS_FAMILY,)
+ALL_FAMILIES: Final = (UNITS_FAMILY, OFFSET_FAMILY)
+OFFSETS_FIRST: Final = (OFFSET_FAMILY, UNITS_FAMILY)
+
+_pack_offset: Final = I64.pack
+_pack_unit: Final = UNIT.pack
+_pack_bound: Final = BOUND.pack
+
+
+class RocksConsumeQueues:
+    """See `store.consumequeue.protocol.ConsumeQueueStore`.
+
+    `cached_queues_max` bounds what is kept of queues in memory. Engine errors (`kv.KvError`) pass through.
+    """
+
+    may_hold_more = False
+    """Entries are stored with the watermark, and only those below a stored maximum count."""
+
+    def __init__(
+        self,
+        engine: KeyValueEngine,
+        *,
+        minimum_physical_offset: PhysicalOffset,
+        cached_queues_max: int = 65_536,
+    ) -> None:
+        self._engine = engine
+        self._units = engine.family(UNITS_FAMILY)
+        self._offsets = engine.family(OFFSET_FAMILY)
+        self._entries = RocksEntries(self._units)
+        self.is_complete = True
+        """Whether it has all entries that it is ever to have of the log so far. As long as not, nothing is dropped: a
+        stored minimum would hide what is added below it.
+        """
+        self._removals = 0
+        self._known = KnownQueues(self._offsets, cached_max=cached_queues_max)
+        self._bounds = RocksBounds(self._units, self._known, minimum_physical_offset)
+
+    def use(self, native: Native) -> None:
+        """Remember stored bounds in the native part, and make entries with it."""
+        self._known.use(native)
+        self._entries.use(native)
+
+    def warm(self, behind: bytes) -> bytes | None:
+        """See `KnownQueues.warm`."""
+        return self._known.warm(behind)
+
+    # -- writing
+
+    def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
+        batch = self._engine.batch()
+        if (staged := self._known.stage(requests)) is None:
+            self._put(batch, self._put_units(batch, requests), dispatched_up_to)
+            return
+        units, maxima, _ = staged
+        batch.put_all(self._units, units)
+        self._write(batch, maxima, dispatched_up_to)
+        self._known.written(staged)
+
+    def _put(self, batch: WriteBatch, last_of: LastEntries, dispatched_up_to: PhysicalOffset) -> None:
+        maxima = new_maxima(last_of)
+        self._write(batch, maxima, dispatched_up_to)
+        self._known.written_last(last_of, maxima)
+
+    def _write(self, batch: WriteBatch, maxima: list[tuple[bytes, bytes]], dispatched_up_to: PhysicalOffset) -> None:
+        """Entries now, maxima and watermark later and together.
+
+        Until then a start puts again what lies above the watermark, and finds these entries above the maxima. So it is
+        after each crash between a flush of entries and one of the rest, and costs a queue that is busy one maximum in
+        place of hundreds.
+        """
+        # before anything is written: without room on the disk nothing of this put is to count
+        self._engine.settle(more_than=MAXIMA_LATER_MAX)
+        self._engine.write(batch)
+        self._engine.put_later(self._offsets, [*maxima, (CHECKPOINT_KEY, _pack_offset(dispatched_up_to))])
+
+    def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
+        if isinstance(requests, ColumnRequests):
+            units = requests.units
+            # once: they may be more than the cache holds
+            known = self._known.find_all(units.queues)
+            if ascends(units, lambda index, offset, at: self._end_for(units.queues[index], known[index], offset, at)):
+                batch = self._engine.batch()
+                self._put(batch, self._put_columns(batch, units.grouped(), known), dispatched_up_to)
+                return
+        put_again(self, list(requests), dispatched_up_to)
+
+    def end_for(self, queue: QueueId, offset: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
+        """See `store.consumequeue.again`."""
+        return self._end_for(queue, self._known.find(queue), offset, at)
+
+    def _end_for(
+        self, queue: QueueId, known: KnownQueue, offset: QueueOffset, at: PhysicalOffset
+    ) -> QueueOffset | None:
+        return end_of_stored(self, queue, offset, at, maximum=known.maximum, last_physical=known.last_physical)
+
+    def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
+        """See `store.consumequeue.again`."""
+        self._removals += 1
+        batch = self._engine.batch()
+        self._end_queue_at(batch, queue, offset)
+        self._engine.write(batch)
+        self._known.discard(queue)
+
+    def put_missing(self, requests: Sequence[DispatchRequest]) -> None:
+        """Store entries of records from below the watermark, which stays. For a database that began in mid-log."""
+        batch = self._engine.batch()
+        self._put_missing(batch, self._put_units(batch, requests))
+
+    def put_missing_units(self, units: UnitColumns) -> None:
+        """As `put_missing`; each of `units.queues` has some."""
+        batch = self._engine.batch()
+        self._put_missing(batch, self._put_columns(batch, units.grouped(), self._known.find_all(units.queues)))
+
+    def _put_missing(self, batch: WriteBatch, last_of: LastEntries) -> None:
+        """All at once: what lies below the watermark nobody puts again."""
+        maxima = new_maxima(last_of)
+        batch.put_all(self._offsets, maxima)
+        self._engine.write(batch)
+        for queue in last_of:
+            queue.first = None
+        self._known.written_last(last_of, maxima)
+
+    def reserve(self, queue: QueueId, next_offset: QueueOffset) -> None:
+        """Let an empty queue be numbered from `next_offset` on, as one whose entries have all expired.
+
+        Its records are no longer in the log, so nothing else tells. A queue that is that far stays as it is.
+        """
+        known = self._known.find(queue)
+        if known.maximum >= next_offset:
+            return
+        batch = self._engine.batch()
+        batch.put(self._offsets, known.maximum_key, _pack_bound(0, next_offset - 1))
+        self._engine.write(batch)
+        self._known.discard(queue)
+
+    def _put_units(self, batch: WriteBatch, requests: Sequence[DispatchRequest]) -> LastEntries:
+        """Add a unit per request and light queue. Returns the last entry of each queue touched."""
+        if isinstance(requests, ColumnRequests):
+            # RocksDB takes neighbouring keys three times as fast as scattered ones
+            units = requests.units
+            return self._put_columns(batch, units.grouped(), self._known.find_all(units.queues))
+        cached, load = self._known.cached, self._known.load
+        last_of: LastEntries = {}
+        pairs: list[tuple[bytes, bytes]] = []
+        for topic, number, queue_offset, physical_offset, size, tags_code, stored_ms, _, _, light_queues in requests:
+            unit = _pack_unit(physical_offset, size, tags_code, stored_ms)
+            queue = cached((topic, number)) or load((topic, number))
+            pairs.append((queue.prefix + _pack_offset(queue_offset), unit))
+            last_of[queue] = (queue_offset, physical_offset)
+            for name, light_offset in light_queues:
+                queue = cached((name, 0)) or load((name, 0))
+                pairs.append((queue.prefix + _pack_offset(light_offset), unit))
+                last_of[queue] = (light_offset, physical_offset)
+        batch.put_all(self._units, pairs)
+        return last_of
+
+    def _put_columns(self, batch: WriteBatch, units: UnitColumns, queues: Sequence[KnownQueue]) -> LastEntries:
+        """`queues` are those of the units, in their order."""
+        prefixes = [queue.prefix for queue in queues]
+        of_units = map(prefixes.__getitem__, units.queue_index.tolist())
+        batch.put_all(
+            self._units, zip(map(add, of_units, pack_offsets(units.queue_offset)), pack_units(units), strict=True)
+        )
+        last = units.last_of_queues()
+        places = zip(units.queue_offset[last].tolist(), units.physical_offset[last].tolist(), strict=True)
+        return dict(zip(queues, places, strict=True))
+
+    # -- reading
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
+        minimum = self._bounds.minimum
+        first_key, end_key, count = self._known.place(queue, start, limit, minimum)
+        found = self._entries.read(first_key, end_key, count)
+        # Nearly always the log has what is asked for, and one read is all that a queue costs that nobody used lately.
+        if not found or found[0].physical_offset >= minimum:
+            return found
+        known = self._known.find(queue)
+        first_key, end_key, count = known.place(max(start, self._bounds.first_offset(known)), limit)
+        return self._entries.read(first_key, end_key, count)
+
+    def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
+        """The entry with the largest physical offset below `at`; None when the queue has none in the log."""
+        known = self._known.find(queue)
+        first = self._bounds.first_offset(known)
+        end = self._bounds.search(known, first, known.maximum, at)
+        keys = KeyRange(
+            known.prefix + _pack_offset(first),
+            known.prefix + _pack_offset(known.maximum if end is None else end.queue_offset),
+        )
+        return self._entries.last(keys)
+
+    def bounds(self, queue: QueueId) -> QueueBounds:
+        known = self._known.find(queue)
+        return QueueBounds(QueueOffset(self._bounds.first_offset(known)), QueueOffset(known.maximum))
+
+    def extents_of_all(self, queues: Sequence[QueueId]) -> list[QueueExtent]:
+        return self._bounds.extents(self._known.find_all(queues))
+
+    def next_offset(self, queue: QueueId) -> QueueOffset:
+        return QueueOffset(self._known.find(queue).maximum)
+
+    def next_offsets(self, queues: Sequence[tuple[str, int]]) -> list[QueueOffset]:
+        return cast(list[QueueOffset], self._known.next_offsets(queues))
+
+    def dispatched_up_to(self) -> PhysicalOffset | None:
+        value = self._offsets.get(CHECKPOINT_KEY)
+        return None if value is None else PhysicalOffset(I64.unpack(value)[0])
+
+    def may_have(self, topic: str) -> bool:  # noqa: ARG002
+        return True
+
+    def queues(self, topic: str | None = None) -> Iterator[QueueId]:
+        keys = KeyRange(b"", None) if topic is None else maxima_range(topic)
+        for queue, _ in self._maxima(keys):
+            yield queue
+
+    def queues_of(self, topic: str) -> list[QueueId]:
+        maxima = maxima_of(self._offsets, topic)
+        # who asks for its queues is about to ask for their bounds; and no put comes between the two
+        self._known.stored(maxima)
+        return [QueueId(topic, number_in(key)) for key, _ in maxima]
+
+    def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]:
+        return queue_ends(self._offsets, topic, behind, limit)
+
+    def unread_below(self, queue: QueueId, start: QueueOffset, at: PhysicalOffset) -> int:
+        # any thread: it looks at the database alone
+        known = self._known.look_up(queue)
+        if start >= known.maximum:
+            return 0
+        return count_between(self._bounds.unit_at_or_after(known), start, known.maximum, self._bounds.minimum, at)
+
+    def unit_reader(self) -> RocksUnitReader:
+        """For reading all queues on another thread."""
+        return RocksUnitReader(self._engine)
+
+    # -- changes of many queues
+
+    def expired_entries(self) -> ExpiredEntrySearch:
+        """A search for entries below the log's minimum as it is now. It may run on another thread."""
+        return ExpiredEntrySearch(self._engine, self._bounds.minimum)
+
+    @property
+    def removals(self) -> int:
+        """How often topics were deleted or the log was truncated: what was found before must not be dropped after."""
+        return self._removals
+
+    def drop(self, ranges: Sequence[KeyRange], *, removals: int) -> bool:
+        """Remove units that a search found. False, and nothing done, when `removals` is not what it was before that, or
+        the queues are not complete.
+
+        The minima are left to `store_minima`, for when the removal is durable.
+        """
+        if removals != self._removals or not self.is_complete:
+            return False
+        batch = self._engine.batch()
+        for keys in ranges:
+            batch.delete_range(self._units, keys)
+        self._engine.write(batch)
+        return True
+
+    def store_minima(self, minima: Sequence[tuple[bytes, bytes]], *, removals: int) -> bool:
+        """Store minima that a search found. False, and nothing done, as for `drop`.
+
+        Not before the units below them are durably gone: after a crash no later search would look for them.
+        """
+        if removals != self._removals or not self.is_complete:
+            return False
+        batch = self._engine.batch()
+        batch.put_all(self._offsets, minima)
+        self._engine.write(batch)
+        self._known.stored_minima(minima)
+        return True
+
+    def forget_minima(self) -> None:
+        """Remove all stored minima, so that each is found anew: for a database about to be completed downwards.
+
+        RocketMQ's double write stores a minimum above entries that `put_missing` will bring back.
+        """
+        self._removals += 1
+        batch = self._engine.batch()
+        for key, value in self._offsets.iterate(KeyRange(b"", None)):
+            if len(value) == BOUND_SIZE and parse_maximum_key(key) is None:
+                batch.delete(self._offsets, key)
+                batch = self._write_full(batch)
+        self._engine.write(batch)
+        self._known.forget_all()
+
+    def forget_inverted_minima(self) -> int:
+        """Remove minima above their maxima, which RocketMQ leaves (rmq#10417). Durable when it returns; how many.
+
+        Nothing shows as long as such a queue gets no message. What it gets is numbered from the maximum on, and so
+        hidden below the minimum, which is believed again as soon as the maximum has reached it. A minimum that is the
+        maximum is none of these: RocketMQ's double write stores such.
+        """
+        self._removals += 1
+        batch, count = self._engine.batch(), 0
+        for key, value in self._offsets.iterate(KeyRange(b"", None)):
+            if not is_minimum(key, value):
+                continue
+            if parse_bound(value).queue_offset > maximum_of(self._offsets.get(maximum_key_beside(key))):
+                batch.delete(self._offsets, key)
+                batch = self._write_full(batch)
+                count += 1
+        if count:
+            self._engine.write(batch)
+            self._known.forget_all()
+            self._engine.flush((OFFSET_FAMILY,))
+        return count
+
+    def delete_topic(self, topic: str) -> None:
+        """Two range deletes, which need not know the queues (rmq#9454). Durable with the next flush."""
+        require_no_checkpoint(topic)
+        self._removals += 1
+        queues = list(self.queues(topic))  # what is cached of others is that they do not exist
+        batch = self._engine.batch()
+        keys = topic_range(topic)
+        batch.delete_range(self._units, keys)
+        batch.delete_range(self._offsets, keys)
+        self._engine.write(batch)
+        for queue in queues:
+            self._known.remove(queue)
+
+    def topics_behind(self, behind: str, limit: int) -> list[str]:
+        return topics_behind(self._offsets, behind, limit)
+
+    def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = LIGHT_QUEUE_PREFIX) -> LightQueueStep:
+        return light_queues_ended(self._offsets, below, key, prefix)
+
+    def lite_parents(self, key: bytes) -> LiteParentsStep:
+        return lite_parents(self._offsets, key)
+
+    def last_times_ms(self, found: Sequence[LastEntry]) -> list[int | None]:
+        return last_times_ms(self._units, found)
+
+    def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]:
+        stored = self._offsets.get_many([maximum_key(each.queue) for each in found])
+        return [each for each, row in zip(found, stored, strict=True) if row == _pack_bound(*each.last)]
+
+    def remove_ended(self, found: Sequence[LastEntry]) -> None:
+        self._removals += 1
+        batch = self._engine.batch()
+        stage_removal(batch, self._units, self._offsets, found)
+        self._engine.write(batch)
+        for each in found:
+            self._known.remove(each.queue)
+
+    def truncate(self, end: PhysicalOffset) -> None:
+        """Durable when it returns. Cut short by a crash, it is to be repeated: the watermark falls last.
+
+        The caller must not append to the log before: records that took the place of removed ones would be
+        taken for dispatched.
+        """
+        self._removals += 1
+        self.flush_entries()
+        batch = self._engine.batch()
+        for queue, last in self._maxima(KeyRange(b"", None)):
+            if last.physical_offset >= end:
+                self._truncate_queue(batch, queue, last, end)
+                batch = self._write_full(batch)
+        dispatched = self.dispatched_up_to()
+        if dispatched is not None and dispatched > end:
+            batch.put(self._offsets, CHECKPOINT_KEY, _pack_offset(end))
+        self._engine.write(batch)
+        self._known.forget_all()
+        # Maxima first: units above a maximum are invisible, a maximum above its units would not tell them gone.
+        self._engine.flush(OFFSETS_FIRST)
+
+    def _truncate_queue(self, batch: WriteBatch, queue: QueueId, last: StoredBound, end: PhysicalOffset) -> None:
+        cut = self._bounds.search(KnownQueue(*keys_of(queue), None), 0, last.queue_offset + 1, end)
+        minimum = self._end_queue_at(batch, queue, last.queue_offset if cut is None else cut.queue_offset)
+        if minimum is not None and minimum.physical_offset >= end:
+            batch.delete(self._offsets, minimum_key(queue))
+
+    def _end_queue_at(self, batch: WriteBatch, queue: QueueId, first_gone: int) -> StoredBound | None:
+        """Remove the entries from `first_gone` on and lower the maximum. Returns the stored minimum."""
+        known = KnownQueue(*keys_of(queue), None)
+        prefix = known.prefix
+        batch.delete_range(self._units, KeyRange(prefix + _pack_offset(first_gone), units_end(prefix)))
+        kept = self._entries.last(KeyRange(prefix + _pack_offset(0), prefix + _pack_offset(first_gone)))
+        if kept is not None:
+            maximum = kept.queue_offset + 1
+            batch.put(self._offsets, known.maximum_key, _pack_bound(kept.physical_offset, kept.queue_offset))
+        elif first_gone > 0:
+            # All earlier units have expired: the queue is empty, but its numbering goes on.
+            maximum = first_gone
+            batch.put(self._offsets, known.maximum_key, _pack_bound(0, maximum - 1))
+        else:
+            maximum = 0
+            batch.delete(self._offsets, known.maximum_key)
+        stored = self._offsets.get(minimum_key(queue))
+        if stored is None:
+            return None
+        minimum = parse_bound(stored)
+        if minimum.queue_offset > maximum:
+            batch.delete(self._offsets, minimum_key(queue))
+        return minimum
+
+    def set_minimum_physical_offset(self, minimum: PhysicalOffset) -> None:
+        if minimum < self._bounds.minimum:
+            self._known.forget_all()
+        self._bounds.minimum = minimum
+
+    # -- life
+
+    def flush_entries(self) -> None:
+        self._engine.flush(ENTRIES_FAMILIES)
+
+    def flush(self) -> None:
+        self._engine.flush(ALL_FAMILIES)
+
+    def close(self) -> None:
+        self._engine.close()
+
+    # -- inside
+
+    def _write_full(self, batch: WriteBatch) -> WriteBatch:
+        """Write the batch when it is large enough; returns the one to go on with."""
+        if len(batch) < QUEUES_PER_BATCH:
+            return batch
+        self._engine.write(batch)
+        return self._engine.batch()
+
+    def _maxima(self, keys: KeyRange) -> Iterator[tuple[QueueId, StoredBound]]:
+        for key, value in self._offsets.iterate(keys):
+            if len(value) != BOUND_SIZE:
+                continue  # the checkpoint
+            queue = parse_maximum_key(key)
+            if queue is not None:
+                yield queue, parse_bound(value)

@@ -1,0 +1,100 @@
+"""Units of consume queues in RocksDB as columns, for reading beside the thread that writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from kv import KeyRange, KeyValueEngine
+from store.consumequeue.rocks_layout import (
+    BOUND_SIZE,
+    I64,
+    OFFSET_FAMILY,
+    UNIT_DTYPE,
+    UNIT_SIZE,
+    UNITS_FAMILY,
+    maximum_key,
+    minimum_key,
+    parse_bound,
+    parse_maximum_key,
+    unit_prefix,
+)
+from store.consumequeue.search import FoundUnit
+from store.consumequeue.windows import UnitWindow, joined
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+
+MAXIMA_PER_READ: Final = 1_000
+
+
+class RocksUnitReader:
+    """Queues in the families of `engine`."""
+
+    def __init__(self, engine: KeyValueEngine) -> None:
+        self._units = engine.family(UNITS_FAMILY)
+        self._offsets = engine.family(OFFSET_FAMILY)
+
+    def queues(self) -> Iterator[QueueId]:
+        start = b""
+        while True:
+            # page by page: an iterator that lives for hours keeps tables alive that compaction has replaced
+            rows = self._offsets.scan(KeyRange(start, None), limit=MAXIMA_PER_READ)
+            for key, value in rows:
+                if len(value) == BOUND_SIZE and (queue := parse_maximum_key(key)) is not None:
+                    yield queue
+            if len(rows) < MAXIMA_PER_READ:
+                return
+            start = rows[-1][0] + b"\0"
+
+    def open(self, queue: QueueId) -> RocksQueueUnits:
+        maximum, minimum = self._offsets.get_many([maximum_key(queue), minimum_key(queue)])
+        return RocksQueueUnits(self, unit_prefix(queue), maximum, minimum)
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def scan(self, start: bytes, end: bytes, limit: int | None) -> list[tuple[bytes, bytes]]:
+        return self._units.scan(KeyRange(start, end), limit=limit)
+
+
+class RocksQueueUnits:
+    def __init__(self, reader: RocksUnitReader, prefix: bytes, maximum: bytes | None, minimum: bytes | None) -> None:
+        self._reader = reader
+        self._prefix = prefix
+        self.begin = self.maximum = self.last_physical = 0
+        if maximum is not None:
+            last = parse_bound(maximum)
+            self.maximum = last.queue_offset + 1
+            self.last_physical = int(last.physical_offset)
+        if minimum is not None:
+            self.begin = max(0, int(parse_bound(minimum).queue_offset))
+
+    def unit_at_or_after(self, start: int, end: int) -> FoundUnit | None:
+        pairs = self._scan(start, end, limit=1)
+        if not pairs:
+            return None
+        key, value = pairs[0]
+        physical_offset = int.from_bytes(value[: I64.size], signed=True)
+        return FoundUnit(QueueOffset(I64.unpack_from(key, len(self._prefix))[0]), PhysicalOffset(physical_offset))
+
+    def window(self, start: int, end: int) -> UnitWindow:
+        return self._columns(self._scan(max(start, self.begin), min(end, self.maximum)))
+
+    def _scan(self, start: int, end: int, *, limit: int | None = None) -> list[tuple[bytes, bytes]]:
+        if start >= end:
+            return []
+        return self._reader.scan(self._prefix + I64.pack(start), self._prefix + I64.pack(end), limit)
+
+    def _columns(self, pairs: list[tuple[bytes, bytes]]) -> UnitWindow:
+        sizes = set(map(len, (value for _, value in pairs)))
+        if sizes - {UNIT_SIZE}:
+            pairs = [pair for pair in pairs if len(pair[1]) == UNIT_SIZE]  # the others are no units
+        keys = np.frombuffer(
+            b"".join([key for key, _ in pairs]), np.dtype([("prefix", f"V{len(self._prefix)}"), ("offset", ">i8")])
+        )
+        units = np.frombuffer(b"".join([value for _, value in pairs]), UNIT_DTYPE)
+        return UnitWindow(
+            joined([keys["offset"]]),
+            *(joined([units[name]]) for name in ("physical_offset", "size", "tags_code")),
+        )

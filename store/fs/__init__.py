@@ -1,0 +1,20 @@
+"""The one seam for file access. Only modules in here call `os`, `open` and `mmap` on store files."""
+
+from store.fs.copies import CopyingDisk, PosixCopyingDisk
+from store.fs.posix import PosixDisk, keep_from_others
+from store.fs.protocol import DirectoryEntry, Disk, DiskLock, DiskSpace, SegmentFile, SparseFile
+from store.fs.reserve import hold_descriptors
+
+__all__ = [
+    "CopyingDisk",
+    "DirectoryEntry",
+    "Disk",
+    "DiskLock",
+    "DiskSpace",
+    "PosixCopyingDisk",
+    "PosixDisk",
+    "SegmentFile",
+    "SparseFile",
+    "hold_descriptors",
+    "keep_from_others",
+]

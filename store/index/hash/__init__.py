@@ -1,0 +1,1 @@
+"""RocketMQ's index files: their layout, and an index made of a folder of them."""

@@ -1,0 +1,1 @@
+"""Object stores that hold uploaded files of the tiered index, and what is cached of these files."""

@@ -1,0 +1,1 @@
+"""The layout of a store directory: its file names, what kind of store it is, and where it keeps its consume queues."""

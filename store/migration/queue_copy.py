@@ -1,0 +1,95 @@
+"""All units of a store that nobody writes, from one kind of queues into the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Final
+
+from store.commitlog import SegmentList
+from store.consumequeue import ColumnRequests, FileConsumeQueues, RocksConsumeQueues
+from store.consumequeue.files.layout import is_file_name
+from store.consumequeue.search import first_at_least
+from store.consumequeue.windows import UnitReader, UnitWindow
+from store.fs import Disk
+from store.migration.held_units import HeldNumbering, HeldUnits
+from store.offsets import PhysicalOffset, QueueId
+from store.progress import Progress, ReportProgress
+from store.recovery.recovery import whole_runs
+
+UNITS_PER_WINDOW: Final = 65_536
+QUEUES_PER_FLUSH: Final = 10_000
+"""Bounds what is remembered of files that are not durable yet."""
+BYTES_PER_FLUSH: Final = 1 << 30
+
+
+def files_to_rocksdb(
+    disk: Disk, segments: SegmentList, files: FileConsumeQueues, rocks: RocksConsumeQueues, report: ReportProgress
+) -> None:
+    """Fill empty queues in RocksDB with what the files hold of the log, as the files number it.
+
+    The log is read once from end to end, since the files have no store times. What it has and the files have not
+    (deleted topics) stays out. Queues without a record in the log keep their next offset. Durable when it returns.
+    Raises StoreDamaged, kv.KvError, OSError.
+    """
+    start, end = segments.minimum, files.dispatched_up_to() or segments.minimum
+    flushed = start
+    with closing(HeldUnits(disk, files)) as held:
+        for run in whole_runs(segments, start, end, HeldNumbering(held)):
+            assert isinstance(run.requests, ColumnRequests)
+            units = run.requests.units
+            units = units.select(held.mask(units)).compact()
+            if len(units):
+                rocks.put_missing_units(units)
+            report(Progress("bringing the queues into RocksDB", run.end - start, end - start))
+            if run.end - flushed >= BYTES_PER_FLUSH:
+                rocks.flush()
+                flushed = run.end
+    for queue in files.queues():
+        next_offset = files.next_offset(queue)
+        if rocks.next_offset(queue) == 0 and next_offset > 0:
+            rocks.reserve(queue, next_offset)
+    rocks.put([], end)
+    rocks.flush()
+
+
+def rocksdb_to_files(
+    rocks: RocksConsumeQueues,
+    files: FileConsumeQueues,
+    minimum: PhysicalOffset,
+    units_estimate: int,
+    report: ReportProgress,
+) -> None:
+    """Fill empty file queues with what RocksDB holds of the log, each unit at its offset, but for `queues_left_out`.
+
+    Durable when it returns. Raises kv.KvError, StoreDamaged.
+    """
+    reader = rocks.unit_reader()
+    done = 0
+    for number, queue in enumerate(reader.queues(), 1):
+        if not is_file_name(queue.topic):
+            continue
+        for window in windows_of(reader, queue, minimum):
+            files.put_window(queue, window)
+            done += len(window)
+            report(Progress("writing queue files", done, max(done, units_estimate)))
+        files.reserve(queue, rocks.next_offset(queue))
+        if number % QUEUES_PER_FLUSH == 0:
+            files.flush_entries()
+    files.flush_entries()
+
+
+def queues_left_out(rocks: RocksConsumeQueues) -> list[QueueId]:
+    """The light queues whose names no file can have: they are in RocksDB alone, and lost where that goes."""
+    return [queue for queue in rocks.unit_reader().queues() if not is_file_name(queue.topic)]
+
+
+def windows_of(reader: UnitReader, queue: QueueId, minimum: PhysicalOffset) -> Iterator[UnitWindow]:
+    """The units of a queue whose records lie at or above `minimum`."""
+    units = reader.open(queue)
+    first = first_at_least(units.unit_at_or_after, units.begin, units.maximum, minimum)
+    if first is None:
+        return
+    for begin in range(first.queue_offset, units.maximum, UNITS_PER_WINDOW):
+        window = units.window(begin, begin + UNITS_PER_WINDOW)
+        yield window.select(window.physical_offset >= minimum)

@@ -1,0 +1,399 @@
+"""A store nobody runs: looked at, never changed.
+
+Reading takes a share of the store's lock where there is a lock file, so no broker can start meanwhile and several
+readers get along. Segments are mapped read-only, RocksDB is opened through a view that leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from kv import KeyValueEngine, KvError
+from store.commitlog import CommitLogReader, KeptSize, SegmentList
+from store.consumequeue import FileConsumeQueueReader, RocksConsumeQueues, open_consume_queue_engine
+from store.consumequeue.queue_summary import QueueSummary, SummarySource, summarize_queues
+from store.errors import NotAStore, OffsetOutOfRange, StoreLocked, TopicNotFound
+from store.fs import Disk, DiskLock
+from store.layout.kind import DATABASE_MARKER, FoundStore, StoreKind, inspect_store
+from store.layout.paths import StorePaths
+from store.layout.queue_phase import QueuePhase, parse_phase
+from store.message import ConsumeQueueEntry
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from store.pending import HeldBefore, HeldMessages, open_held_engine, progress_now, reading
+from store.record import Corrupt, Decoded, EndOfData, StoredMessage, Torn
+from store.record.properties import LIGHT_QUEUES
+from store.state.engine import open_state_engine
+from store.state.families import META
+from store.state.identity import check_format
+
+ENTRIES_PER_READ: Final = 1_024
+_CHUNK: Final = 1024 * 1024
+_ZEROS: Final = bytes(_CHUNK)
+
+
+class QueueSource(Enum):
+    """Where consume queues are read from: RocketMQ's files, or the column families in RocksDB."""
+
+    FILE = "file"
+    ROCKSDB = "rocksdb"
+
+
+class QueueReader(Protocol):
+    """The reading half of a `ConsumeQueueStore`."""
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]: ...
+
+    def bounds(self, queue: QueueId) -> QueueBounds: ...
+
+    def queues(self, topic: str | None = None) -> Iterator[QueueId]: ...
+
+
+class _FileQueues:
+    """RocketMQ's consume queue files as a `QueueReader`."""
+
+    def __init__(self, disk: Disk, directory: Path, minimum: PhysicalOffset) -> None:
+        self._reader = FileConsumeQueueReader(disk, directory)
+        self._minimum = minimum
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
+        return self._reader.entries(queue, start, limit)
+
+    def bounds(self, queue: QueueId) -> QueueBounds:
+        return self._reader.bounds(queue, self._minimum)
+
+    def queues(self, topic: str | None = None) -> Iterator[QueueId]:
+        return (queue for queue in self._reader.queues() if topic in {None, queue.topic})
+
+
+class OfflineStore:
+    """A read-only view of a store directory. A context manager; one thread."""
+
+    def __init__(self, disk: Disk, found: FoundStore, paths: StorePaths, segments: SegmentList) -> None:
+        self._disk = disk
+        self._found = found
+        self._paths = paths
+        self._segments = segments
+        self._reader = CommitLogReader(segments)
+        self._queues: dict[QueueSource, QueueReader] = {}
+        self._queue_engine: KeyValueEngine | None = None
+        self._state_engine: KeyValueEngine | None = None
+        self._held_engine: KeyValueEngine | None = None
+        self._lock: DiskLock | None = None
+        self._state_directory = paths.quarry
+        self._has_held_messages = found.kind is StoreKind.QUARRY
+        self.log_limit: PhysicalOffset | None = None
+        """Where looking at the log ends; None: where the log does."""
+
+    @classmethod
+    def at_point(
+        cls, disk: Disk, root: Path, point: Path, rocksdb_folder: str, log_limit: PhysicalOffset
+    ) -> OfflineStore:
+        """A store that a broker runs on, as it was at a backup point: its databases lie in the folder `point`.
+
+        Queue files are those of the broker, and grow. Takes no lock: the point keeps its segments. Raises as `open`.
+        """
+        live = inspect_store(disk, root)
+        directory = point / rocksdb_folder
+        found = replace(
+            live,
+            rocksdb_directory=directory,
+            has_rocksdb=disk.exists(directory / DATABASE_MARKER),
+            has_abort=False,
+        )
+        paths = StorePaths(root)
+        store = cls(disk, found, paths, open_log(disk, paths))
+        store._state_directory = point / paths.quarry.name
+        store._has_held_messages = False
+        store.log_limit = log_limit
+        return store
+
+    @classmethod
+    def open(cls, disk: Disk, root: Path) -> OfflineStore:
+        """Open what lies at `root`, as RocketMQ or Quarry left it.
+
+        Raises NotAStore, StoreLocked while a broker runs on it, StoreDamaged when segments are missing or have
+        the wrong length, OSError when it may not be read.
+        """
+        found = inspect_store(disk, root)
+        paths = StorePaths(root)
+        if found.kind is StoreKind.NEW:
+            raise NotAStore(root, "there is no store in this directory" if disk.exists(root) else "no such directory")
+        lock = _share_lock(disk, paths.lock)
+        try:
+            store = cls(disk, found, paths, open_log(disk, paths))
+        except BaseException:
+            if lock is not None:
+                lock.release()
+            raise
+        store._lock = lock
+        try:
+            store._refuse_newer()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _refuse_newer(self) -> None:
+        if self._found.kind is not StoreKind.QUARRY:
+            return
+        try:
+            check_format(self.state_engine(), self._paths.quarry)
+        except KvError:
+            return  # a database that cannot be read is told by who needs it
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release everything. Repeatable."""
+        self._queues.clear()
+        for engine in (self._queue_engine, self._state_engine, self._held_engine):
+            if engine is not None:
+                engine.close()
+        self._segments.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    @property
+    def disk(self) -> Disk:
+        return self._disk
+
+    @property
+    def paths(self) -> StorePaths:
+        return self._paths
+
+    @property
+    def found(self) -> FoundStore:
+        """What the directory is."""
+        return self._found
+
+    # -- the commit log
+
+    @property
+    def log(self) -> CommitLogReader:
+        """Reads single records."""
+        return self._reader
+
+    @property
+    def segments(self) -> SegmentList:
+        """Names and sizes of the log's files."""
+        return self._segments
+
+    @property
+    def minimum(self) -> PhysicalOffset:
+        """The first byte of the first segment."""
+        return self._segments.minimum
+
+    def file_of(self, offset: PhysicalOffset) -> Path:
+        """The segment file that holds the byte; the directory of the log when it has no such byte."""
+        try:
+            return self._segments.path_of(offset)
+        except OffsetOutOfRange:
+            return self._paths.commit_log
+
+    def records(self, start: PhysicalOffset | None = None) -> Iterator[Decoded]:
+        """Everything from `start` (default: the minimum) in log order, CRCs checked.
+
+        Yields StoredMessage and Blank, and ends with one EndOfData, Torn or Corrupt, or at the end of the last
+        segment. Zeros that are followed by other bytes are no EndOfData: they are given as Torn, because records
+        behind them would otherwise be passed over silently. Raises OffsetOutOfRange.
+        """
+        for decoded in self._reader.scan(self.minimum if start is None else start):
+            if isinstance(decoded, EndOfData):
+                behind = self.first_byte_from(decoded.physical_offset)
+                if behind is not None:
+                    yield Torn(
+                        decoded.physical_offset, f"nothing was written here, but bytes follow at offset {behind}"
+                    )
+                    return
+            yield decoded
+
+    def decode(self, at: PhysicalOffset) -> Decoded:
+        """What lies at the offset, CRCs checked. Raises OffsetOutOfRange."""
+        return self._reader.decode(at, check_crc=True)
+
+    def is_replaced(self, at: PhysicalOffset) -> bool:
+        """Whether the record that once began there was damaged, and an operator gave it up."""
+        return self.minimum <= at < self._segments.end_of_files and self._reader.is_replaced(at)
+
+    def record_of(self, entry: ConsumeQueueEntry, queue: QueueId) -> StoredMessage | Torn | Corrupt:
+        """The record that an entry of `queue` points to, CRCs checked.
+
+        Corrupt also when the log holds something else there than the entry says: another size, another queue.
+        """
+        found = self._record_of(entry, queue)
+        at = entry.physical_offset
+        if not isinstance(found, StoredMessage) and self.is_replaced(at):
+            return Corrupt(at, "the record was damaged and given up; what was there is kept in commitlog/broken/")
+        return found
+
+    def _record_of(self, entry: ConsumeQueueEntry, queue: QueueId) -> StoredMessage | Torn | Corrupt:
+        at = entry.physical_offset
+        try:
+            decoded = self._reader.decode(at, check_crc=True)
+        except OffsetOutOfRange as outside:
+            return Corrupt(at, str(outside))
+        if isinstance(decoded, Torn | Corrupt):
+            return decoded
+        if not isinstance(decoded, StoredMessage):
+            return Corrupt(
+                at, f"entry {entry.queue_offset} of {queue.topic}/{queue.number} points here; no record does"
+            )
+        if decoded.size != entry.size:
+            return Corrupt(at, f"entry {entry.queue_offset} says {entry.size} bytes, the record {decoded.size}")
+        if queue.topic in decoded.properties.get(LIGHT_QUEUES, "").split(","):
+            return decoded
+        if (decoded.topic, decoded.queue_number, decoded.queue_offset) != (*queue, entry.queue_offset):
+            is_of = f"entry {decoded.queue_offset} of {decoded.topic}/{decoded.queue_number}"
+            return Corrupt(
+                at, f"entry {entry.queue_offset} of {queue.topic}/{queue.number} points here; this is {is_of}"
+            )
+        return decoded
+
+    def first_byte_from(self, start: PhysicalOffset) -> PhysicalOffset | None:
+        """The first byte at or behind `start` that is not zero. Reads no holes of the files."""
+        for base in self._segments.bases:
+            end = base + self._segments.segment_size
+            if end <= start:
+                continue
+            data_end = base + self._disk.data_end(self._segments.path_of(base))
+            view = self._segments.segment_at(base).view()
+            for at in range(max(start, base), data_end, _CHUNK):
+                chunk = bytes(view[at - base : min(at + _CHUNK, data_end) - base])
+                if chunk != _ZEROS[: len(chunk)]:
+                    return PhysicalOffset(at + len(chunk) - len(chunk.lstrip(b"\0")))
+        return None
+
+    # -- consume queues
+
+    @property
+    def default_source(self) -> QueueSource:
+        """What a broker would read: files as long as RocketMQ kept them, or where Quarry does; RocksDB otherwise."""
+        if self._found.kind is StoreKind.QUARRY:
+            return QueueSource.ROCKSDB if self.queue_phase.reads_rocksdb else QueueSource.FILE
+        return QueueSource.FILE if self._found.has_file_queues else QueueSource.ROCKSDB
+
+    @property
+    def queue_phase(self) -> QueuePhase:
+        """Where Quarry keeps the queues. Raises StoreUnusable when it never ran here, or a newer one did."""
+        stored = self.state_engine().family(META).get(b"queue_phase")
+        return parse_phase(None if stored is None else stored.decode(errors="replace"), self._paths.root)
+
+    def queues(self, source: QueueSource | None = None) -> Iterator[tuple[QueueId, QueueBounds]]:
+        """Every queue with its bounds, in the source's order. Raises NotAStore when there is no such source."""
+        reader = self.queue_reader(source)
+        return ((queue, reader.bounds(queue)) for queue in reader.queues())
+
+    def entries(
+        self, queue: QueueId, start: QueueOffset | None = None, source: QueueSource | None = None
+    ) -> Iterator[ConsumeQueueEntry]:
+        """The entries of a queue from `start` (default: its minimum).
+
+        Raises TopicNotFound when the source has no such queue, OffsetOutOfRange when `start` is outside its bounds.
+        """
+        reader = self.queue_reader(source)
+        if queue not in reader.queues(queue.topic):
+            raise TopicNotFound(f"{self._paths.root}: there is no queue {queue.number} of topic {queue.topic}")
+        bounds = reader.bounds(queue)
+        if start is not None and not bounds.minimum <= start < bounds.maximum:
+            raise OffsetOutOfRange(
+                f"{self._paths.root}: {queue.topic}/{queue.number} holds the offsets "
+                f"[{bounds.minimum}, {bounds.maximum}), not {start}"
+            )
+        return self._entries_from(reader, queue, bounds.minimum if start is None else start)
+
+    def _entries_from(self, reader: QueueReader, queue: QueueId, start: QueueOffset) -> Iterator[ConsumeQueueEntry]:
+        while found := reader.entries(queue, start, ENTRIES_PER_READ):
+            yield from found
+            start = QueueOffset(found[-1].queue_offset + 1)
+
+    def summary(self, source: QueueSource | None = None, *, largest_max: int = 10) -> QueueSummary:
+        """Counts of all queues of the source (default: `default_source`). Raises NotAStore when there is none."""
+        source = self.default_source if source is None else source
+        self.queue_reader(source)
+        return summarize_queues(
+            SummarySource(
+                self._disk,
+                self._paths.consume_queue,
+                self._found.rocksdb_directory,
+                self.queue_engine() if self._found.has_rocksdb else None,
+                reads_rocksdb=source is QueueSource.ROCKSDB,
+                minimum=self.minimum,
+            ),
+            largest_max=largest_max,
+        )
+
+    def queue_reader(self, source: QueueSource | None = None) -> QueueReader:
+        """The queues of the source (default: `default_source`). Raises NotAStore when there is no such source."""
+        source = self.default_source if source is None else source
+        if source not in self._queues:
+            self._queues[source] = self._open_queues(source)
+        return self._queues[source]
+
+    def _open_queues(self, source: QueueSource) -> QueueReader:
+        if source is QueueSource.FILE:
+            is_new = self._found.kind is StoreKind.QUARRY and self.queue_phase.writes_files
+            if not self._found.has_file_queues and not is_new:
+                raise NotAStore(self._paths.consume_queue, "there are no file queues")
+            return _FileQueues(self._disk, self._paths.consume_queue, self.minimum)
+        return RocksConsumeQueues(self.queue_engine(), minimum_physical_offset=self.minimum)
+
+    def queue_engine(self) -> KeyValueEngine:
+        """The database of consume queues, read-only. Raises NotAStore when there is none."""
+        if not self._found.has_rocksdb:
+            raise NotAStore(self._found.rocksdb_directory, "there are no queues in RocksDB")
+        if self._queue_engine is None:
+            self._queue_engine = open_consume_queue_engine(self._found.rocksdb_directory, create=False, read_only=True)
+        return self._queue_engine
+
+    def state_engine(self) -> KeyValueEngine:
+        """The database of metadata and delivery state, read-only. Raises NotAStore when Quarry never ran here."""
+        if self._found.kind is not StoreKind.QUARRY:
+            raise NotAStore(self._paths.quarry, "there is none: Quarry never ran on this store")
+        if self._state_engine is None:
+            self._state_engine = open_state_engine(self._state_directory, create=False, read_only=True)
+        return self._state_engine
+
+    def held_messages(self) -> HeldMessages | None:
+        """Which messages wait, read-only; None where no database tells, as in a backup point."""
+        if not self._has_held_messages or not self._disk.exists(self._paths.held_messages):
+            return None
+        if self._held_engine is None:
+            self._held_engine = open_held_engine(self._paths.held_messages, create=False, read_only=True)
+        return HeldMessages(self._held_engine, reading(self._reader))
+
+    def held_progress(self, now_ms: int) -> HeldBefore | None:
+        """How far messages that wait have got, in RocketMQ's terms; None where the log may go on behind that."""
+        held = self.held_messages()
+        if held is None or held.up_to is None or not self._is_end(held.up_to):
+            return None
+        queues = self.queue_reader()
+        return progress_now(held, reading(self._reader), lambda queue: queues.bounds(queue).maximum, now_ms)
+
+    def _is_end(self, at: PhysicalOffset) -> bool:
+        return at == self._segments.end_of_files or isinstance(self._reader.decode(at), EndOfData)
+
+
+def open_log(disk: Disk, paths: StorePaths) -> SegmentList:
+    """The log of a store, for reading. Raises NotAStore, StoreDamaged."""
+    return SegmentList(disk, paths.commit_log, None, writable=False, kept_size=KeptSize(disk, paths.quarry))
+
+
+def _share_lock(disk: Disk, path: Path) -> DiskLock | None:
+    """None when there is no lock file: then no broker ever ran here, or none of a kind that locks."""
+    try:
+        return disk.lock_shared(path)
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
+        raise StoreLocked(path, "a broker is running on this store; stop it first") from None

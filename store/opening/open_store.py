@@ -1,0 +1,484 @@
+"""Opening a store: new, Quarry's own, or one that RocketMQ wrote.
+
+What each needs on the way from "the lock is ours" to "ready":
+
+| origin                 | queues in                 | on the first opening |
+|------------------------|---------------------------|----------------------|
+| new                    | `consumequeue_rocksdb/`   | nothing |
+| RocketMQ, RocksDB      | `consumequeue/`, in place | metadata imported |
+| RocketMQ, file queues  | `consumequeue_rocksdb/`   | metadata imported; all entries rebuilt from the log |
+| RocketMQ, double write | `consumequeue/`, in place | metadata imported; entries from before double write began added |
+
+Every step is repeatable and picks up where it was killed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Final
+
+import structlog
+
+from kv import EngineFull, KeyValueEngine, KvError
+from store.clock import Clock
+from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
+from store.commitlog.pins import SegmentPins
+from store.consumequeue import RocksConsumeQueues
+from store.consumequeue.next_offsets import LightFloor
+from store.engines import RocksStoreEngines, StoreEngines
+from store.errors import StoreLocked, StoreUnusable
+from store.fs import Disk, DiskLock
+from store.index.opening import IndexedLog, open_indexes
+from store.layout.kind import FoundStore, StoreKind, inspect_store
+from store.layout.paths import StorePaths, segment_name
+from store.layout.queue_phase import QueuePhase
+from store.message_store import MessageStore
+from store.metadata import ConsumerOffsetTable, GroupTable, TopicTable
+from store.metadata.owners import Owners
+from store.migration import MigrationRows, QueueMigration, forget_deleted
+from store.migration.open_queues import OpenQueues
+from store.offsets import PhysicalOffset
+from store.opening.parts import StoreParts, open_parts, stop_of
+from store.opening.queues import adopt_topics, advising
+from store.opening.repair import NO_ORDERS, Damage, Orders, give_up_damaged, set_queues_aside
+from store.pending import HeldMessages, reading
+from store.progress import ReportProgress
+from store.recovery.checkpoint import StoreCheckpoint, durable_offset, known_of, read_checkpoint, taken_over
+from store.recovery.recovery import RecoveryReport, backfill, bring_up_to, recover
+from store.replication import Ledger, SharedKind, SharedRows
+from store.replication.ledger import open_ledger
+from store.retention import LogExpiry, QueueExpiry
+from store.rocketmq import import_metadata, read_metadata
+from store.security.policies import PolicyTable
+from store.security.sealer import Sealer
+from store.security.users import UserTable
+from store.settings import Durability, StoreSettings
+from store.state.deleted_topics import DeletedTopics
+from store.state.durable_state import DurableState
+from store.state.identity import StoreIdentity
+from store.state.in_flight_key import delete_beyond
+
+log = structlog.get_logger(__name__)
+
+
+NAMED_SEGMENTS_MAX: Final = 16
+"""How many missing files a log line names; their number is told beside them."""
+
+
+class StoreTables:
+    """The metadata tables of one store."""
+
+    def __init__(self, engine: KeyValueEngine, sealer: Sealer | None, ledger: Ledger | None) -> None:
+        """`ledger`: keeps account of their changes where the store is, or was, in a cluster."""
+        topics, groups, users, policies = (
+            None if ledger is None else ledger.journal(kind)
+            for kind in (SharedKind.TOPIC, SharedKind.GROUP, SharedKind.USER, SharedKind.POLICY)
+        )
+        self.groups = GroupTable(engine, owners=Owners(engine, "group"), journal=groups)
+        self.topics = TopicTable(engine, owners=Owners(engine, "topic"), journal=topics, has_group=self._has_group)
+        self.offsets = ConsumerOffsetTable(engine)
+        self.policies = PolicyTable(engine, policies)
+        self.users = UserTable(engine, sealer, self.policies, journal=users)
+
+    def _has_group(self, name: str) -> bool:
+        return self.groups.get(name) is not None
+
+    def share(self, ledger: Ledger) -> SharedRows:
+        """Their rows as other members of a cluster see them, all with a version from here on."""
+        shared = SharedRows(
+            ledger,
+            {
+                SharedKind.TOPIC: self.topics,
+                SharedKind.GROUP: self.groups,
+                SharedKind.USER: self.users,
+                SharedKind.POLICY: self.policies,
+            },
+        )
+        shared.enable()
+        return shared
+
+
+class OpenStore:
+    """An open store and what belongs to it. `close` ends it cleanly; dropping it is a crash."""
+
+    def __init__(
+        self,
+        *,
+        messages: MessageStore,
+        tables: StoreTables,
+        shared: SharedRows | None,
+        identity: StoreIdentity,
+        checkpoint: StoreCheckpoint,
+        recovery: RecoveryReport,
+        given_up: Damage | None,
+        segments: SegmentList,
+        pins: SegmentPins,
+        expiry: LogExpiry,
+        queue_expiry: QueueExpiry,
+        queues: OpenQueues,
+        migration: QueueMigration,
+        state_engine: KeyValueEngine,
+        parts: ExitStack,
+        mark_clean: Callable[[], None],
+        lock: DiskLock,
+        is_after_crash: bool,
+    ) -> None:
+        self.messages = messages
+        self.topics = tables.topics
+        self.groups = tables.groups
+        self.offsets = tables.offsets
+        self.users = tables.users
+        self.policies = tables.policies
+        self.shared = shared
+        """What the store shares with the other members of its cluster; None without `StoreSettings.member`."""
+        self.identity = identity
+        self.checkpoint = checkpoint
+        self.recovery = recovery
+        self.given_up = given_up
+        """What was replaced because an operator ordered it; None without an order."""
+        self.segments = segments
+        self.pins = pins
+        self.expiry = expiry
+        self.queue_expiry = queue_expiry
+        self.queues = queues
+        self.migration = migration
+        self.state_engine = state_engine
+        self.is_after_crash = is_after_crash
+        """Whether who had it last did not stop in good order."""
+        self._parts = parts
+        self._mark_clean = mark_clean
+        self._lock = lock
+
+    def close(self) -> None:
+        """Flush the log, dispatch and flush the rest, release everything, mark the stop as clean.
+
+        After a failed flush nothing more is written and the stop is not marked clean: the next start recovers.
+        A full disk is no failure of the stop, but not a clean one either: what found no room is in the log.
+        """
+        try:
+            with ExitStack() as ending:
+                ending.callback(self._lock.release)
+                ending.push(self._parts)
+                flushed = self.messages.flush()
+                self.messages.dispatch(flushed)
+                self.messages.flush_queues()
+                self._close_indexes()
+                self._save_checkpoint()
+                self._parts.close()
+                self._mark_clean()
+        except EngineFull as error:
+            log.warning("stopped on a full disk, the next start makes again what found no room", error=str(error))
+
+    def _close_indexes(self) -> None:
+        for index in self.messages.indexes.followers:
+            try:
+                index.close()
+            except OSError as error:
+                log.warning("the key index could not be completed, the next start does it", error=str(error))
+
+    def _save_checkpoint(self) -> None:
+        try:
+            self.checkpoint.close()
+        except OSError as error:
+            # the one from before claims less, which costs RocketMQ time and us nothing
+            log.warning("the checkpoint could not be written, it stays where it was", error=str(error))
+
+
+def open_store(
+    settings: StoreSettings,
+    *,
+    disk: Disk,
+    clock: Clock,
+    report: ReportProgress,
+    engines: StoreEngines | None = None,
+    orders: Orders = NO_ORDERS,
+    sealer: Sealer | None = None,
+) -> OpenStore:
+    """Open the store at `settings.root`, recovered and ready; `report` hears of long steps.
+
+    `orders` are repairs that an operator accepts, done before recovery (`store.opening.repair`). `sealer` opens the
+    secrets of users; without it there is no user with a secret.
+
+    Raises StoreUnusable (one line that names the file) when an operator has to act first, OSError when the
+    disk refuses. The lock comes before everything else: a store that another broker holds is not touched.
+    """
+    engines = engines or RocksStoreEngines()
+    return _Opening(settings, disk, clock, report, engines=engines, orders=orders, sealer=sealer).run()
+
+
+class _Opening:
+    """The steps of one opening."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        disk: Disk,
+        clock: Clock,
+        report: ReportProgress,
+        *,
+        engines: StoreEngines,
+        orders: Orders,
+        sealer: Sealer | None,
+    ) -> None:
+        self._settings = settings
+        self._disk = disk
+        self._clock = clock
+        self._report = report
+        self._engines = engines
+        self._orders = orders
+        self._sealer = sealer
+        self._paths = StorePaths(settings.root)
+
+    def run(self) -> OpenStore:
+        inspect_store(self._disk, self._settings.root)
+        self._disk.make_directories(self._settings.root)
+        lock = self._lock()
+        with ExitStack() as on_failure:
+            on_failure.callback(lock.release)
+            # looked at again: what was seen before the lock was ours may have changed since
+            found = inspect_store(self._disk, self._settings.root)
+            try:
+                if self._orders.rebuild_queues:
+                    set_queues_aside(self._disk, self._paths, found, self._engines)
+                    found = inspect_store(self._disk, self._settings.root)
+                store = self._open(found, lock)
+            except KvError as error:
+                raise StoreUnusable(self._settings.root, str(error)) from error
+            on_failure.pop_all()
+            return store
+
+    def _lock(self) -> DiskLock:
+        try:
+            return self._disk.lock(self._paths.lock)
+        except BlockingIOError as error:
+            raise StoreLocked(self._paths.lock, "another broker holds this store") from error
+
+    def _open(self, found: FoundStore, lock: DiskLock) -> OpenStore:
+        with ExitStack() as closing:
+            parts = open_parts(self._settings, self._disk, self._engines, found, clock=self._clock, closing=closing)
+            identity, segments = parts.identity, parts.segments
+            damage = None
+            if self._orders.replace_damaged:
+                damage = give_up_damaged(self._disk, self._paths, parts, found, report=self._report)
+            warn_of_missing_begin(segments, identity.log_begin)
+            durable_up_to = max(identity.flushed_up_to or segments.minimum, segments.minimum)
+            recovery = self._recover(parts, found)
+            if len(segments):
+                segments.keep_size()
+            if identity.log_begin != segments.minimum:
+                identity.log_begin = segments.minimum
+            ledger = open_ledger(parts.state_engine, self._clock, self._settings.member)
+            tables = self._open_tables(parts, recovery.end, ledger)
+            shared = None if ledger is None or self._settings.member is None else tables.share(ledger)
+            messages, checkpoint = self._begin_writing(parts, found, recovery, durable_up_to, closing)
+            pins = SegmentPins(self._clock)
+            expiry = LogExpiry(
+                self._disk,
+                segments=segments,
+                messages=messages,
+                queues=parts.queues.store,
+                queue_directory=lambda: parts.queues.directory,
+                positions=tables.offsets,
+                identity=identity,
+                pins=pins,
+                clock=self._clock,
+            )
+            self._disk.replace_atomically(self._paths.abort, str(os.getpid()).encode())
+            return OpenStore(
+                messages=messages,
+                tables=tables,
+                shared=shared,
+                identity=identity,
+                checkpoint=checkpoint,
+                recovery=recovery,
+                given_up=damage,
+                segments=segments,
+                pins=pins,
+                expiry=expiry,
+                queue_expiry=QueueExpiry(self._disk, parts.identity, parts.queues),
+                queues=parts.queues,
+                migration=self._migration(parts),
+                state_engine=parts.state_engine,
+                parts=closing.pop_all(),
+                mark_clean=lambda: self._disk.remove(self._paths.abort),
+                lock=lock,
+                is_after_crash=found.has_abort,
+            )
+
+    def _migration(self, parts: StoreParts) -> QueueMigration:
+        return QueueMigration(
+            parts.queues,
+            MigrationRows(parts.state_engine),
+            parts.identity,
+            settings=self._settings,
+            segments=parts.segments,
+            disk=self._disk,
+            engines=self._engines,
+            clock=self._clock,
+        )
+
+    def _begin_writing(
+        self,
+        parts: StoreParts,
+        found: FoundStore,
+        recovery: RecoveryReport,
+        durable_up_to: PhysicalOffset,
+        closing: ExitStack,
+    ) -> tuple[MessageStore, StoreCheckpoint]:
+        """The log, to be gone on with at the end that recovery left; all of it durable, and written down as such."""
+        segments = parts.segments
+        deleted_topics = DeletedTopics(parts.state_engine)
+        deleted_topics.settle(segments.minimum, recovery.end)
+        lays_zeros = self._settings.durability is Durability.SYNC
+        writer = CommitLogWriter(segments, recovery.end, lays_zeros=lays_zeros)
+        closing.callback(writer.close)
+        _warn_of_little_room(segments, recovery.end)
+        # the dead process may have left pages in the cache that nobody has flushed yet
+        flusher = CommitLogFlusher(segments, writer, durable_up_to)
+        flusher.flush()
+        before = read_checkpoint(self._disk, self._paths.checkpoint)
+        reader = CommitLogReader(segments, end=lambda: writer.end)
+        unclean_ms = before.index_ms if found.has_abort else None
+        log_now = IndexedLog(segments, recovery.end, lambda: flusher.flushed_up_to, unclean_ms)
+        indexes = open_indexes(
+            self._settings.index, self._disk, self._paths, parts.identity, log_now, clock=self._clock
+        )
+        messages = MessageStore(
+            self._settings,
+            clock=self._clock,
+            writer=writer,
+            flusher=flusher,
+            reader=reader,
+            queues=parts.queues.store,
+            held=self._open_held(parts, reader, closing),
+            flushed_stored_ms=recovery.findings.last_stored_ms or before.log_flushed_ms,
+            light_floor=LightFloor(parts.identity.light_floor, parts.identity.set_light_floor),
+            deleted_topics=deleted_topics,
+            indexes=indexes,
+        )
+        checkpoint = StoreCheckpoint(
+            self._disk,
+            self._paths.checkpoint,
+            parts.identity,
+            DurableState(self._disk, self._paths.quarry, parts.state_engine),
+            messages,
+            before=taken_over(before, clean_shutdown=not found.has_abort),
+            index_full_ms=lambda: indexes.full_until_ms,
+        )
+        checkpoint.save()
+        flusher.began_segment = checkpoint.save_if_possible
+        return messages, checkpoint
+
+    def _open_held(self, parts: StoreParts, reader: CommitLogReader, closing: ExitStack) -> HeldMessages:
+        """Which messages wait, by all that the log says up to its end."""
+        directory = self._paths.held_messages
+        with advising(directory, "it is derived from the log: move the directory away and start again"):
+            engine = self._engines.open_held(directory, create=True)
+            closing.callback(engine.close)
+            held = HeldMessages(
+                engine, reading(reader), before=parts.identity.held_before, check_after_ms=self._settings.check_after_ms
+            )
+            bring_up_to(held, parts.segments, reader.end, self._report)
+        return held
+
+    def _recover(self, parts: StoreParts, found: FoundStore) -> RecoveryReport:
+        origin = StoreKind(parts.identity.origin)
+
+        def save_position(position: PhysicalOffset) -> None:
+            parts.identity.flushed_up_to = position
+
+        recovery = recover(
+            parts.segments,
+            parts.queues.store,
+            parts.queues.numbering,
+            flushed_up_to=durable_offset(self._disk, self._paths, parts.segments, found, known_of(parts.identity)),
+            stop=stop_of(found),
+            report=self._report,
+            save_position=save_position,
+        )
+        log.info("log recovered", start=recovery.start, end=recovery.end, dispatched=recovery.findings.dispatched)
+        if recovery.removed.kept:
+            log.warning("bytes behind the log's end were cut off and kept", files=list(map(str, recovery.removed.kept)))
+        if origin is StoreKind.ROCKETMQ_DOUBLE_WRITE and parts.queues.phase is QueuePhase.ROCKSDB:
+            assert parts.queues.rocks is not None
+            self._backfill(parts, parts.queues.rocks, recovery.end)
+        if found.has_abort:
+            if parts.queues.files is not None and parts.queues.rocks is not None:
+                forget_deleted(parts.queues.files, parts.queues.rocks, recovery.end)
+            MigrationRows(parts.state_engine).doubt("the broker did not stop in good order after it")
+        return recovery
+
+    def _backfill(self, parts: StoreParts, queues: RocksConsumeQueues, end: PhysicalOffset) -> None:
+        identity, minimum = parts.identity, parts.segments.minimum
+        goal = identity.backfill_end
+        if goal is None:
+            queues.forget_minima()
+            goal = identity.backfill_end = end
+        start = PhysicalOffset(max(identity.backfilled_to or minimum, minimum))
+        if start >= goal:
+            return
+
+        def save_position(position: PhysicalOffset) -> None:
+            identity.backfilled_to = position
+
+        backfill(parts.segments, queues, start=start, end=goal, save_position=save_position, report=self._report)
+        log.info("queues of a double-write store completed", start=start, end=goal)
+
+    def _open_tables(self, parts: StoreParts, end: PhysicalOffset, ledger: Ledger | None) -> StoreTables:
+        """The metadata, imported if it was not yet, and in agreement with the log that recovery left."""
+        engine, queues, identity = parts.state_engine, parts.queues.store, parts.identity
+        tables = StoreTables(engine, self._sealer, ledger)
+        if not identity.metadata_imported:
+            if identity.origin != StoreKind.NEW.value:
+                self._import_metadata(engine, tables, identity)
+                adopt_topics(queues, tables.topics)
+            identity.set_metadata_imported()
+        if (identity.seen_up_to or 0) > end:
+            # groups stand behind messages the power cut took: they must not miss those that take their places
+            lowered = tables.offsets.lower(engine, queues.next_offset)
+            in_flight = delete_beyond(engine, queues.next_offset)
+            identity.seen_up_to = end
+            log.warning("groups were ahead of the log", offsets_lowered=lowered, deliveries_forgotten=in_flight)
+        return tables
+
+    def _import_metadata(self, engine: KeyValueEngine, tables: StoreTables, identity: StoreIdentity) -> None:
+        metadata = read_metadata(self._disk, self._settings.root)
+        for warning in metadata.warnings:
+            log.warning("metadata import", problem=warning)
+        identity.held_before = metadata.held
+        import_metadata(metadata, tables.topics, tables.groups, tables.offsets, engine)
+        log.info("metadata imported", topics=len(metadata.topics), groups=len(metadata.groups))
+
+
+def warn_of_missing_begin(segments: SegmentList, began_at: PhysicalOffset | None) -> None:
+    """Tell of segments that are gone from the log's beginning since a broker of ours last ran.
+
+    No refusal: RocketMQ may have run on the store meanwhile and let them expire, and the files do not tell.
+    """
+    if began_at is None or segments.minimum <= began_at:
+        return
+    bases = range(segments.minimum - segments.segment_size, began_at - 1, -segments.segment_size)
+    names = [segment_name(PhysicalOffset(base)) for base in reversed(bases)]
+    log.warning(
+        "segments are missing at the log's beginning: unless RocketMQ ran on the store and let them expire, "
+        "their messages are lost",
+        directory=str(segments.directory),
+        missing=names[:NAMED_SEGMENTS_MAX],
+        missing_count=len(names),
+        log_begins_at=segments.minimum,
+    )
+
+
+def _warn_of_little_room(segments: SegmentList, end: PhysicalOffset) -> None:
+    """Sends will be refused as soon as the last segment is full. Receives are not, so the store opens."""
+    free_bytes = segments.disk.free_bytes(segments.directory)
+    if free_bytes is not None and free_bytes < segments.segment_size:
+        log.warning(
+            "there is no room for another segment: sends are refused when the last one is full",
+            directory=str(segments.directory),
+            needed_bytes=segments.segment_size,
+            free_bytes=free_bytes,
+            left_in_the_last_bytes=segments.end_of_files - end,
+        )

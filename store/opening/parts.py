@@ -1,0 +1,172 @@
+"""What of a store lies on disk, open: the log's segments and the two databases."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from kv import KeyValueEngine
+from store.clock import Clock
+from store.commitlog import CommitLogReader, KeptSize, SegmentList
+from store.engines import StoreEngines
+from store.errors import NotAStore, StoreDamaged, StoreUnusable
+from store.fs import Disk
+from store.layout.kind import FoundStore, StoreKind
+from store.layout.paths import StorePaths
+from store.migration.open_queues import OpenQueues
+from store.offsets import PhysicalOffset
+from store.opening.queues import advising, open_queues
+from store.record import Blank, Decoded, StoredMessage, reaches_over_end
+from store.recovery.verdict import Stop
+from store.settings import StoreSettings
+from store.state.durable_state import DurableState
+from store.state.identity import StoreIdentity, check_format
+
+log = structlog.get_logger(__name__)
+
+STATE_ADVICE: Final = (
+    "it holds topics, groups and their positions, but no message: restore it, or move the directory away and start "
+    "without them"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParts:
+    """Opened together, recovered together."""
+
+    segments: SegmentList
+    state_engine: KeyValueEngine
+    identity: StoreIdentity
+    queues: OpenQueues
+
+
+def open_parts(
+    settings: StoreSettings,
+    disk: Disk,
+    engines: StoreEngines,
+    found: FoundStore,
+    *,
+    clock: Clock,
+    closing: ExitStack,
+) -> StoreParts:
+    """Open what was found, make what is missing; `closing` gets what closes it. The lock is ours.
+
+    Raises StoreUnusable, kv.KvError, OSError.
+    """
+    directory = StorePaths(settings.root).quarry
+    look_at_state(engines, directory, disk, found)  # before anything is made that a newer version knows nothing of
+    segments = _open_segments(settings, disk)
+    closing.callback(segments.close)
+    state_engine, identity = _open_identity(engines, directory, disk, found)
+    closing.callback(state_engine.close)
+    queues = open_queues(
+        settings, disk, engines, identity, found, minimum=segments.minimum, state_engine=state_engine, clock=clock
+    )
+    closing.callback(queues.close)
+    return StoreParts(segments, state_engine, identity, queues)
+
+
+def open_identity(
+    engines: StoreEngines, directory: Path, disk: Disk, found: FoundStore
+) -> tuple[KeyValueEngine, StoreIdentity]:
+    """The database in `quarry/`, and the rows in which it says what the store was when Quarry met it.
+
+    Raises NotAStore for one that a newer Quarry wrote, StoreUnusable, kv.KvError.
+    """
+    look_at_state(engines, directory, disk, found)
+    return _open_identity(engines, directory, disk, found)
+
+
+def look_at_state(engines: StoreEngines, directory: Path, disk: Disk, found: FoundStore) -> None:
+    """Refuse what must not be opened for writing, without a change to it: RocksDB removes what it cannot read.
+
+    Raises as `open_identity`.
+    """
+    if found.kind is not StoreKind.QUARRY:
+        return
+    with advising(directory, STATE_ADVICE):
+        engine = engines.open_state(directory, create=False, read_only=True)
+        try:
+            check_format(engine, directory)
+            if found.has_abort:
+                DurableState(disk, directory, engine).check()
+        finally:
+            engine.close()
+
+
+def _open_identity(
+    engines: StoreEngines, directory: Path, disk: Disk, found: FoundStore
+) -> tuple[KeyValueEngine, StoreIdentity]:
+    with advising(directory, STATE_ADVICE):
+        engine = engines.open_state(directory, create=found.kind is not StoreKind.QUARRY)
+    try:
+        DurableState(disk, directory, engine).check()
+        identity = StoreIdentity(engine, directory)
+        if identity.origin is None:
+            # before the queues' database is made: it would make a file store look like double write
+            identity.origin = found.layout.value
+    except BaseException:
+        engine.close()
+        raise
+    return engine, identity
+
+
+def stop_of(found: FoundStore) -> Stop:
+    return Stop.UNCLEAN if found.has_abort else Stop.CLEAN
+
+
+def _open_segments(settings: StoreSettings, disk: Disk) -> SegmentList:
+    """The log of the store. A store keeps the segment size it was made with."""
+    paths, mapped_max = StorePaths(settings.root), settings.mapped_segments_max
+    directory, kept_size = paths.commit_log, KeptSize(disk, paths.quarry)
+    disk.make_directories(directory)
+    try:
+        segments = SegmentList(disk, directory, None, mapped_max=mapped_max, kept_size=kept_size)
+        if segments.is_size_guessed and segments.segment_size != settings.segment_size:
+            _check_guess(segments, settings.segment_size)
+        return segments
+    except NotAStore:
+        segment_size = settings.segment_size
+    free_bytes = disk.free_bytes(directory)
+    if free_bytes is not None and free_bytes < segment_size:
+        # there is nothing to receive either
+        raise StoreUnusable(
+            directory,
+            f"the first segment needs {segment_size} bytes, the file system has {free_bytes} left: make room, or "
+            "choose a smaller store.segment_size",
+        )
+    return SegmentList(disk, directory, segment_size, mapped_max=mapped_max, kept_size=kept_size)
+
+
+def _check_guess(segments: SegmentList, configured_size: int) -> None:
+    """Look whether the only segment ends in the middle of a record, as one does that was cut. Raises StoreDamaged.
+
+    Later starts need no guess: the size is written down once the store is open.
+    """
+    path, at = segments.path_of(segments.minimum), segments.minimum
+    # a list of its own: what recovery is to read anew must not stay mapped
+    probed = SegmentList(segments.disk, segments.directory, segments.segment_size, writable=False)
+    try:
+        last: Decoded | None = None
+        for last in CommitLogReader(probed).scan(at, check_crc=False):
+            at = PhysicalOffset(at + last.size) if isinstance(last, StoredMessage) else at
+        rest = probed.segment_at(segments.minimum).view()[at - segments.minimum :]
+        if not isinstance(last, Blank) and reaches_over_end(rest):
+            raise StoreDamaged(
+                path,
+                f"the only segment has {segments.segment_size} bytes and ends in the middle of a record, at {at}: "
+                f"it was cut. store.segment_size says {configured_size}: put zeros in place of what is missing "
+                "(`truncate -s SIZE FILE`) to go on without what it held",
+            )
+    finally:
+        probed.close()
+    log.warning(
+        "the only segment has another size than the settings: the log goes on with it",
+        path=str(path),
+        size_bytes=segments.segment_size,
+        configured_bytes=configured_size,
+    )

@@ -1,0 +1,129 @@
+"""What a start would do to a store, found out without changing anything."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from kv import EngineCorrupt
+from store.commitlog import SegmentList, bytes_behind
+from store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
+from store.consumequeue.dispatch import StoredNumbering
+from store.fs import Disk
+from store.layout.kind import FoundStore, StoreKind
+from store.layout.paths import StorePaths
+from store.layout.queue_phase import QueuePhase
+from store.offline.store import OfflineStore, open_log
+from store.offsets import PhysicalOffset
+from store.opening.parts import stop_of
+from store.opening.repair import Damage, Orders, find_damage
+from store.progress import ReportProgress
+from store.recovery.checkpoint import Known, durable_offset, known_of
+from store.recovery.recovery import Findings, examine, refusal
+from store.recovery.verdict import Stop, Verdict
+from store.state.engine import open_state_engine
+from store.state.identity import StoreIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What was found."""
+
+    findings: Findings
+    stop: Stop
+    refusal: str | None
+    """Why a start would refuse, with the command that repairs; None when it would not."""
+    cut_bytes: int
+    """How much a start would cut off behind the end, and keep."""
+    damage: Damage | None
+    """What would be replaced; None when that was not asked for."""
+    queues_damaged: str | None
+    """Why the queues' database does not open, None when it does."""
+
+
+class _Queues:
+    """Queues of which nothing but their watermark is needed; without one they are yet to be made."""
+
+    def __init__(self, dispatched_up_to: PhysicalOffset | None) -> None:
+        self._dispatched_up_to = dispatched_up_to
+
+    def dispatched_up_to(self) -> PhysicalOffset | None:
+        return self._dispatched_up_to
+
+
+def preview(disk: Disk, root: Path, orders: Orders, report: ReportProgress) -> Preview:
+    """Do what recovery does, but for the writing. Takes a share of the lock.
+
+    Raises StoreUnusable and OSError as opening an offline store does.
+    """
+    paths = StorePaths(root)
+    with OfflineStore.open(disk, root) as store, ExitStack() as closing:
+        found, stop = store.found, stop_of(store.found)
+        segments = open_log(disk, paths)
+        closing.callback(segments.close)
+        known = _known(paths.quarry, found)
+        durable_up_to = durable_offset(disk, paths, segments, found, known)
+        queues_damaged = None
+        queues = _Queues(None)
+        if not orders.rebuild_queues:
+            try:
+                queues = _Queues(_dispatched_up_to(store, paths, segments, closing))
+            except EngineCorrupt as error:
+                queues_damaged = str(error)
+        damage = None
+        if orders.replace_damaged:
+            dispatched = queues.dispatched_up_to() if stop is Stop.CLEAN else None
+            damage = find_damage(
+                disk,
+                paths.commit_log,
+                durable_up_to=max(durable_up_to, dispatched or durable_up_to),
+                stop=stop,
+                report=report,
+            )
+        findings = examine(
+            segments,
+            queues,
+            StoredNumbering(),
+            flushed_up_to=durable_up_to,
+            stop=stop,
+            report=report,
+            store_run=lambda run, watermark: None,  # noqa: ARG005
+        )
+        refused = findings.verdict is Verdict.REFUSE
+        behind = [] if refused else bytes_behind(segments, findings.end)
+        return Preview(
+            findings=findings,
+            stop=stop,
+            refusal=str(refusal(segments, findings)) if refused else None,
+            cut_bytes=sum(end - start for start, end in behind),
+            damage=damage,
+            queues_damaged=queues_damaged,
+        )
+
+
+def _known(directory: Path, found: FoundStore) -> Known:
+    if found.kind is not StoreKind.QUARRY:
+        return Known(None, was_recovered=False)
+    engine = open_state_engine(directory, create=False, read_only=True)
+    try:
+        return known_of(StoreIdentity(engine, directory))
+    finally:
+        engine.close()
+
+
+def _dispatched_up_to(
+    store: OfflineStore, paths: StorePaths, segments: SegmentList, closing: ExitStack
+) -> PhysicalOffset | None:
+    """The watermark of the queues that a start writes; the older one of two."""
+    known: list[PhysicalOffset | None] = []
+    found = store.found
+    phase = store.queue_phase if found.kind is StoreKind.QUARRY else QueuePhase.ROCKSDB
+    if phase.writes_files:
+        known.append(StoreIdentity(store.state_engine(), paths.quarry).files_up_to or None)
+    if phase.writes_rocksdb and found.has_rocksdb:
+        engine = open_consume_queue_engine(found.rocksdb_directory, create=False, read_only=True)
+        closing.callback(engine.close)
+        known.append(RocksConsumeQueues(engine, minimum_physical_offset=segments.minimum).dispatched_up_to())
+    whole = [each for each in known if each is not None]
+    return min(whole) if whole and len(whole) == len(known) else None

@@ -1,0 +1,245 @@
+"""What an operator may order when a store does not open: give damaged bytes up, or have the queues made anew.
+
+Damage in the middle of what was durable is not repaired by ending the log there: what follows is good. So each damaged
+stretch, from the last whole record to the next, is copied to `commitlog/broken/` and then filled with replacement
+records (`store.record.replacement`). Offsets stay as they are, in the log and in the queues.
+
+A crash leaves some of the stretch replaced; doing it again finds the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from store.commitlog import SegmentList, end_of_bytes, keep
+from store.consumequeue.dispatch import StoredNumbering
+from store.engines import StoreEngines
+from store.fs import Disk
+from store.layout.kind import DATABASE_MARKER, FoundStore, StoreKind
+from store.layout.paths import PHYSICAL_OFFSET_MAXIMUM, StorePaths
+from store.layout.queue_phase import parse_phase
+from store.offsets import PhysicalOffset
+from store.opening.parts import StoreParts, open_identity, stop_of
+from store.progress import Progress, ReportProgress
+from store.record import Corrupt, EndOfData, Torn, encode_replacement
+from store.record.layout import BLANK_SIZE, RECORD_SIZE_MINIMUM
+from store.recovery.checkpoint import durable_offset, known_of
+from store.recovery.verdict import Stop
+from store.scan import is_whole, next_whole, scan_in_bulk
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What an operator accepts to be done before recovery. Nothing of it is ever done without being asked for."""
+
+    replace_damaged: bool = False
+    rebuild_queues: bool = False
+
+
+NO_ORDERS: Final = Orders()
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedStretch:
+    """Bytes of one segment between two whole records."""
+
+    begin: PhysicalOffset
+    end: PhysicalOffset
+    reason: str
+    store_timestamp_ms: int
+    """Of the record before it, for its replacement: RocketMQ takes a segment that begins with 0 for unwritten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """All that is damaged in what was durable."""
+
+    stretches: tuple[DamagedStretch, ...]
+    log_end: PhysicalOffset
+    """Where the log ends when they are replaced."""
+    tail_is_lost: bool
+    """Something that was durable would follow there: its files are gone, or nothing whole comes behind it."""
+
+    def __bool__(self) -> bool:
+        return bool(self.stretches) or self.tail_is_lost
+
+
+def find_damage(
+    disk: Disk, directory: Path, *, durable_up_to: PhysicalOffset, stop: Stop, report: ReportProgress
+) -> Damage:
+    """Read the whole log in `directory`. Changes nothing.
+
+    After an unclean stop the first damage at or above `durable_up_to` ends the log, as it does for recovery, and is
+    not looked at; after a clean one everything was durable.
+    """
+    # a list of its own: what recovery reads from the device afterwards must not be mapped
+    segments = SegmentList(disk, directory, None, writable=False)
+    stretches: list[DamagedStretch] = []
+    at, stored_ms, total_bytes = segments.minimum, 1, segments.end_of_files - segments.minimum
+    try:
+        while True:
+            stopped_by = None
+            for run in scan_in_bulk(
+                segments, at, dispatch_from=segments.end_of_files, numbering=StoredNumbering(), from_device=False
+            ):
+                at, stopped_by = run.end, run.stopped_by
+                stored_ms = run.last_stored_ms or stored_ms
+                report(Progress("looking for damage", at - segments.minimum, total_bytes))
+            if at >= segments.end_of_files or (at >= durable_up_to and stop is Stop.UNCLEAN):
+                break
+            end = _end_of_damage(segments, at, durable_up_to)
+            if end is None:
+                break
+            stretches.append(DamagedStretch(at, end, _reason(stopped_by), stored_ms))
+            at = end
+    finally:
+        segments.close()
+    is_broken = isinstance(stopped_by, Torn | Corrupt) and stop is Stop.CLEAN
+    return Damage(tuple(stretches), at, tail_is_lost=at < durable_up_to or (at > durable_up_to and is_broken))
+
+
+def replace_all(disk: Disk, directory: Path, damage: Damage) -> list[Path]:
+    """Put replacement records in the place of each stretch, durably, once its bytes are kept.
+
+    Returns where bytes that were not zero are kept. Raises OSError.
+    """
+    segments = SegmentList(disk, directory, None)
+    try:
+        kept = [_replace(segments, stretch) for stretch in damage.stretches]
+    finally:
+        segments.close()
+    return [path for path in kept if path is not None]
+
+
+def _replace(segments: SegmentList, stretch: DamagedStretch) -> Path | None:
+    base = segments.base_of(stretch.begin)
+    size = stretch.end - stretch.begin
+    written = end_of_bytes(segments, stretch.begin, stretch.end)
+    kept = keep(segments, stretch.begin, written) if written > stretch.begin else None
+    segment = segments.open_for_writing(base)
+    closes_segment = stretch.end == base + segments.segment_size
+    records = encode_replacement(stretch.begin, size, stretch.store_timestamp_ms, closes_segment=closes_segment)
+    for at, record in records:
+        segment.write(at - base, record)
+    segment.flush()
+    log.warning("damaged bytes of the log were replaced", offset=stretch.begin, size=size, kept=str(kept or ""))
+    return kept
+
+
+def give_up_damaged(
+    disk: Disk, paths: StorePaths, parts: StoreParts, found: FoundStore, *, report: ReportProgress
+) -> Damage:
+    """Find what is damaged in what was durable, keep its bytes, and replace it. Returns what that was.
+
+    When this has returned the log is whole as far as it was durable, or as far as anything is left of it. Cut short by
+    a crash it is to be ordered again. Raises OSError, kv.KvError.
+    """
+    identity, stop = parts.identity, stop_of(found)
+    durable_up_to = durable_offset(disk, paths, parts.segments, found, known_of(identity))
+    if stop is Stop.CLEAN:
+        durable_up_to = max(durable_up_to, parts.queues.store.dispatched_up_to() or durable_up_to)
+    damage = find_damage(disk, paths.commit_log, durable_up_to=durable_up_to, stop=stop, report=report)
+    if damage:
+        # first: groups may stand behind what is given up, and must not pass over what comes in its place
+        identity.seen_up_to = PhysicalOffset(PHYSICAL_OFFSET_MAXIMUM)
+        replace_all(disk, paths.commit_log, damage)
+    if damage.tail_is_lost:
+        parts.queues.store.truncate(damage.log_end)
+        identity.flushed_up_to = damage.log_end
+        identity.log_begin = parts.segments.minimum
+        log.warning("the end of the log was given up", log_end=damage.log_end, durable_up_to=durable_up_to)
+    return damage
+
+
+def set_queues_aside(disk: Disk, paths: StorePaths, found: FoundStore, engines: StoreEngines) -> None:
+    """Move the files of the queues' database, and file queues of ours, beside their directory. Recovery makes new ones.
+
+    File by file: file queues may lie in the same directory. `CURRENT` goes last, because without it there is no
+    database: cut short by a crash, it is refused as damaged until this is done again.
+    """
+    # what the store was decides how light queues are numbered; without the database it would look different
+    engine, identity = open_identity(engines, paths.quarry, disk, found)
+    try:
+        has_files = parse_phase(identity.queue_phase, paths.root).writes_files and found.kind is StoreKind.QUARRY
+        if has_files:
+            identity.forget_files()
+    finally:
+        engine.close()
+    _set_database_files_aside(disk, found.rocksdb_directory)
+    if has_files:
+        topics = [entry.name for entry in disk.list_directory(paths.consume_queue) if entry.is_directory]
+        set_names_aside(disk, paths.consume_queue, topics)
+
+
+def aside_of(disk: Disk, directory: Path) -> Path:
+    """A name beside the directory that nothing has, for what is kept of it."""
+    number = 0
+    while disk.exists(aside := directory.with_name(f"{directory.name}.set-aside-{number}")):
+        number += 1
+    return aside
+
+
+def set_names_aside(disk: Disk, directory: Path, names: list[str]) -> None:
+    """Move these files and directories of `directory` beside it, in their order."""
+    if not names:
+        return
+    aside = aside_of(disk, directory)
+    disk.make_directories(aside)
+    for name in names:
+        disk.move(directory / name, aside / name)
+    log.warning("queues were set aside", directory=str(directory), aside=str(aside))
+
+
+def databases(disk: Disk, paths: StorePaths) -> list[Path]:
+    """Where databases of queues lie."""
+    places = (paths.consume_queue_rocksdb, paths.consume_queue)
+    return [place for place in places if disk.exists(place / DATABASE_MARKER)]
+
+
+def set_databases_aside(disk: Disk, paths: StorePaths) -> Path | None:
+    """Move every database of queues beside its place. Returns where one is kept; None: there was none."""
+    asides = []
+    for directory in databases(disk, paths):
+        asides.append(aside_of(disk, directory))
+        if directory == paths.consume_queue:
+            _set_database_files_aside(disk, directory)
+        else:
+            disk.move(directory, asides[-1])
+    return asides[0] if asides else None
+
+
+def free_database_place(disk: Disk, paths: StorePaths) -> Path | None:
+    """As `set_databases_aside`; nor does anything else lie where the database of a store of Quarry's own is."""
+    aside = set_databases_aside(disk, paths)
+    if disk.exists(paths.consume_queue_rocksdb):
+        disk.move(paths.consume_queue_rocksdb, aside_of(disk, paths.consume_queue_rocksdb))
+    return aside
+
+
+def _set_database_files_aside(disk: Disk, directory: Path) -> None:
+    """The files of a database, and no folder: queue files may lie in them. Without `CURRENT`, the last, it is none."""
+    files = [entry.name for entry in disk.list_directory(directory) if not entry.is_directory]
+    set_names_aside(disk, directory, sorted(files, key=lambda name: (name == DATABASE_MARKER, name)))
+
+
+def _reason(stopped_by: EndOfData | Torn | Corrupt | None) -> str:
+    return stopped_by.reason if isinstance(stopped_by, Torn | Corrupt) else "nothing was ever written there"
+
+
+def _end_of_damage(segments: SegmentList, at: PhysicalOffset, durable_up_to: PhysicalOffset) -> PhysicalOffset | None:
+    """Where the log goes on, or how far it is to be filled; None: nothing follows that would have to be reached."""
+    segment_end = PhysicalOffset(segments.base_of(at) + segments.segment_size)
+    if segment_end - at < BLANK_SIZE:
+        return None
+    following = next_whole(segments, at)
+    if following is not None:
+        return following
+    if durable_up_to >= segment_end or is_whole(segments, segment_end):
+        return segment_end
+    return durable_up_to if durable_up_to - at >= RECORD_SIZE_MINIMUM else None

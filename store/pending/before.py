@@ -1,0 +1,61 @@
+"""What RocketMQ had done before a store became ours: its progress is in files beside the log, not in the log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from store.message import DispatchRequest
+from store.pending.changes import number_of
+from store.pending.topics import HALF_TOPIC, TIMER_OUT_MS, TIMER_TOPIC
+from store.record.tags import SCHEDULE_TOPIC
+
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBefore:
+    """Of each kind of held message, which ones had been delivered or resolved. Offsets are of queues, exclusive.
+
+    `timers_read_ms`: of the timers below `timers_read`, those with an earlier time were delivered.
+    """
+
+    scheduled: Mapping[int, int] = field(default_factory=dict)
+    """By queue number, which is the delay level less one."""
+    timers_read: int = 0
+    timers_read_ms: int = 0
+    halves: int = 0
+
+    def is_over(self, request: DispatchRequest) -> bool:
+        """Whether the record in one of the topics for held messages waits no longer."""
+        topic, offset = request.topic, request.queue_offset
+        if topic == SCHEDULE_TOPIC:
+            return offset < self.scheduled.get(request.queue_number, 0)
+        if topic == TIMER_TOPIC:
+            out_ms = number_of(request.properties.get(TIMER_OUT_MS)) or 0
+            return offset < self.timers_read and out_ms < self.timers_read_ms
+        return topic == HALF_TOPIC and offset < self.halves
+
+    def pack(self) -> bytes:
+        """JSON, for a row."""
+        return json.dumps(
+            {
+                "version": VERSION,
+                "scheduled": {str(number): offset for number, offset in sorted(self.scheduled.items())},
+                "timers_read": self.timers_read,
+                "timers_read_ms": self.timers_read_ms,
+                "halves": self.halves,
+            }
+        ).encode()
+
+    @classmethod
+    def unpack(cls, row: bytes) -> HeldBefore:
+        found = json.loads(row)
+        return cls(
+            scheduled={int(number): offset for number, offset in found["scheduled"].items()},
+            timers_read=found["timers_read"],
+            timers_read_ms=found["timers_read_ms"],
+            halves=found["halves"],
+        )

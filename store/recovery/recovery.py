@@ -1,0 +1,311 @@
+"""What a store does before it opens: find the log's end, bring derived data up to it.
+
+Everything but the commit log is a function of the commit log. So recovery trusts the log record by record,
+and derived data only as far as its own watermark says.
+
+How the log is read is not its business: pass 2 takes `store.scan.FoundRecords`, runs of whole records, from any
+`store.scan.LogScan` (`scan_in_bulk`; `scan_records` decodes one record after the other).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from store.commitlog import CutReport, SegmentList, cut
+from store.consumequeue import ConsumeQueueStore, RocksConsumeQueues
+from store.consumequeue.dispatch import DenseNumbering, LightQueueNumbering
+from store.errors import StoreDamaged
+from store.offsets import PhysicalOffset
+from store.pending.messages import HeldMessages
+from store.progress import Progress, ReportProgress
+from store.record import Blank, Corrupt, EndOfData, Torn
+from store.recovery.verdict import Place, Stop, Verdict, judge, place_of
+from store.scan import FoundRecords, LogScan, RecordBatch, found_in, held_requests, scan_in_bulk, scan_log
+
+FLUSH_EVERY_BYTES: Final = 1 << 30
+"""How much log is read again at most when this is killed."""
+
+
+def bring_up_to(held: HeldMessages, segments: SegmentList, end: PhysicalOffset, report: ReportProgress) -> None:
+    """Let every record below `end`, where recovery left the log's end, have its effect. Raises StoreDamaged.
+
+    What is ahead of the log rests on records that a power cut took: that is made anew from the beginning.
+    """
+    if held.up_to is not None and held.up_to > end:
+        held.forget_all()
+    start = PhysicalOffset(max(held.up_to or 0, segments.minimum))
+    flushed = start
+    for batch in whole_batches(segments, start, end):
+        held.put(held_requests(batch), batch.end)
+        report(Progress("looking for held messages", batch.end - start, end - start))
+        if batch.end - flushed >= FLUSH_EVERY_BYTES:
+            held.flush()
+            flushed = batch.end
+    held.put((), end)
+    held.flush()
+
+
+SAVE_EVERY_BYTES: Final = 256 << 20  # how much log a killed recovery reads again at most
+
+
+SavePosition = Callable[[PhysicalOffset], None]
+"""Told an offset below which the work is done for good."""
+
+
+class DispatchedQueues(Protocol):
+    """What recovery asks of the queues before it changes them."""
+
+    def dispatched_up_to(self) -> PhysicalOffset | None:
+        """Exclusive end of the log range whose entries are stored; None when nothing was ever dispatched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What reading the log found, and what is to be done about it. Nothing is changed yet but the queues."""
+
+    start: PhysicalOffset
+    """Where reading began: everything below is dispatched and was checked, by an earlier start or a clean stop."""
+    end: PhysicalOffset
+    """Where the log ends: behind the last whole record."""
+    records: int
+    dispatched: int
+    last_stored_ms: int | None
+    """Store time of the last record that was read; None when none was."""
+    stopped_by: EndOfData | Torn | Corrupt | None
+    """What ended the log; None when it fills its last segment."""
+    durable_up_to: PhysicalOffset
+    """Everything below was promised to be there."""
+    queues_were_ahead: bool
+    """The queues know of records behind the end."""
+    verdict: Verdict
+
+    @property
+    def reason(self) -> str:
+        """Why the log ends, in words."""
+        match self.stopped_by:
+            case Torn(reason=reason):
+                return f"torn: {reason}"
+            case Corrupt(reason=reason):
+                return f"corrupt: {reason}"
+            case EndOfData():
+                return "nothing was ever written there"
+            case None:
+                return "its files end there"
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What recovery found and did."""
+
+    findings: Findings
+    removed: CutReport
+
+    @property
+    def start(self) -> PhysicalOffset:
+        return self.findings.start
+
+    @property
+    def end(self) -> PhysicalOffset:
+        return self.findings.end
+
+
+def recover(
+    segments: SegmentList,
+    queues: ConsumeQueueStore,
+    numbering: LightQueueNumbering,
+    *,
+    scan: LogScan = scan_in_bulk,
+    flushed_up_to: PhysicalOffset | None,
+    stop: Stop,
+    report: ReportProgress,
+    save_position: SavePosition,
+    save_every_bytes: int = SAVE_EVERY_BYTES,
+) -> RecoveryReport:
+    """Make log and queues agree. Killed at any point, it goes on where it last saved its position (rmq#9587).
+
+    `flushed_up_to` is an offset below which the log is known to be durable; after a clean stop so is all that the
+    queues know of. `save_position` is called with later ones as recovery gets on. What is done about damage:
+    `store.recovery.verdict`. Raises StoreDamaged, and then neither log nor queues have lost anything.
+    """
+    findings = examine(
+        segments,
+        queues,
+        numbering,
+        scan=scan,
+        flushed_up_to=flushed_up_to,
+        stop=stop,
+        report=report,
+        store_run=_Saving(queues, save_position, save_every_bytes, flushed_up_to or segments.minimum).store,
+    )
+
+    # pass 3: what was promised must be whole
+    if findings.verdict is Verdict.REFUSE:
+        raise refusal(segments, findings)
+
+    # pass 4: cut what follows the last good record, in the log and in the queues
+    removed = cut(segments, findings.end)
+    if findings.queues_were_ahead or (stop is Stop.UNCLEAN and queues.may_hold_more):
+        queues.truncate(findings.end)
+    queues.flush()
+    return RecoveryReport(findings, removed)
+
+
+def examine(
+    segments: SegmentList,
+    queues: DispatchedQueues,
+    numbering: LightQueueNumbering,
+    *,
+    scan: LogScan = scan_in_bulk,
+    flushed_up_to: PhysicalOffset | None,
+    stop: Stop,
+    report: ReportProgress,
+    store_run: Callable[[FoundRecords, PhysicalOffset], None],
+) -> Findings:
+    """Passes 1 and 2 of recovery. Changes nothing but what `store_run` does.
+
+    It is called with each run of records and with the offset at and above which its requests are to be dispatched.
+    """
+    # pass 1: where to begin. Below the watermark everything is dispatched; below `flushed_up_to` all is whole.
+    dispatched = queues.dispatched_up_to()
+    watermark = PhysicalOffset(max(dispatched or segments.minimum, segments.minimum))
+    start = _start(segments, watermark, flushed_up_to, stop)
+    total_bytes = max(start, _data_end(segments)) - start
+
+    # pass 2: read forward, every record checked; dispatch what lies at or above the watermark (`>=`: it is the
+    # exclusive end of what was dispatched)
+    report(Progress("recovering", 0, total_bytes))
+    records = dispatched_count = 0
+    end, stopped_by, last_stored_ms = start, None, None
+    from_device = stop is Stop.UNCLEAN
+    for run in scan(segments, start, dispatch_from=watermark, numbering=numbering, from_device=from_device):
+        store_run(run, watermark)
+        end, stopped_by = run.end, run.stopped_by
+        records += run.records
+        dispatched_count += run.dispatched
+        last_stored_ms = run.last_stored_ms or last_stored_ms
+        report(Progress("recovering", end - start, total_bytes))
+
+    known = (flushed_up_to or 0, dispatched or 0) if stop is Stop.CLEAN else (flushed_up_to or 0,)
+    durable_up_to = PhysicalOffset(max(known))
+    return Findings(
+        start=start,
+        end=end,
+        records=records,
+        dispatched=dispatched_count,
+        last_stored_ms=last_stored_ms,
+        stopped_by=stopped_by,
+        durable_up_to=durable_up_to,
+        queues_were_ahead=dispatched is not None and dispatched > end,
+        verdict=judge(end, stopped_by, durable_up_to=durable_up_to, stop=stop),
+    )
+
+
+def refusal(segments: SegmentList, findings: Findings) -> StoreDamaged:
+    """The error that names file, offset, reason, and the command that repairs."""
+    end = findings.end
+    if place_of(end, findings.durable_up_to) is Place.BELOW:
+        promised = f"everything below {findings.durable_up_to} was durable"
+    else:
+        promised = "the broker before stopped in good order, after it had written more"
+    command = f"quarry recover {segments.directory.parent} --replace-damaged"
+    return StoreDamaged(
+        segments.path_of(end) if len(segments) else segments.directory,
+        f"the log breaks at offset {end}, but {promised}: {findings.reason}; `{command} --dry-run` shows what is "
+        f"lost, `{command}` gives it up and keeps the rest",
+    )
+
+
+class _Saving:
+    """Puts what is found into the queues, and writes down now and then how far that is done for good."""
+
+    def __init__(
+        self,
+        queues: ConsumeQueueStore,
+        save_position: SavePosition,
+        every_bytes: int,
+        flushed_up_to: PhysicalOffset,
+    ) -> None:
+        self._queues = queues
+        self._save_position = save_position
+        self._every_bytes = every_bytes
+        self._flushed_up_to = flushed_up_to
+        self._saved: PhysicalOffset | None = None
+
+    def store(self, run: FoundRecords, watermark: PhysicalOffset) -> None:
+        if run.end > watermark:
+            self._queues.put_again(run.requests, run.end)
+        if self._saved is None:
+            self._saved = run.end
+        elif run.end - self._saved >= self._every_bytes:
+            self._queues.flush()
+            self._saved = run.end
+            # It was read from the device, or flushed before a clean stop. The queues may be far behind what is known
+            # to be durable: that is never taken back.
+            if run.end > self._flushed_up_to:
+                self._save_position(run.end)
+
+
+def _start(
+    segments: SegmentList, watermark: PhysicalOffset, flushed_up_to: PhysicalOffset | None, stop: Stop
+) -> PhysicalOffset:
+    if watermark > segments.end_of_files:
+        # the queues know records that the log has lost: read the last segment as a whole
+        return segments.base_of(segments.end_of_files)
+    if stop is Stop.CLEAN:
+        return watermark
+    if flushed_up_to is not None and flushed_up_to >= segments.minimum:
+        return min(watermark, flushed_up_to)
+    return segments.base_of(watermark)
+
+
+def _data_end(segments: SegmentList) -> PhysicalOffset:
+    """An offset behind which the files hold only zeros, for telling how long reading will take."""
+    for base in reversed(segments.bases):
+        length = segments.disk.data_end(segments.path_of(base))
+        if length:
+            return PhysicalOffset(base + length)
+    return segments.minimum
+
+
+def backfill(
+    segments: SegmentList,
+    queues: RocksConsumeQueues,
+    *,
+    start: PhysicalOffset,
+    end: PhysicalOffset,
+    save_position: SavePosition,
+    report: ReportProgress,
+) -> None:
+    """Add the entries of log range [start, end) that a double-write store has only in its file queues.
+
+    Double write begins on a running broker, so RocksDB holds the entries from then on only. Repeating it is
+    harmless; `save_position` is called with offsets below which it is complete and durable. Raises StoreDamaged.
+    """
+    saved = start
+    for run in whole_runs(segments, start, end, DenseNumbering(queues)):
+        queues.put_missing(run.requests)
+        report(Progress("completing the queues of a double-write store", run.end - start, end - start))
+        if run.end - saved >= SAVE_EVERY_BYTES:
+            queues.flush()
+            save_position(run.end)
+            saved = run.end
+    queues.flush()
+    save_position(end)
+
+
+def whole_runs(
+    segments: SegmentList, start: PhysicalOffset, end: PhysicalOffset, numbering: LightQueueNumbering
+) -> Iterator[FoundRecords]:
+    """The records of [start, end), where the log is known to be whole. Raises StoreDamaged where it is not."""
+    return (found_in(batch, start, numbering) for batch in whole_batches(segments, start, end))
+
+
+def whole_batches(segments: SegmentList, start: PhysicalOffset, end: PhysicalOffset) -> Iterator[RecordBatch]:
+    """The same as columns."""
+    for batch in scan_log(segments, start, end, check_crc=False):
+        if not (batch.ended_by is None or isinstance(batch.ended_by, Blank)):
+            path = segments.path_of(batch.end)
+            raise StoreDamaged(path, f"the log breaks at offset {batch.end}, but goes on to {end}: {batch.ended_by}")
+        yield batch

@@ -1,0 +1,452 @@
+"""What a store tells others about its shared rows, and what it takes over from them. `docs/adr/0030`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+from kv import Family, KeyRange, WriteBatch
+from kv.keys import prefix_range
+from store.errors import Invalid, StoreDamaged
+from store.metadata.rows import Changes, Resolve
+from store.replication.horizons import NOTHING_TOLD, Horizons
+from store.replication.layout import (
+    MICROSECONDS,
+    ORDER_RANGE,
+    POSITIONS,
+    VALUES,
+    VERSIONS,
+    Stamp,
+    decode_position,
+    encode_position,
+    kind_range,
+    order_key,
+    parse_order_key,
+    parse_row_id,
+    position_key,
+    row_id,
+)
+from store.replication.ledger import Ledger
+from store.replication.row_checks import VALUE_BYTES_MAX, check_horizons, check_rows, is_unread, row_fault
+from store.replication.rows import (
+    Applied,
+    ChangePage,
+    Conflict,
+    Position,
+    SharedKind,
+    SharedRow,
+    is_shared,
+    name_fault,
+    was_known,
+)
+from store.state.families import GROUPS, POLICIES, TOPICS, USERS
+
+PAGE_ROWS_MAX: Final = 1000
+PAGE_BYTES_MAX: Final = 1 << 20
+"""Of names, versions and values; a page has one row at least, which may be as long."""
+
+APPLIED_AT_ONCE: Final = 500
+"""Rows of one batch: local changes wait meanwhile, some ten milliseconds."""
+
+READ_AT_ONCE: Final = 64
+TABLES: Final[Mapping[SharedKind, str]] = {
+    SharedKind.TOPIC: TOPICS,
+    SharedKind.GROUP: GROUPS,
+    SharedKind.USER: USERS,
+    SharedKind.POLICY: POLICIES,
+}
+"""Families of the kinds that have tables of their own."""
+
+
+class SharedTable(Protocol):
+    """Where the rows of one kind are."""
+
+    def take_over(self, resolve: Resolve) -> object:
+        """As `store.metadata.rows.NamedRows.take_over`."""
+
+
+class _Taken:
+    """What an `apply` has come to so far."""
+
+    def __init__(self) -> None:
+        self.changed: list[SharedRow] = []
+        self.conflicts: list[Conflict] = []
+        self.unread: list[SharedRow] = []
+
+    @property
+    def done(self) -> Applied:
+        return Applied(tuple(self.changed), tuple(self.conflicts), tuple(self.unread))
+
+
+class SharedRows:
+    """The shared rows of one open store. Any thread may call; changes are durable on return.
+
+    Locks: those of a table, then the ledger's.
+    """
+
+    def __init__(self, ledger: Ledger, tables: Mapping[SharedKind, SharedTable]) -> None:
+        """`tables`: those of all kinds in `TABLES`, with journals of this ledger."""
+        self._ledger = ledger
+        self._engine = ledger.engine
+        self._family = ledger.family
+        self._horizons = ledger.horizons
+        self._values: dict[str, Family] = {kind: ledger.engine.family(name) for kind, name in TABLES.items()}
+        self._tables: dict[str, SharedTable] = {str(kind): table for kind, table in tables.items()}
+        self._tables[SharedKind.MEMBER] = _Values(ledger, SharedKind.MEMBER)
+
+    def enable(self) -> None:
+        """Keep account from here on. Rows that are there already get the lowest version, once.
+
+        A crash on the way leaves a store that was never enabled.
+        """
+        if self._ledger.is_enabled:
+            self._ledger.go_on()
+            self._read_what_is_understood_now()
+            return
+        self._ledger.clear()
+        for kind, family in self._values.items():
+            keys = KeyRange(b"", None)
+            while page := family.scan(keys, limit=PAGE_ROWS_MAX):
+                batch = self._engine.batch()
+                for name in (key.decode() for key, _ in page):
+                    if is_shared(kind, name):
+                        self._ledger.stage_first(batch, kind, name)
+                self._engine.write(batch)
+                keys = KeyRange(page[-1][0] + b"\0", None)
+        self._ledger.begin()
+
+    def _read_what_is_understood_now(self) -> None:
+        """An earlier version kept what it did not understand; this one may."""
+        for kind in TABLES:
+            keys = kind_range(VALUES, kind)
+            while page := self._family.scan(keys, limit=READ_AT_ONCE):
+                names = [parse_row_id(key[len(VALUES) :])[1] for key, _ in page]
+                self._table_of(kind).take_over(partial(self._adopt, kind, names))
+                keys = KeyRange(page[-1][0] + b"\0", keys.end)
+
+    def _adopt(self, kind: str, names: Sequence[str], batch: WriteBatch) -> Changes:
+        adopted: dict[str, bytes | None] = {}
+        for name in names:
+            stamp = self._ledger.stamp(kind, name)
+            if stamp is None or not stamp.unread:
+                continue
+            row = self._row(kind, name, stamp)
+            if not is_unread(row) and row_fault(row) is None:
+                self._ledger.stage_read(batch, kind, name, stamp)
+                adopted[name] = row.value
+        return adopted
+
+    def _table_of(self, kind: str) -> SharedTable:
+        return self._tables.get(kind) or _Values(self._ledger, kind)
+
+    @property
+    def incarnation(self) -> bytes:
+        """16 bytes, made once. Positions are good for one incarnation."""
+        assert self._ledger.incarnation is not None
+        return self._ledger.incarnation
+
+    @property
+    def member(self) -> str:
+        """The name under which this store writes."""
+        return self._ledger.member
+
+    @property
+    def sequence(self) -> int:
+        """The number of the last change: when it grows there is something to tell."""
+        return self._ledger.sequence
+
+    @property
+    def own_changes(self) -> int:
+        """How many changes this store itself has made since it was opened."""
+        return self._ledger.own_changes
+
+    def on_own_change(self, callback: Callable[[], None]) -> None:
+        """Call back, on any thread, when this store is about to write a change of its own."""
+        self._ledger.changed = callback
+
+    @property
+    def horizons(self) -> Horizons:
+        """What this store knows of each member, itself among them, and what was forgotten."""
+        with self._ledger.writing:
+            known, forgotten = self._horizons.now
+            # one that has read nobody yet holds no row that somebody else could have deleted
+            # and the last of all its changes may be a deletion that it forgot itself
+            own = {self.member: max(self._ledger.sequence, forgotten.get(self.member, 0))} if known else {}
+            return Horizons({**known, **own}, {**forgotten})
+
+    def changes(self, since: int, limit: int = PAGE_ROWS_MAX) -> ChangePage:
+        """At most `limit` rows, 1 MiB in all, that changed behind a sequence (0: all), each at its newest place.
+
+        None while this store reads its first member: it cannot say yet how much it knows.
+        """
+        limit = max(1, min(limit, PAGE_ROWS_MAX))
+        with self._ledger.writing:
+            since = since if 0 <= since <= self._ledger.sequence else 0
+            horizons = self.horizons
+            if not horizons.known and self._has_begun_to_read():
+                return ChangePage(self.incarnation, since, (), since, more=False, horizons=horizons)
+            rows: list[SharedRow] = []
+            size, until = 0, since
+            while True:
+                entries = self._family.scan(KeyRange(order_key(until + 1), ORDER_RANGE.end), limit=READ_AT_ONCE)
+                for (key, _), row in zip(entries, self._read([named for _, named in entries]), strict=True):
+                    size += _size(row)
+                    if rows and (len(rows) >= limit or size > PAGE_BYTES_MAX):
+                        return ChangePage(self.incarnation, since, tuple(rows), until, more=True, horizons=horizons)
+                    rows.append(row)
+                    until = parse_order_key(key)
+                if len(entries) < READ_AT_ONCE:
+                    # numbers behind the last row are of rows that changed again, or were forgotten
+                    until = self._ledger.sequence
+                    return ChangePage(self.incarnation, since, tuple(rows), until, more=False, horizons=horizons)
+
+    def apply(
+        self,
+        rows: Sequence[SharedRow],
+        *,
+        peer: str,
+        until: Position | None,
+        since: int | None = None,
+        more: bool = False,
+        told: Horizons = NOTHING_TOLD,
+    ) -> Applied:
+        """Take over what is newer than what is here, then remember how far the peer has been read.
+
+        `since`: where the page began. One that begins behind what was read leaves the position as it is. Rows are
+        durable on return; a position may be lost with the power, and what lies behind it comes again. `more` and
+        `told`: as the page says.
+
+        Of rows that come twice the later one counts. A deletion of a row that never was here is a change, too. Raises
+        RowRefused, PeerAhead, PeerMissed or DeletionsMissed, with nothing changed.
+        """
+        check_horizons(self.horizons, told, peer)
+        check_rows(rows, peer, self._ledger.clock.wall_ms())
+        taken = self._take(rows)
+        if until is not None:
+            known = {} if more else {**told.known, peer: until.sequence}
+            self._advance(peer, until, since, Horizons(known, told.forgotten))
+        return taken.done
+
+    def _take(self, rows: Sequence[SharedRow]) -> _Taken:
+        newest: dict[tuple[str, str], SharedRow] = {}
+        for row in rows:
+            before = newest.get((row.kind, row.name))
+            if before is None or before.version < row.version:
+                newest[row.kind, row.name] = row
+        taken = _Taken()
+        self._in_parts(tuple(newest.values()), lambda part, batch: self._resolve(part, taken, batch))
+        return taken
+
+    def _in_parts(
+        self, rows: Collection[SharedRow], change: Callable[[Sequence[SharedRow], WriteBatch], Changes]
+    ) -> None:
+        """Let their tables take over what becomes of the rows, some of one kind at a time."""
+        for kind in dict.fromkeys((*self._tables, *(row.kind for row in rows))):
+            its = [row for row in rows if row.kind == kind]
+            table = self._table_of(kind)
+            for at in range(0, len(its), APPLIED_AT_ONCE):
+                table.take_over(partial(change, its[at : at + APPLIED_AT_ONCE]))
+
+    def position(self, peer: str) -> Position | None:
+        """How far the peer's changes were read; None when none were."""
+        data = self._family.get(position_key(peer))
+        return None if data is None else decode_position(data)
+
+    def get(self, kind: str, name: str) -> SharedRow | None:
+        """The row, of any kind; None when there is none or it is deleted."""
+        with self._ledger.writing:
+            stamp = self._ledger.stamp(kind, name)
+            return None if stamp is None or stamp.deleted else self._row(kind, name, stamp)
+
+    def put(self, kind: str, name: str, value: bytes) -> SharedRow:
+        """Store a row of a kind without a table of its own. Raises Invalid for what other members would refuse."""
+        return self._change(kind, name, value)
+
+    def remove(self, kind: str, name: str) -> bool:
+        """Delete a row of a kind without a table of its own; returns whether there was one."""
+        with self._ledger.writing:
+            if self.get(kind, name) is None:
+                return False
+            self._change(kind, name, None)
+            return True
+
+    def list(self, kind: SharedKind) -> Iterator[SharedRow]:
+        """All rows of a kind in name order, without the deleted ones, a page at a time."""
+        keys = kind_range(VERSIONS, kind)
+        while True:
+            with self._ledger.writing:
+                page = self._family.scan(keys, limit=READ_AT_ONCE)
+                rows = self._read([key[len(VERSIONS) :] for key, _ in page])
+            yield from (row for row in rows if row.value is not None)
+            if len(page) < READ_AT_ONCE:
+                return
+            keys = KeyRange(page[-1][0] + b"\0", keys.end)
+
+    def unknown_to(self, rows: Sequence[SharedRow], told: Horizons) -> tuple[Sequence[SharedRow], Sequence[SharedRow]]:
+        """Of the rows here that are not among all those of another store: what it knew once, and what it never knew.
+
+        What it knew was deleted there, and its deletion is forgotten.
+        """
+        there = {(row.kind, row.name) for row in rows}
+        until = told.known.get(self.member, 0)
+        gone: list[SharedRow] = []
+        new: list[SharedRow] = []
+        keys = ORDER_RANGE
+        while True:
+            with self._ledger.writing:
+                page = self._family.scan(keys, limit=READ_AT_ONCE)
+                found = self._read([named for _, named in page])
+            for (key, _), row in zip(page, found, strict=True):
+                if row.value is not None and (row.kind, row.name) not in there:
+                    (gone if parse_order_key(key) <= until else new).append(row)
+            if len(page) < READ_AT_ONCE:
+                return gone, new
+            keys = KeyRange(page[-1][0] + b"\0", ORDER_RANGE.end)
+
+    def rejoin(
+        self, rows: Sequence[SharedRow], *, peer: str, until: Position, told: Horizons, gone: Sequence[SharedRow]
+    ) -> Applied:
+        """After this store missed deletions: take over all rows of another one, and drop those that went meanwhile.
+
+        `gone` is what `unknown_to` has found of them; what has changed since stays. A crash on the way leaves a store
+        that has to rejoin. Raises as `apply`, but for DeletionsMissed.
+        """
+        check_rows(rows, peer, self._ledger.clock.wall_ms())
+        taken = self._take(rows)
+        self._in_parts(gone, lambda part, batch: self._drop(part, taken, batch))
+        with self._ledger.writing:
+            batch = self._engine.batch()
+            batch.put(self._family, position_key(peer), encode_position(until))
+            self._horizons.write_anew(batch, Horizons({**told.known, peer: until.sequence}, told.forgotten))
+        return taken.done
+
+    def _drop(self, rows: Sequence[SharedRow], taken: _Taken, batch: WriteBatch) -> Changes:
+        dropped: dict[str, bytes | None] = {}
+        for row, stamp in zip(rows, self._ledger.stamps([row_id(row.kind, row.name) for row in rows]), strict=True):
+            if stamp is not None and stamp.version == row.version:
+                self._ledger.stage_gone(batch, row.kind, row.name, stamp)
+                taken.changed.append(replace(row, value=None))
+                dropped[row.name] = None
+        return dropped
+
+    def forget_tombstones(self, before_ms: int) -> int:
+        """Forget deletions that this store has heard of before a time (ms since 1970); returns how many.
+
+        A member that has not heard of such a deletion by then has to rejoin.
+        """
+        forgotten, until = 0, 0
+        keys = prefix_range(VERSIONS)
+        while True:
+            with self._ledger.writing:
+                page = self._family.scan(keys, limit=PAGE_ROWS_MAX)
+                batch = self._engine.batch()
+                for key, data in page:
+                    stamp = Stamp.decode(data)
+                    if stamp.deleted and stamp.sequence < before_ms * MICROSECONDS:
+                        self._ledger.stage_gone(batch, *parse_row_id(key[len(VERSIONS) :]), stamp)
+                        forgotten += 1
+                        until = max(until, stamp.sequence)
+                if len(batch):
+                    self._horizons.write(batch, Horizons(forgotten={self.member: until}), sync=True)
+            if len(page) < PAGE_ROWS_MAX:
+                return forgotten
+            keys = KeyRange(page[-1][0] + b"\0", keys.end)
+
+    def _resolve(self, rows: Sequence[SharedRow], taken: _Taken, batch: WriteBatch) -> Changes:
+        """Of rows of one kind those that win; their table's locks and the ledger's are held."""
+        stamps = self._ledger.stamps([row_id(row.kind, row.name) for row in rows])
+        winners: dict[str, bytes | None] = {}
+        for row, here in zip(rows, stamps, strict=True):
+            if here is not None:
+                if here.version >= row.version:
+                    continue
+                if not was_known(here.version, row) and self._row(row.kind, row.name, here).value != row.value:
+                    conflict = Conflict(row.kind, row.name, overwritten=here.version, kept=row.version)
+                    taken.conflicts.append(conflict)
+            unread = is_unread(row)
+            self._ledger.stage_taken(batch, row, here, unread=unread)
+            taken.changed.append(row)
+            if unread:
+                taken.unread.append(row)
+            else:
+                winners[row.name] = row.value
+        return winners
+
+    def _has_begun_to_read(self) -> bool:
+        return bool(self._family.scan(prefix_range(POSITIONS), limit=1))
+
+    def _advance(self, peer: str, until: Position, since: int | None, told: Horizons) -> None:
+        with self._ledger.writing:
+            before = self.position(peer)
+            if since:
+                if before is None or before.incarnation != until.incarnation or before.sequence < since:
+                    return  # what lies before this page was never read
+                until = max(before, until, key=lambda position: position.sequence)
+            batch = self._engine.batch()
+            if until != before:
+                batch.put(self._family, position_key(peer), encode_position(until))
+            self._horizons.write(batch, told)
+
+    def _change(self, kind: str, name: str, value: bytes | None) -> SharedRow:
+        if kind in TABLES:
+            raise Invalid(f"rows of kind {kind} are changed through their table")
+        fault = name_fault(kind, name)
+        if fault is not None:
+            raise Invalid(f"{kind} {name[:60]!r}: {fault}")
+        if value is not None and len(value) > VALUE_BYTES_MAX:
+            raise Invalid(f"{kind} {name}: {len(value)} bytes, at most {VALUE_BYTES_MAX} are allowed")
+        with self._ledger.writing:
+            batch = self._engine.batch()
+            self._ledger.stage_own(batch, kind, name, deleted=value is None)
+            self._ledger.stage_value(batch, kind, name, value)
+            self._engine.write(batch, sync=True)
+            stamp = self._ledger.stamp(kind, name)
+            assert stamp is not None
+            return self._row(kind, name, stamp)
+
+    def _read(self, named: Sequence[bytes]) -> Sequence[SharedRow]:
+        rows = []
+        for row, stamp in zip(named, self._ledger.stamps(named), strict=True):
+            kind, name = parse_row_id(row)
+            if stamp is None:
+                raise _damaged(kind, name, "no version")
+            rows.append(self._row(kind, name, stamp))
+        return rows
+
+    def _row(self, kind: str, name: str, stamp: Stamp) -> SharedRow:
+        value = None if stamp.deleted else self._value(kind, name, unread=stamp.unread)
+        return SharedRow(kind, name, stamp.version, stamp.based_on, value, stamp.seen)
+
+    def _value(self, kind: str, name: str, *, unread: bool) -> bytes:
+        family = None if unread else self._values.get(kind)
+        value = self._family.get(VALUES + row_id(kind, name)) if family is None else family.get(name.encode())
+        if value is None:
+            raise _damaged(kind, name, "no value")  # never told as a deletion
+        return value
+
+
+class _Values:
+    """Implements `SharedTable` for a kind whose rows lie beside their versions."""
+
+    def __init__(self, ledger: Ledger, kind: str) -> None:
+        self._ledger = ledger
+        self._kind = kind
+
+    def take_over(self, resolve: Resolve) -> None:
+        with self._ledger.writing:
+            batch = self._ledger.engine.batch()
+            for name, value in resolve(batch).items():
+                self._ledger.stage_value(batch, self._kind, name, value)
+            if len(batch):
+                self._ledger.engine.write(batch, sync=True)
+
+
+def _size(row: SharedRow) -> int:
+    return 64 + 20 * len(row.seen) + len(row.name) + len(row.value or b"")
+
+
+def _damaged(kind: str, name: str, reason: str) -> StoreDamaged:
+    return StoreDamaged(Path("quarry"), f"table shared, {kind} {name!r}: {reason}")

@@ -1,0 +1,226 @@
+"""Letting a log begin later.
+
+The order of the steps, so that a crash between any two leaves a store that opens without a warning:
+
+    1. the new beginning M is made durable (`log_begin`): segments missing below it are no surprise to any start
+    2. in memory the log and the consume queues begin at M, from one moment to the next
+    3. the files are moved out of the log, the oldest first
+    4. they are removed, which may take a while
+
+After a crash before 3 is through, the log begins at the first file that is still there: records that had expired are
+back, and expire again at the next round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from threading import Event
+from typing import Final, Protocol
+
+from store.clock import JUMP_MAX_MS, CautiousClock, Clock
+from store.commitlog import CommitLogReader, SegmentList
+from store.commitlog.pins import SegmentPins
+from store.consumequeue import ConsumeQueueStore
+from store.errors import OffsetOutOfRange
+from store.fs import Disk, DiskSpace
+from store.metadata import ConsumerOffsetTable
+from store.offsets import PhysicalOffset
+from store.record import StoredMessage
+from store.retention.remover import SegmentRemover
+from store.retention.rules import Candidate, ExpirySettings, FileSystem, Plan, Situation, decide
+from store.retention.unread import Unread, count_unread
+from store.state.identity import StoreIdentity
+
+POSITIONS_MAX: Final = 200_000
+"""Positions of groups that are looked at to tell what they lose: some seconds of a background thread."""
+
+PAGE_PAUSE_S: Final = 0.001
+
+
+class ExpiringMessages(Protocol):
+    """What expiry asks of the message store."""
+
+    @property
+    def reader(self) -> CommitLogReader: ...
+
+    @property
+    def queues_durable_up_to(self) -> PhysicalOffset: ...
+
+    def forget_deleted_topics(self, log_begin: PhysicalOffset) -> None: ...
+
+
+class LogExpiry:
+    """Decides about and removes the oldest segments of one log.
+
+    `retire` belongs to the thread that appends and dispatches. Everything else blocks for the disk and may run on
+    another thread beside it, one call at a time.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        segments: SegmentList,
+        messages: ExpiringMessages,
+        queues: ConsumeQueueStore,
+        queue_directory: Callable[[], Path],
+        positions: ConsumerOffsetTable,
+        identity: StoreIdentity,
+        pins: SegmentPins,
+        clock: Clock,
+    ) -> None:
+        self._disk = disk
+        self._segments = segments
+        self._messages = messages
+        self._reader = messages.reader
+        self._queues = queues
+        self._queue_directory = queue_directory
+        self._positions = positions
+        self._identity = identity
+        self._pins = pins
+        self._age_clock = CautiousClock(clock)
+        self._stopping = Event()
+        self._newest_ms: dict[PhysicalOffset, int] = {}
+        self.remover: Final = SegmentRemover(disk, segments.directory, messages.reader, clock=clock)
+
+    # -- looking
+
+    @property
+    def segment_size(self) -> int:
+        return self._segments.segment_size
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    @property
+    def end(self) -> PhysicalOffset:
+        """Where the last segment ends, filled or not."""
+        return self._segments.end_of_files
+
+    @property
+    def minimum(self) -> PhysicalOffset:
+        """Where the log begins."""
+        return self._segments.minimum
+
+    @property
+    def going_bytes(self) -> int:
+        """Room that expired segments still take."""
+        return self.remover.pending_bytes(self.segment_size)
+
+    @property
+    def bases(self) -> list[PhysicalOffset]:
+        """Where the segments begin, the oldest first; without such as are only prepared."""
+        return [base for base in self._segments.bases if base < self._reader.end or base == self._segments.minimum]
+
+    def first_stored_ms(self, base: PhysicalOffset) -> int | None:
+        """When the first record of a segment was stored; None where there is none, or it cannot be read."""
+        known = self._newest_ms.get(base)
+        if known is None and base < self._reader.end:
+            try:
+                found = self._reader.decode(base)
+            except OffsetOutOfRange:
+                return None  # it has expired
+            if isinstance(found, StoredMessage):
+                known = self._newest_ms[base] = found.store_timestamp_ms
+        return known
+
+    def space(self) -> DiskSpace | None:
+        """How full the log's file system is; None when that is not told. Raises OSError."""
+        return self._disk.space(self._segments.directory)
+
+    def situation(self, hour: int, *, requested: bool = False, futile: bool = False) -> Situation:
+        """How things are now. Raises OSError."""
+        log, queues = (self._file_system(each) for each in (self._segments.directory, self._queue_directory()))
+        return Situation(
+            now_ms=self._age_clock.wall_ms(),
+            hour=hour,
+            log=log,
+            others=() if queues is None else (queues,),
+            going_bytes=self.going_bytes,
+            requested=requested,
+            futile=futile,
+        )
+
+    def plan(self, settings: ExpirySettings, situation: Situation) -> Plan:
+        """Which segments are to go now. Reads one record for each segment it looks at."""
+        return decide(settings, situation, self._candidates(), self.segment_size)
+
+    def unread_before(self, minimum: PhysicalOffset) -> Unread:
+        """What groups have not read below the offset: what they lose when the log begins there."""
+        return count_unread(
+            self._positions.all_rows(),
+            self._queues.unread_below,
+            minimum,
+            positions_max=POSITIONS_MAX,
+            go_on=lambda: not self._stopping.wait(PAGE_PAUSE_S),
+        )
+
+    @property
+    def latest_beginning(self) -> PhysicalOffset:
+        """The last base at which the log may begin now.
+
+        The segment that is being filled stays. So does what is pinned, and everything whose consume queue entries a
+        crash could take back: numbering of a queue goes on from its last entry, which no log would have any more.
+        """
+        end = min(self._reader.end, self._messages.queues_durable_up_to)
+        pinned = self._pins.lowest()
+        if pinned is not None:
+            end = min(end, pinned)
+        return self._segments.base_of(max(end, self._segments.minimum)) if len(self._segments) else end
+
+    # -- doing
+
+    def announce(self, minimum: PhysicalOffset) -> None:
+        """Step 1: from now on no start wonders where the segments below have gone."""
+        self._identity.log_begin = minimum
+        self._messages.forget_deleted_topics(minimum)
+
+    def retire(self, minimum: PhysicalOffset) -> PhysicalOffset:
+        """Step 2: let log and queues begin at `minimum`, the base of a segment; their files are the remover's then.
+
+        They begin earlier when a pin was set meanwhile. Returns where they begin now.
+        """
+        minimum = min(minimum, self.latest_beginning)
+        if minimum > self._segments.minimum:
+            self._queues.set_minimum_physical_offset(minimum)
+            self.remover.take(self._segments.retire_before(minimum))
+            self._reader.let_go()
+            # a copy: other threads may add to it meanwhile
+            self._newest_ms = {base: known for base, known in self._newest_ms.copy().items() if base >= minimum}
+        return self._segments.minimum
+
+    def stop(self) -> None:
+        """Let whatever runs on other threads end soon."""
+        self._stopping.set()
+        self.remover.stop()
+
+    # -- inside
+
+    def _candidates(self) -> Iterator[Candidate]:
+        """Segments before the one that is being filled, whether their queues are durable or not; the oldest first."""
+        filling = self._segments.base_of(self._reader.end) if len(self._segments) else self._reader.end
+        bases = [base for base in self._segments.bases if base <= filling]
+        pinned = self._pins.lowest()
+        for index, base in enumerate(bases[:-1]):
+            if pinned is not None and base + self.segment_size > pinned:
+                return
+            yield Candidate(base, self._newest(bases[index + 1 :]))
+
+    def _newest(self, following: Sequence[PhysicalOffset]) -> int | None:
+        """No record before the first of `following` is newer than this: store times ascend, so it is the first record
+        behind. Where that one cannot be read, or is of a clock that was far ahead, the next segment's tells.
+        """
+        latest_ms = self._age_clock.wall_ms() + JUMP_MAX_MS
+        for base in following:
+            known = self.first_stored_ms(base)
+            if known is not None and known <= latest_ms:
+                return known
+        return None
+
+    def _file_system(self, directory: Path) -> FileSystem | None:
+        if not self._disk.exists(directory):
+            return None
+        space = self._disk.space(directory)
+        return None if space is None else FileSystem(directory, space)

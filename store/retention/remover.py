@@ -1,0 +1,192 @@
+"""Removing files of expired segments without getting in the way of appends.
+
+Removing a file of a gigabyte at once takes ext4 a third of a second on a disk that is told what is free (mount option
+`discard`), during which the log's fdatasync waits behind it: four times the usual 99th percentile (rmq#7799). In
+steps of 16 MiB, with pauses, it is hardly noticed (docs/benchmarks.md).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+from pathlib import Path
+from threading import Event, Lock
+from typing import Final, NamedTuple
+
+import structlog
+
+from store.clock import Clock
+from store.commitlog import CommitLogReader
+from store.fs import Disk
+from store.layout.paths import expired_directory
+
+log = structlog.get_logger(__name__)
+
+STEP_BYTES: Final = 16 << 20
+PAUSE_PER_STEP: Final = 3
+"""A step is followed by a pause so many times as long: three quarters of the disk's time are left to others."""
+
+STEP_PAUSE_MIN_S: Final = 0.005
+
+
+class Removed(NamedTuple):
+    """One file that is gone."""
+
+    path: Path
+    size: int
+    seconds: float
+
+
+class SegmentRemover:
+    """Takes files of segments that are no part of the log any more, and removes them one after the other.
+
+    First all are moved to `commitlog/expired/`, where no start takes them for a part of the log; what a start finds
+    there is removed. Then each is cut shorter in steps and unlinked. A file that this process still has mapped
+    (somebody reads a view) waits; after `patience_s` it is unlinked as it is, which leaves the views good and the
+    room taken until the last of them is gone. So is one that has another name: somebody else's copy (`quarry backup`
+    makes hard links) must stay whole.
+
+    One thread calls `run`; everything else may come from any thread.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        commit_log: Path,
+        reader: CommitLogReader,
+        *,
+        clock: Clock,
+        patience_s: float = 120.0,
+        pause_s: float = 0.1,
+    ) -> None:
+        self._disk = disk
+        self._directory = expired_directory(commit_log)
+        self._reader = reader
+        self._clock = clock
+        self._patience_s = patience_s
+        self._pause_s = pause_s
+        self._stopping = Event()
+        self._lock = Lock()
+        self._to_move: list[Path] = []  # guarded by _lock; oldest first
+        self._waiting: dict[Path, int] = {  # guarded by _lock; moved files and their sizes, oldest first
+            self._directory / entry.name: entry.size
+            for entry in disk.list_directory(self._directory)
+            if not entry.is_directory
+        }
+        self._mapped_since_s: dict[Path, float] = {}
+
+    def configure(self, *, patience_s: float, pause_s: float) -> None:
+        """How long views are waited for, and the pause between two files."""
+        self._patience_s = patience_s
+        self._pause_s = pause_s
+
+    def take(self, paths: Iterable[Path]) -> None:
+        """Remove these, too, at the next `run`: the oldest first."""
+        with self._lock:
+            self._to_move.extend(paths)
+
+    @property
+    def pending(self) -> int:
+        """How many files are still there."""
+        with self._lock:
+            return len(self._to_move) + len(self._waiting)
+
+    def pending_bytes(self, segment_size: int) -> int:
+        """The room they take."""
+        with self._lock:
+            return len(self._to_move) * segment_size + sum(self._waiting.values())
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether files could not even be moved away: nothing more should expire before they are."""
+        with self._lock:
+            return bool(self._to_move)
+
+    def run(self) -> list[Removed]:
+        """Remove what can be removed now; returns what is gone. To be repeated while something is `pending`.
+
+        Blocks for the disk and for pauses. Raises OSError when the disk refuses; the file at fault is the first one
+        of the next run, none is passed over.
+        """
+        self._move_all()
+        with self._lock:
+            waiting = list(self._waiting.items())
+        removed = []
+        for path, size in waiting:
+            if not self._may_go(path):
+                continue
+            started_s = self._clock.monotonic_s()
+            self._give_back(path, size)
+            if self._stopping.is_set():
+                break
+            self._disk.remove(path)
+            self._mapped_since_s.pop(path, None)
+            with self._lock:
+                del self._waiting[path]
+            removed.append(Removed(path, size, self._clock.monotonic_s() - started_s))
+            self._stopping.wait(self._pause_s)
+        return removed
+
+    def stop(self) -> None:
+        """Let a running `run` end soon, in the middle of a file if need be; another one does nothing."""
+        self._stopping.set()
+
+    def _move_all(self) -> None:
+        """In order, so that a crash in between leaves a log without a gap."""
+        while not self._stopping.is_set():
+            with self._lock:
+                if not self._to_move:
+                    return
+                path = self._to_move[0]
+            if self._size(path) is not None:
+                self._move(path)
+            target = self._directory / path.name
+            size = self._size(target)
+            with self._lock:
+                del self._to_move[0]
+                if size is not None:
+                    self._waiting[target] = size
+
+    def _move(self, path: Path) -> None:
+        """Out of the log. Where the disk has no room for another name the file is removed where it is."""
+        try:
+            self._disk.make_directories(self._directory)
+            self._disk.move(path, self._directory / path.name)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self._disk.remove(path)
+
+    def _size(self, path: Path) -> int | None:
+        """None when it is gone: moved by a move that then failed, or taken away by somebody."""
+        return next((each.size for each in self._disk.list_directory(path.parent) if each.name == path.name), None)
+
+    def _may_go(self, path: Path) -> bool:
+        # the reader keeps the segment it read last, whoever asks it or nobody
+        self._reader.let_go()
+        if not self._disk.exists(path) or not self._disk.is_mapped(path):
+            return True
+        now_s = self._clock.monotonic_s()
+        return now_s - self._mapped_since_s.setdefault(path, now_s) >= self._patience_s
+
+    def _give_back(self, path: Path, size: int) -> None:
+        """Cut the file shorter until what is left may go at once."""
+        if not self._disk.exists(path):
+            return
+        if self._disk.is_mapped(path):
+            log.warning(
+                "an expired segment is still read: its room comes back when the last reader is done",
+                file=path.name,
+                size_bytes=size,
+            )
+            return
+        if self._disk.name_count(path) > 1:
+            return
+        while size > STEP_BYTES and not self._stopping.is_set():
+            size -= STEP_BYTES
+            started_s = self._clock.monotonic_s()
+            self._disk.truncate(path, size)
+            with self._lock:
+                self._waiting[path] = size
+            step_s = self._clock.monotonic_s() - started_s
+            self._stopping.wait(max(STEP_PAUSE_MIN_S, PAUSE_PER_STEP * step_s))

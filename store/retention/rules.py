@@ -1,0 +1,171 @@
+"""When segments expire, as pure functions.
+
+    any time              a segment is past its retention when its newest record is `retention_ms` old
+    in a `delete_when`    segments past their retention go, the oldest first
+    hour, or on request
+    above clean_percent   they go at any hour
+    above force_percent   on the log's file system, segments go whatever their age, until that much is free again
+    above refuse_percent  no sends are taken; receives and acknowledgements go on
+
+Thresholds and hours are RocketMQ's (`diskMaxUsedSpaceRatio`, `diskSpaceCleanForciblyRatio`,
+`diskSpaceWarningLevelRatio`, `deleteWhen`). Unlike there, forced deletion ends when it has made enough room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from store.errors import Invalid
+from store.fs import DiskSpace
+from store.offsets import PhysicalOffset
+
+HOUR_MS: Final = 3_600_000
+
+
+class Cause(Enum):
+    """Why a segment goes."""
+
+    AGE = "age"
+    ROOM = "room"  # it is young, but the disk is nearly full
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpirySettings:
+    """How long the log is kept, and how full the disk may get.
+
+    `delete_when` are hours of the local clock, each true for the whole hour; without any, every hour is one.
+    `force` allows to delete what is younger than `retention_ms`.
+    """
+
+    retention_ms: int = 72 * HOUR_MS
+    delete_when: frozenset[int] = frozenset({4})
+    clean_percent: int = 75
+    force_percent: int = 85
+    refuse_percent: int = 90
+    force: bool = True
+    segments_per_round: int = 10
+
+    def __post_init__(self) -> None:
+        if not 0 < self.clean_percent <= self.force_percent <= self.refuse_percent <= 100:
+            raise Invalid("expiry: clean_percent, force_percent and refuse_percent must ascend")
+        if not all(0 <= hour <= 23 for hour in self.delete_when):
+            raise Invalid("expiry.delete_when: hours are 0 to 23")
+
+
+class FileSystem(NamedTuple):
+    """One of the store's folders and how full its file system is."""
+
+    directory: Path
+    space: DiskSpace
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Situation:
+    """What a decision rests on.
+
+    `now_ms` is compared with store times; `hour` is the local hour, 0 to 23. `log` is None when the file system does
+    not tell its size. `going_bytes` belong to segments that expired before and still have their files. `futile`:
+    deletion was forced lately and made no room, as when backups hold the same files.
+    """
+
+    now_ms: int
+    hour: int
+    log: FileSystem | None = None
+    others: Sequence[FileSystem] = ()
+    going_bytes: int = 0
+    requested: bool = False
+    futile: bool = False
+
+    @property
+    def fullest_percent(self) -> int:
+        spaces = [*(self.others), *([self.log] if self.log is not None else [])]
+        return max((each.space.used_percent for each in spaces), default=0)
+
+
+class Candidate(NamedTuple):
+    """A segment that may be deleted. `newest_ms`: no record in it is newer; None when that is not known."""
+
+    base: PhysicalOffset
+    newest_ms: int | None
+
+
+class Plan(NamedTuple):
+    """The segments to delete, the oldest first, each with the cause."""
+
+    segments: tuple[tuple[Candidate, Cause], ...]
+
+    @property
+    def forced(self) -> int:
+        """How many are younger than they should get."""
+        return sum(cause is Cause.ROOM for _, cause in self.segments)
+
+
+def decide(settings: ExpirySettings, situation: Situation, candidates: Iterable[Candidate], segment_size: int) -> Plan:
+    """Which of the candidates (oldest first) are to be deleted now.
+
+    Never passes one over: it ends at the first that has to stay. Candidates behind that one are not asked for.
+    """
+    may_expire = (
+        situation.requested
+        or not settings.delete_when
+        or situation.hour in settings.delete_when
+        or situation.fullest_percent > settings.clean_percent
+    )
+    wanted_bytes = _wanted_bytes(settings, situation)
+    if not may_expire and wanted_bytes <= 0:
+        return Plan(())
+    chosen: list[tuple[Candidate, Cause]] = []
+    for candidate in candidates:
+        if may_expire and is_expired(settings, situation.now_ms, candidate):
+            cause = Cause.AGE
+        elif wanted_bytes > 0:
+            cause = Cause.ROOM
+        else:
+            break
+        chosen.append((candidate, cause))
+        wanted_bytes -= segment_size
+        if len(chosen) == settings.segments_per_round:
+            break
+    return Plan(tuple(chosen))
+
+
+def is_expired(settings: ExpirySettings, now_ms: int, candidate: Candidate) -> bool:
+    return candidate.newest_ms is not None and candidate.newest_ms + settings.retention_ms <= now_ms
+
+
+class Forced(NamedTuple):
+    """A deletion that was to make room: what was deleted, and how things were before."""
+
+    freed_bytes: int
+    used_bytes: int
+    log_end: PhysicalOffset
+
+    def was_futile(self, used_bytes: int, log_end: PhysicalOffset) -> bool:
+        """Whether, now that the files are gone, less than half of their room is back. New segments are allowed for."""
+        return used_bytes - (log_end - self.log_end) > self.used_bytes - self.freed_bytes // 2
+
+
+def refusal(settings: ExpirySettings, situation: Situation) -> str:
+    """Why no sends are to be taken; empty when they are."""
+    for each in ([situation.log] if situation.log is not None else []) + list(situation.others):
+        if each.space.used_percent > settings.refuse_percent:
+            return (
+                f"the file system of {each.directory} is {each.space.used_percent} % full; "
+                f"no sends are taken above {settings.refuse_percent} %"
+            )
+    return ""
+
+
+def _wanted_bytes(settings: ExpirySettings, situation: Situation) -> int:
+    """How much room has to be made whatever it costs: only on the log's file system, where deleting makes any."""
+    if situation.log is None or situation.futile or not settings.force:
+        return 0
+    space = situation.log.space
+    if space.used_percent <= settings.force_percent:
+        return 0
+    allowed = settings.force_percent * space.total_bytes // 100
+    return space.used_bytes - allowed - situation.going_bytes

@@ -1,0 +1,40 @@
+"""The second database, `<store>/quarry/`: metadata and delivery state, with a write-ahead log.
+
+It never holds the only copy of a message. One column family per table:
+
+| family     | owner                             | holds |
+|------------|-----------------------------------|-------|
+| `topics`   | store.metadata.topics             | topic name -> topic JSON |
+| `groups`   | store.metadata.groups             | group name -> group JSON |
+| `offsets`  | store.metadata.offsets            | group, topic, queue -> next queue offset |
+| `inflight` | server.delivery.state.inflight    | group, topic, queue, offset -> one delivery not yet acknowledged |
+| `meta`     | several, see below                | single rows and small tables that need no family of their own |
+| `users`    | store.security.users              | user name -> user JSON, secrets sealed |
+| `policies` | store.security.policies           | user name -> JSON of its rules |
+| `shared`   | store.replication                 | versions of topics, groups, users and rules in a cluster |
+| `lite`     | store.metadata.lite_subscriptions | which clients want which lite topics |
+
+Rows of `meta` are written by store.state.identity (what this store is), store.state.jobs, store.state.deleted_topics,
+store.metadata.owners, store.migration.rows, store.verify.verdicts, server.settings.live_settings and
+server.cluster.handover.handover_row. Each has keys of its own.
+
+A store that an older version made has no `users`, `policies`, `shared` or `lite`: they are added when it is opened for
+writing, and a reading open goes without them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+TOPICS: Final = "topics"
+GROUPS: Final = "groups"
+OFFSETS: Final = "offsets"
+INFLIGHT: Final = "inflight"
+META: Final = "meta"
+USERS: Final = "users"
+POLICIES: Final = "policies"
+SHARED: Final = "shared"
+LITE: Final = "lite"
+FAMILIES: Final = (TOPICS, GROUPS, OFFSETS, INFLIGHT, META, USERS, POLICIES, SHARED, LITE)
+ADDED_FAMILIES: Final = frozenset({USERS, POLICIES, SHARED, LITE})
+"""Those that a store of an older version does not have."""

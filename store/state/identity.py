@@ -1,0 +1,273 @@
+"""What a store knows about itself: a few rows in the `meta` family of `quarry/`.
+
+| key               | value                   | meaning |
+|-------------------|-------------------------|---------|
+| `format`          | ASCII `1`               | layout of `quarry/`; another number is refused |
+| `origin`          | ASCII name              | what the directory was when Quarry opened it first (`store.layout`) |
+| `metadata`        | ASCII `imported`        | RocketMQ's topics, groups and offsets have been taken over |
+| `flushed_up_to`   | i64                     | a lower bound of what is durable in the commit log |
+| `log_begin`       | i64                     | the first byte of the log's first segment when this last changed |
+| `seen_up_to`      | i64                     | with `async`: consumers may have seen what lies below it |
+| `backfilled_to`   | i64                     | begun in mid-log: RocksDB queues are complete below this offset |
+| `backfill_end`    | i64                     | where the backfill has to get to |
+| `queue_phase`     | ASCII name              | where the consume queues are kept (`store.layout.queue_phase`) |
+| `units_per_file`  | i64                     | how many units a file of the file queues holds |
+| `files_up_to`     | i64                     | the file queues hold all entries of records below, durably; 0: unknown |
+| `files_emptied`   | ASCII `deleted`         | no queue file is left, and none has to be: all topics were deleted |
+| `light_floor`     | i64                     | above the numbers of all light queues that were removed for being idle |
+| `held_before`     | JSON                    | what RocketMQ had done with messages that wait (`store.pending`) |
+| `hash_index`      | JSON                    | how far RocketMQ's index files are kept up (`store.index`) |
+| `tiered_index`    | JSON                    | how far the tiered index is kept up (`store.index`) |
+| `handle_key`      | 32 random bytes, i64    | proves what handles clients were given; from where in the log on |
+| `log_begins`      | pairs of i64            | when (ms), and where the log began then (`store.commitlog.log_begins`) |
+| `expired_files`   | i64                     | no queue file is left whose entries' records all lie below |
+| `expired_rocksdb` | i64                     | the RocksDB queues hold no entries of records below it |
+| `sparse_rocksdb`  | i64, i64                | entries gone since the tables were rewritten, and entries left then |
+
+Rows of a migration: `store.migration.rows`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from secrets import token_bytes
+from struct import Struct
+from typing import Final, NamedTuple
+
+from kv import KeyValueEngine, KvError, WriteBatch
+from store.errors import NotAStore
+from store.offsets import PhysicalOffset, QueueOffset
+from store.pending import HeldBefore
+from store.state.engine import open_state_engine
+from store.state.families import META
+
+FORMAT: Final = b"1"
+HANDLE_KEY_SIZE: Final = 32
+_OFFSET: Final = Struct(">q")
+_COUNTS: Final = Struct(">qq")
+
+
+def check_format(engine: KeyValueEngine, directory: Path) -> None:
+    """Raises NotAStore for a layout that this version does not know. Writes nothing."""
+    found = engine.family(META).get(b"format")
+    if found not in {None, FORMAT}:
+        stamp = (found or b"").decode(errors="replace")
+        raise NotAStore(
+            directory, f"written by a newer Quarry (format {stamp}, this one knows {FORMAT.decode()}): use that one"
+        )
+
+
+def refuse_newer(directory: Path) -> None:
+    """`check_format` of the database in a directory, for who needs nothing else of it. None, or a damaged one, passes.
+
+    Raises NotAStore.
+    """
+    try:
+        engine = open_state_engine(directory, create=False, read_only=True)
+    except KvError:
+        return
+    try:
+        check_format(engine, directory)
+    finally:
+        engine.close()
+
+
+class UnitCounts(NamedTuple):
+    """What RocksDB's tables hold: entries that went and still take room, and entries that were left then."""
+
+    gone: int
+    kept: int
+
+    @property
+    def gone_ratio(self) -> float:
+        return self.gone / max(1, self.gone + self.kept)
+
+
+class StoreIdentity:
+    """Reads and writes the rows, each in a write of its own."""
+
+    def __init__(self, engine: KeyValueEngine, directory: Path) -> None:
+        self._engine = engine
+        self._family = engine.family(META)
+        check_format(engine, directory)
+        if self._family.get(b"format") is None:
+            self._put(b"format", FORMAT)
+
+    @property
+    def origin(self) -> str | None:
+        value = self._family.get(b"origin")
+        return None if value is None else value.decode()
+
+    @origin.setter
+    def origin(self, value: str) -> None:
+        self._put(b"origin", value.encode())
+
+    def handle_key(self, log_end: PhysicalOffset) -> tuple[bytes, PhysicalOffset]:
+        """The key that proves of handles that they are the store's own, and where the log ended when it was made.
+
+        It is made when it is asked for first, durably.
+        """
+        row = self._family.get(b"handle_key")
+        if row is None:
+            row = token_bytes(HANDLE_KEY_SIZE) + _OFFSET.pack(log_end)
+            self._put(b"handle_key", row)
+        return row[:HANDLE_KEY_SIZE], PhysicalOffset(_OFFSET.unpack(row[HANDLE_KEY_SIZE:])[0])
+
+    @property
+    def metadata_imported(self) -> bool:
+        return self._family.get(b"metadata") is not None
+
+    def set_metadata_imported(self) -> None:
+        self._put(b"metadata", b"imported")
+
+    @property
+    def flushed_up_to(self) -> PhysicalOffset | None:
+        return self._offset(b"flushed_up_to")
+
+    @flushed_up_to.setter
+    def flushed_up_to(self, offset: PhysicalOffset) -> None:
+        self._put(b"flushed_up_to", _OFFSET.pack(offset))
+
+    @property
+    def log_begin(self) -> PhysicalOffset | None:
+        return self._offset(b"log_begin")
+
+    @log_begin.setter
+    def log_begin(self, offset: PhysicalOffset) -> None:
+        self._put(b"log_begin", _OFFSET.pack(offset))
+
+    @property
+    def seen_up_to(self) -> PhysicalOffset | None:
+        return self._offset(b"seen_up_to")
+
+    @seen_up_to.setter
+    def seen_up_to(self, offset: PhysicalOffset) -> None:
+        self._put(b"seen_up_to", _OFFSET.pack(offset))
+
+    def stage_seen_up_to(self, batch: WriteBatch, offset: PhysicalOffset) -> None:
+        """Add the row to the batch of the changes that rest on what was seen."""
+        batch.put(self._family, b"seen_up_to", _OFFSET.pack(offset))
+
+    @property
+    def backfilled_to(self) -> PhysicalOffset | None:
+        return self._offset(b"backfilled_to")
+
+    @backfilled_to.setter
+    def backfilled_to(self, offset: PhysicalOffset) -> None:
+        self._put(b"backfilled_to", _OFFSET.pack(offset))
+
+    @property
+    def backfill_end(self) -> PhysicalOffset | None:
+        return self._offset(b"backfill_end")
+
+    @backfill_end.setter
+    def backfill_end(self, offset: PhysicalOffset) -> None:
+        self._put(b"backfill_end", _OFFSET.pack(offset))
+
+    @property
+    def queue_phase(self) -> str | None:
+        value = self._family.get(b"queue_phase")
+        return None if value is None else value.decode()
+
+    @queue_phase.setter
+    def queue_phase(self, value: str) -> None:
+        self._put(b"queue_phase", value.encode())
+
+    @property
+    def units_per_file(self) -> int | None:
+        return self._offset(b"units_per_file")
+
+    @units_per_file.setter
+    def units_per_file(self, value: int) -> None:
+        self._put(b"units_per_file", _OFFSET.pack(value))
+
+    @property
+    def files_up_to(self) -> PhysicalOffset | None:
+        return self._offset(b"files_up_to")
+
+    @property
+    def files_emptied(self) -> bool:
+        return self._family.get(b"files_emptied") is not None
+
+    def set_files_up_to(self, offset: PhysicalOffset, *, emptied: bool) -> None:
+        batch = self._engine.batch()
+        batch.put(self._family, b"files_up_to", _OFFSET.pack(offset))
+        if emptied:
+            batch.put(self._family, b"files_emptied", b"deleted")
+        else:
+            batch.delete(self._family, b"files_emptied")
+        self._engine.write(batch, sync=True)
+
+    @property
+    def files_expired_below(self) -> PhysicalOffset | None:
+        return self._offset(b"expired_files")
+
+    @files_expired_below.setter
+    def files_expired_below(self, offset: PhysicalOffset) -> None:
+        self._put(b"expired_files", _OFFSET.pack(offset))
+
+    @property
+    def rocksdb_expired_below(self) -> PhysicalOffset | None:
+        return self._offset(b"expired_rocksdb")
+
+    @rocksdb_expired_below.setter
+    def rocksdb_expired_below(self, offset: PhysicalOffset) -> None:
+        self._put(b"expired_rocksdb", _OFFSET.pack(offset))
+
+    @property
+    def rocksdb_units(self) -> UnitCounts:
+        value = self._family.get(b"sparse_rocksdb")
+        return UnitCounts(0, 0) if value is None else UnitCounts(*_COUNTS.unpack(value))
+
+    @rocksdb_units.setter
+    def rocksdb_units(self, counts: UnitCounts) -> None:
+        self._put(b"sparse_rocksdb", _COUNTS.pack(*counts))
+
+    def forget_files(self) -> None:
+        """The file queues are gone, or about to be taken away: all of the log is to be put again."""
+        self.set_files_up_to(PhysicalOffset(0), emptied=False)
+
+    @property
+    def light_floor(self) -> QueueOffset | None:
+        value = self._family.get(b"light_floor")
+        return None if value is None else QueueOffset(_OFFSET.unpack(value)[0])
+
+    def set_light_floor(self, offset: QueueOffset) -> None:
+        self._put(b"light_floor", _OFFSET.pack(offset))
+
+    @property
+    def held_before(self) -> HeldBefore | None:
+        value = self._family.get(b"held_before")
+        return None if value is None else HeldBefore.unpack(value)
+
+    @held_before.setter
+    def held_before(self, before: HeldBefore) -> None:
+        self._put(b"held_before", before.pack())
+
+    def index_row(self, name: str) -> bytes | None:
+        return self._family.get(name.encode())
+
+    def set_index_row(self, name: str, packed: bytes) -> None:
+        self._put(name.encode(), packed)
+
+    def forget_index(self, name: str) -> None:
+        """Nothing is known of the index files any more: who finds some makes them anew."""
+        batch = self._engine.batch()
+        batch.delete(self._family, name.encode())
+        self._engine.write(batch, sync=True)
+
+    @property
+    def log_begins(self) -> bytes:
+        return self._family.get(b"log_begins") or b""
+
+    def set_log_begins(self, packed: bytes) -> None:
+        self._put(b"log_begins", packed)
+
+    def _offset(self, key: bytes) -> PhysicalOffset | None:
+        value = self._family.get(key)
+        return None if value is None else PhysicalOffset(_OFFSET.unpack(value)[0])
+
+    def _put(self, key: bytes, value: bytes) -> None:
+        batch = self._engine.batch()
+        batch.put(self._family, key, value)
+        self._engine.write(batch, sync=True)

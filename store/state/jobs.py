@@ -1,0 +1,113 @@
+"""Long work that operators have asked for, kept in the store: rows of the family `meta` of `quarry/`.
+
+    key    ASCII `job/`, then i64 begin, wall clock ms, which is also the id
+    value  JSON: the fields of `Job`
+
+A job that has not ended goes on at its cursor after a restart. The newest `ENDED_KEPT` of those that have ended stay.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from struct import Struct
+from typing import Any, Final
+
+from kv import KeyValueEngine, WriteBatch
+from kv.keys import prefix_range
+from store.state.families import META
+
+ENDED_KEPT: Final = 100
+FIRST_ERRORS_MAX: Final = 20
+TEXT_MAX: Final = 500
+"""Characters of an error, or of who has asked."""
+
+_PREFIX: Final = b"job/"
+_ID: Final = Struct(">q")
+
+
+class JobState(Enum):
+    """How a job stands; the value is its name."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_end(self) -> bool:
+        return self not in {JobState.WAITING, JobState.RUNNING}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What was asked for, and what it has come to."""
+
+    id: int
+    kind: str
+    asked_by: str
+    asked: Mapping[str, Any]
+    """What is to be done, in JSON; its kind knows the fields."""
+    is_dry_run: bool = False
+    """It counts, and changes nothing."""
+    state: JobState = JobState.WAITING
+    done: int = 0
+    total: int | None = None
+    """Of how many; None: not known."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    first_errors: tuple[str, ...] = ()
+    """Of the things that could not be done."""
+    cursor: Mapping[str, Any] = field(default_factory=dict)
+    """Where to go on, in JSON; its kind knows the fields."""
+    remark: str | None = None
+    """Why it failed."""
+    ended_at_ms: int | None = None
+
+    def further(
+        self, done: int, cursor: Mapping[str, Any], counts: Mapping[str, int], errors: tuple[str, ...] = ()
+    ) -> Job:
+        """With so much more done."""
+        added = {name: self.counts.get(name, 0) + count for name, count in counts.items()}
+        room = FIRST_ERRORS_MAX - len(self.first_errors)
+        return replace(
+            self,
+            done=self.done + done,
+            cursor=cursor,
+            counts={**self.counts, **added},
+            first_errors=(*self.first_errors, *(text[:TEXT_MAX] for text in errors[:room])),
+        )
+
+    def ended(self, state: JobState, ended_at_ms: int, remark: str | None = None) -> Job:
+        text = None if remark is None else remark[:TEXT_MAX]
+        return replace(self, state=state, ended_at_ms=ended_at_ms, remark=text)
+
+
+class JobTable:
+    """The rows. Whoever stages a batch writes it. Reads see what was written."""
+
+    def __init__(self, engine: KeyValueEngine) -> None:
+        self._family = engine.family(META)
+
+    def stage(self, batch: WriteBatch, job: Job) -> None:
+        """Add the job as it stands now; where it has ended, the oldest ended ones beyond `ENDED_KEPT` go."""
+        row = {**{each.name: getattr(job, each.name) for each in fields(job)}, "state": job.state.value}
+        batch.put(self._family, _PREFIX + _ID.pack(job.id), json.dumps(row, sort_keys=True).encode())
+        if job.state.is_end:
+            others = [each for each in self.all() if each.state.is_end and each.id != job.id]
+            for each in others[ENDED_KEPT - 1 :]:
+                batch.delete(self._family, _PREFIX + _ID.pack(each.id))
+
+    def get(self, job_id: int) -> Job | None:
+        value = self._family.get(_PREFIX + _ID.pack(job_id))
+        return None if value is None else _decoded(json.loads(value))
+
+    def all(self) -> list[Job]:
+        """The newest first."""
+        return [_decoded(json.loads(value)) for _, value in self._family.scan(prefix_range(_PREFIX), reverse=True)]
+
+
+def _decoded(row: dict[str, Any]) -> Job:
+    return Job(**{**row, "state": JobState(row["state"]), "first_errors": tuple(row["first_errors"])})

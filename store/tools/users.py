@@ -1,0 +1,79 @@
+"""Users of a store that no broker runs on: the first administrator is made here, so that no password comes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from kv import KvError
+from store.clock import Clock
+from store.engines import RocksStoreEngines
+from store.errors import Invalid, StoreLocked, StoreUnusable
+from store.fs import Disk
+from store.layout.kind import inspect_store
+from store.layout.paths import StorePaths
+from store.opening.parts import open_identity
+from store.replication import SharedKind
+from store.replication.ledger import open_ledger
+from store.security.model import Secret, User, UserKind
+from store.security.policies import PolicyTable
+from store.security.sealer import Sealer
+from store.security.users import UserTable, checked_secret, generated_secret
+
+
+@contextmanager
+def users_of(disk: Disk, root: Path, sealer: Sealer, clock: Clock) -> Iterator[UserTable]:
+    """The users of the store at `root`; no broker can start while the block runs.
+
+    Where the store is one of a cluster the others hear of changes when its broker runs again. A new store gets the
+    database that users lie in, and is otherwise left for a broker to make. Raises StoreLocked, StoreUnusable, OSError.
+    """
+    inspect_store(disk, root)
+    disk.make_directories(root)
+    paths = StorePaths(root)
+    try:
+        lock = disk.lock(paths.lock)
+    except BlockingIOError as error:
+        raise StoreLocked(paths.lock, "a broker is running on this store; ask it with `quarry user`") from error
+    try:
+        engine, _ = open_identity(RocksStoreEngines(), paths.quarry, disk, inspect_store(disk, root))
+        try:
+            ledger = open_ledger(engine, clock, None)
+            if ledger is None:
+                yield UserTable(engine, sealer)
+            else:
+                policies = PolicyTable(engine, ledger.journal(SharedKind.POLICY))
+                yield UserTable(engine, sealer, policies, journal=ledger.journal(SharedKind.USER))
+        finally:
+            engine.close()
+    except KvError as error:
+        raise StoreUnusable(root, str(error)) from error
+    finally:
+        lock.release()
+
+
+def make_first_administrator(users: UserTable, name: str, text: str | None, now_ms: int, *, force: bool) -> Secret:
+    """Add a super user with one secret, a generated one unless `text` is given.
+
+    Raises Invalid when there is a super user already, AlreadyExists. With `force` there may be one, and a user of this
+    name becomes one whose only secret is the new one: that is the way back for who has lost the secret or the key.
+    """
+    text = generated_secret() if text is None else checked_secret(name, text)
+    others = [user.name for user in users.list() if user.kind is UserKind.SUPER]
+    if others and not force:
+        raise Invalid(f"there is a super user already: {others[0]}")
+    before = users.get_sealed(name)
+    if before is None or not force:
+        secret = Secret(1, text, now_ms)
+        users.create(User(name=name, kind=UserKind.SUPER, secrets=(secret,), created_at_ms=now_ms))
+        return secret
+    users.update(replace(before, kind=UserKind.SUPER, enabled=True))
+    *first, last = (each.number for each in before.secrets) if before.secrets else (None,)
+    for number in first:
+        users.remove_secret(name, number)
+    secret = users.add_secret(name, text, now_ms)
+    if last is not None:
+        users.remove_secret(name, last)
+    return secret
