@@ -52,7 +52,7 @@ serve: $(STAMP) $(NATIVE)  ## run the broker in the foreground on its embedded s
 	@exec $(BIN)/quarry serve $(SERVE_ARGS)
 
 demo: $(STAMP) $(NATIVE)  ## send and receive one message with the official Python client on a temporary broker
-	@$(BIN)/python -m cli.demo
+	@$(BIN)/python -m quarry_mq.cli.demo
 
 test: $(TOOLS) $(NATIVE)  ## the test suite (the fast part; under 20 minutes on 2 cores)
 	@$(PYTEST)

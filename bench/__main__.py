@@ -21,7 +21,7 @@ from typing import Final
 from bench.flames import Flames, draw
 from bench.harness import CannotRun, Options, Scale
 from bench.report import Line, keep, line_of, show, with_cases
-from server.observability.logs import configure_logs
+from quarry_mq.server.observability.logs import configure_logs
 
 BENCHMARKS: Final = (
     "append_dispatch",

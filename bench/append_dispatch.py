@@ -18,10 +18,10 @@ from typing import Final
 
 from bench.harness import Case, Options, Sample, Scale, alternate, measure
 from bench.scratch_store import make_messages, scratch_store
-from kv.options import MIB
-from store.message import Message
-from store.message_store import MessageStore
-from store.settings import Durability
+from quarry_mq.kv.options import MIB
+from quarry_mq.store.message import Message
+from quarry_mq.store.message_store import MessageStore
+from quarry_mq.store.settings import Durability
 
 QUESTION: Final = "How fast does one process store 1 KiB messages and make them visible, without network?"
 PEER: Final = {

@@ -16,7 +16,7 @@ from bench.peers.maven import class_path
 from bench.peers.quarry import Quarry
 from bench.peers.rocketmq import RocketMQ
 from bench.scratch_store import TOPIC
-from store.settings import Durability
+from quarry_mq.store.settings import Durability
 
 PEER: Final = "RocketMQ 5.5.0"
 QUEUES: Final = 8

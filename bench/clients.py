@@ -16,7 +16,7 @@ from typing import Final
 from bench.beside_rocketmq import PEER, SIZES, require_peer, warm_pair
 from bench.harness import Case, Options, median_rate
 from bench.java_load import SEND_STEADILY_TOO, TITLES
-from store.settings import Durability
+from quarry_mq.store.settings import Durability
 
 QUESTION: Final = (
     "What does the official Java client get from Quarry, as a multiple of what it gets from RocketMQ 5.5.0?"

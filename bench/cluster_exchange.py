@@ -27,12 +27,12 @@ from bench.harness import Case, Options, Sample, Scale, alternate, cpu_s_of, pri
 from bench.peers.quarry import Quarry
 from bench.queue_load import QueueLoad
 from bench.send_load import admin_channel
-from server._generated.quarry.admin.v1 import admin_pb2 as admin
-from server._generated.quarry.admin.v1 import members_pb2 as members
-from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from server._generated.quarry.admin.v1.members_pb2_grpc import MembersServiceStub
-from store.security.sealer import new_key
-from store.settings import Durability
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as admin
+from quarry_mq.server._generated.quarry.admin.v1 import members_pb2 as members
+from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.server._generated.quarry.admin.v1.members_pb2_grpc import MembersServiceStub
+from quarry_mq.store.security.sealer import new_key
+from quarry_mq.store.settings import Durability
 
 QUESTION: Final = "What do members of a cluster cost each other, and how soon do all know what one was told?"
 LOOK_INTERVAL_S: Final = 0.002

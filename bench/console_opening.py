@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from bench.console_stores import ConsoleBroker, group_name, topic_name
 from bench.harness import CannotRun, Case, Options, Sample, Scale, alternate, cpu_s_of, require_room
-from kv.options import MIB
+from quarry_mq.kv.options import MIB
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext

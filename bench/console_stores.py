@@ -16,13 +16,13 @@ import grpc
 
 from bench.peers.quarry import Quarry
 from bench.scratch_store import SEGMENT_SIZE, scratch_store
-from server._generated.quarry.admin.v1 import overview_pb2 as pb
-from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
-from store.message import Host, Message
-from store.metadata import Group, Topic, TopicType
-from store.offsets import QueueId, QueueOffset
-from store.opening.open_store import OpenStore
-from store.settings import Durability
+from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
+from quarry_mq.store.message import Host, Message
+from quarry_mq.store.metadata import Group, Topic, TopicType
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.settings import Durability
 
 TOPICS_PER_GROUP: Final = 10
 BODY: Final = bytes(range(200))

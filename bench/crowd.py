@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 from bench.call_loop import PATIENCE_S, Connection, Loop
 from bench.harness import Sample, cpu_s_of
 from bench.queue_load import Broker
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
 
 HEARTBEAT_S: Final = 10.0
 REPEAT_S: Final = 30.0

@@ -9,7 +9,7 @@ from random import Random
 from typing import Final
 
 from bench.scratch_store import TOPIC, make_messages
-from server.delivery import (
+from quarry_mq.server.delivery import (
     Delivered,
     Delivery,
     DeliverySettings,
@@ -19,15 +19,15 @@ from server.delivery import (
     ReceiveRequest,
     StateWriter,
 )
-from server.delivery.handle_key import HandleKey
-from server.faults import FaultLog
-from server.filters import TagFilter
-from store.clock import SystemClock
-from store.metadata.lite_subscriptions import LiteSubscriptionTable
-from store.native import NATIVE
-from store.offsets import PhysicalOffset
-from store.opening.open_store import OpenStore
-from store.record import StoredMessage
+from quarry_mq.server.delivery.handle_key import HandleKey
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.filters import TagFilter
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.store.native import NATIVE
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.record import StoredMessage
 
 CLIENT: Final = "127.0.0.1@4711@1@abcdefgh"
 """As long as the client ids of the official clients."""

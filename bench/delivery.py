@@ -19,15 +19,15 @@ from typing import Final
 from bench.delivering import CLIENT, HandLoopedDelivery, fill, request_of
 from bench.harness import Case, Options, Sample, Scale, alternate, measure
 from bench.scratch_store import BODY_SIZE, QUEUES, TOPIC, scratch_store
-from kv import KeyRange, KeyValueEngine
-from store.consumequeue.rocks_layout import UNIT, UNITS_FAMILY, unit_key
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths, segment_name
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.opening.open_store import OpenStore
-from store.settings import Durability
-from store.state.engine import open_state_engine
-from store.state.families import INFLIGHT, OFFSETS
+from quarry_mq.kv import KeyRange, KeyValueEngine
+from quarry_mq.store.consumequeue.rocks_layout import UNIT, UNITS_FAMILY, unit_key
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths, segment_name
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.settings import Durability
+from quarry_mq.store.state.engine import open_state_engine
+from quarry_mq.store.state.families import INFLIGHT, OFFSETS
 
 QUESTION: Final = "How fast are stored 1 KiB messages handed out 32 at a time and acknowledged, without network?"
 BATCH: Final = 32

@@ -13,7 +13,7 @@ from random import Random
 from typing import Final
 
 from bench.harness import Case, Options, Sample, Scale, alternate, measure
-from server.filters import MessageFilter, SqlFilter, TagFilter
+from quarry_mq.server.filters import MessageFilter, SqlFilter, TagFilter
 
 QUESTION: Final = "How fast does a filter over properties decide?"
 Properties = Mapping[str, str]

@@ -32,9 +32,9 @@ from bench.peers.bare_broker import (
     BareBroker,
 )
 from bench.raw_client import RawClient, RawClientFailed, make_requests
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.front import FrontKind
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.front import FrontKind
 
 QUESTION: Final = (
     "What do a thousand connections, ten thousand waiting calls and clients that stop reading cost the front?"

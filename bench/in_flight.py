@@ -20,10 +20,10 @@ from typing import Final
 from bench.delivering import HandLoopedDelivery, fill, request_of
 from bench.harness import Case, Options, Sample, Scale, measure, private_bytes_of
 from bench.scratch_store import QUEUES, scratch_store
-from kv.options import MIB
-from server.delivery import Delivered
-from store.opening.open_store import OpenStore
-from store.settings import Durability
+from quarry_mq.kv.options import MIB
+from quarry_mq.server.delivery import Delivered
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.settings import Durability
 
 QUESTION: Final = (
     "What do a million messages in flight cost their group: memory, receives, acknowledgements, a restart?"

@@ -38,20 +38,20 @@ from bench.key_items import (
     look_up_cold,
 )
 from bench.peers.object_server import ObjectServer
-from kv.options import MIB
-from store.fs import PosixDisk
-from store.index.items import items_of
-from store.index.message_index import WRITTEN_AT_ONCE
-from store.index.tiered.chain_file import IndexShape
-from store.index.tiered.folders import Stage, TieredFile
-from store.index.tiered.layout import CRC_SIZE, PART_SIZE, chained_item, item_of
-from store.index.tiered.object_store.cloud import CloudObjects
-from store.index.tiered.tiered_index import TieredIndex
-from store.index.tiered_keys import PLACE, TieredKeyFiles
-from store.index.wanted import TIME_MAX_MS
-from store.message import DispatchRequest
-from store.offsets import PhysicalOffset, QueueOffset
-from store.record.properties import KEYS, UNIQUE_KEY
+from quarry_mq.kv.options import MIB
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.index.items import items_of
+from quarry_mq.store.index.message_index import WRITTEN_AT_ONCE
+from quarry_mq.store.index.tiered.chain_file import IndexShape
+from quarry_mq.store.index.tiered.folders import Stage, TieredFile
+from quarry_mq.store.index.tiered.layout import CRC_SIZE, PART_SIZE, chained_item, item_of
+from quarry_mq.store.index.tiered.object_store.cloud import CloudObjects
+from quarry_mq.store.index.tiered.tiered_index import TieredIndex
+from quarry_mq.store.index.tiered_keys import PLACE, TieredKeyFiles
+from quarry_mq.store.index.wanted import TIME_MAX_MS
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.record.properties import KEYS, UNIQUE_KEY
 
 QUESTION: Final = (
     "How fast are keys taken in, and found in each stage of the tiered index, here and in an object store?"

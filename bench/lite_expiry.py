@@ -30,19 +30,19 @@ from bench.send_load import (
     disturbed,
     percentiles,
 )
-from kv.options import MIB
-from server._generated.quarry.admin.v1 import admin_pb2 as admin
-from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from store.clock import ManualClock
-from store.fs import PosixDisk
-from store.message import Message
-from store.metadata import Topic, TopicType
-from store.metadata.lite import light_queue_name, parse_light_queue_name
-from store.metadata.lite_attributes import EXPIRATION
-from store.offsets import QueueId, QueueOffset
-from store.opening.open_store import OpenStore, open_store
-from store.record.properties import LIGHT_QUEUES
-from store.settings import Durability, StoreSettings
+from quarry_mq.kv.options import MIB
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as admin
+from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.message import Message
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.metadata.lite import light_queue_name, parse_light_queue_name
+from quarry_mq.store.metadata.lite_attributes import EXPIRATION
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.record.properties import LIGHT_QUEUES
+from quarry_mq.store.settings import Durability, StoreSettings
 
 QUESTION: Final = "How much longer do sends take while half a million lite topics expire?"
 CLIENTS: Final = 16

@@ -19,7 +19,7 @@ from bench.java_load import GROUP
 from bench.queue_load import send_body
 from bench.scratch_store import TOPIC
 from bench.waiting_sends import SendSampler, percentile_ms
-from store.settings import Durability
+from quarry_mq.store.settings import Durability
 
 QUESTION: Final = "Does Quarry stay ahead of RocketMQ with other sizes, more clients, batches, and both ways at once?"
 BODY_SIZES: Final = {100: 256, 1_024: 256, 4_096: 128, 65_536: 16, 1_048_576: 4}

@@ -23,7 +23,7 @@ from typing import Final
 from bench.harness import CannotRun, Case, Options, Sample, Scale, median_cpu_us, median_rate, require_room
 from bench.peers.maven import class_path
 from bench.peers.store_process import ROCKETMQ_PROJECT, StoreKind, StoreProcess
-from kv.options import MIB
+from quarry_mq.kv.options import MIB
 
 QUESTION: Final = "What does a consume queue cost in RocksDB and in files, here and in RocketMQ?"
 QUEUE_FOLDERS: Final = ("consumequeue", "consumequeue_rocksdb")

@@ -17,29 +17,29 @@ from bench.raw_client import CallMaker
 from bench.scratch_store import TOPIC
 from bench.send_load import send_body
 from bench.waiting_sends import PATH
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.delivery import Delivered
-from server.delivery.handle_key import HandleKey
-from server.delivery.receipt_handle import ReceiptHandle
-from server.front import FrontFigures, FrontLimits, Method, ScannerMaker
-from server.front.h2.call import Client
-from server.front.h2.connection import Connection
-from server.front.h2.protocol import frames
-from server.front.h2.protocol.frames import PREFACE
-from server.front.h2.switchboard import Switchboard
-from server.rpc.receives.receive_answers import message_items
-from server.rpc.sends.plain_sends import make_reader
-from server.wire.limits import DEFAULT_LIMITS
-from server.wire.messages import host_from_text, to_message
-from server.wire.status import fill_ok
-from server.wire.text_sizes import SHORT_MAX
-from server.wire.validate import check_ack, check_send
-from store.commitlog.rounds import make_round, native_rounds
-from store.message import EncodedMessage, Host
-from store.native import NATIVE, WHY_NOT, Native
-from store.offsets import PhysicalOffset, QueueOffset
-from store.record import StoredMessage, decode_record, encode_properties, tags_code
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.delivery import Delivered
+from quarry_mq.server.delivery.handle_key import HandleKey
+from quarry_mq.server.delivery.receipt_handle import ReceiptHandle
+from quarry_mq.server.front import FrontFigures, FrontLimits, Method, ScannerMaker
+from quarry_mq.server.front.h2.call import Client
+from quarry_mq.server.front.h2.connection import Connection
+from quarry_mq.server.front.h2.protocol import frames
+from quarry_mq.server.front.h2.protocol.frames import PREFACE
+from quarry_mq.server.front.h2.switchboard import Switchboard
+from quarry_mq.server.rpc.receives.receive_answers import message_items
+from quarry_mq.server.rpc.sends.plain_sends import make_reader
+from quarry_mq.server.wire.limits import DEFAULT_LIMITS
+from quarry_mq.server.wire.messages import host_from_text, to_message
+from quarry_mq.server.wire.status import fill_ok
+from quarry_mq.server.wire.text_sizes import SHORT_MAX
+from quarry_mq.server.wire.validate import check_ack, check_send
+from quarry_mq.store.commitlog.rounds import make_round, native_rounds
+from quarry_mq.store.message import EncodedMessage, Host
+from quarry_mq.store.native import NATIVE, WHY_NOT, Native
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.record import StoredMessage, decode_record, encode_properties, tags_code
 
 QUESTION: Final = "What does the native part save, piece by piece?"
 PEER: Final = "the same in Python"

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from kv.options import MIB
+from quarry_mq.kv.options import MIB
 
 LEFT_FREE: Final = 512 * MIB
 """Less, and the kernel would begin to look for pages to reclaim by itself."""

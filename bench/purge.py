@@ -27,11 +27,11 @@ from bench.send_load import (
     expire_segments,
     percentiles,
 )
-from kv.options import MIB
-from store.clock import ManualClock
-from store.fs import PosixDisk
-from store.opening.open_store import open_store
-from store.settings import Durability, StoreSettings
+from quarry_mq.kv.options import MIB
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.settings import Durability, StoreSettings
 
 QUESTION: Final = "How much longer do sends take while twenty old segments are removed?"
 CLIENTS: Final = 64

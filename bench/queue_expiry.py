@@ -29,16 +29,16 @@ from bench.send_load import (
     figures,
     percentiles,
 )
-from kv import KeyRange
-from kv.options import MIB
-from store.clock import ManualClock
-from store.consumequeue import open_consume_queue_engine
-from store.consumequeue.rocks_layout import UNITS_FAMILY, parse_unit_key, topic_range
-from store.fs import PosixDisk
-from store.message import Message
-from store.opening.open_store import OpenStore, open_store
-from store.record.properties import LIGHT_QUEUES
-from store.settings import Durability, StoreSettings
+from quarry_mq.kv import KeyRange
+from quarry_mq.kv.options import MIB
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.consumequeue import open_consume_queue_engine
+from quarry_mq.store.consumequeue.rocks_layout import UNITS_FAMILY, parse_unit_key, topic_range
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.message import Message
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.record.properties import LIGHT_QUEUES
+from quarry_mq.store.settings import Durability, StoreSettings
 
 QUESTION: Final = "How much longer do sends take while half of the entries of a million queues leave RocksDB?"
 CLIENTS: Final = 64

@@ -21,14 +21,14 @@ from bench.raw_client import RawClient, make_requests
 from bench.scratch_store import make_messages
 from bench.send_load import SendLoad, admin_channel, beside, percentiles, send_body
 from bench.waiting_sends import PATH, after
-from kv.options import MIB
-from server._generated.quarry.admin.v1 import migration_pb2 as pb
-from server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.layout.queue_phase import QueueMode
-from store.opening.open_store import open_store
-from store.settings import Durability, StoreSettings
+from quarry_mq.kv.options import MIB
+from quarry_mq.server._generated.quarry.admin.v1 import migration_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.settings import Durability, StoreSettings
 
 QUESTION: Final = "How much longer do sends take while a store goes from queue files to RocksDB?"
 CLIENTS: Final = 64

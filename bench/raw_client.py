@@ -15,9 +15,9 @@ from random import Random
 from struct import Struct
 from typing import Final
 
-from server.front.h2.protocol import frames
-from server.front.h2.protocol.frames import FrameType, Setting
-from server.front.h2.protocol.header_blocks import encode_fields
+from quarry_mq.server.front.h2.protocol import frames
+from quarry_mq.server.front.h2.protocol.frames import FrameType, Setting
+from quarry_mq.server.front.h2.protocol.header_blocks import encode_fields
 
 SILENCE_S: Final = 30.0
 """When nothing has come for so long, nothing will."""

@@ -21,13 +21,13 @@ from typing import Final
 from bench.harness import Case, Options, Sample, Scale, alternate, cpu_s_of
 from bench.peers.quarry import PROJECT, Quarry
 from bench.scratch_store import make_messages
-from kv.options import MIB
-from store.clock import SystemClock
-from store.commitlog import SegmentList
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.opening.open_store import open_store
-from store.settings import Durability, StoreSettings
+from quarry_mq.kv.options import MIB
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.commitlog import SegmentList
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.settings import Durability, StoreSettings
 
 QUESTION: Final = "How long does a broker take to be ready on a large store, after a clean stop and after kill -9?"
 BODY_SIZES: Final = range(1024, 16 * 1024 - 512)

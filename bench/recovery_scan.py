@@ -20,16 +20,16 @@ from isal import isal_zlib
 
 from bench.harness import Case, Options, Sample, Scale, alternate, measure, median_cpu_us, median_rate
 from bench.scratch_store import make_messages, scratch_store
-from kv.options import MIB
-from store.commitlog import CommitLogReader, SegmentList
-from store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
-from store.consumequeue.dispatch import StoredNumbering
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.offsets import PhysicalOffset
-from store.record import StoredMessage
-from store.scan import LogScan, scan_in_bulk, scan_log, scan_records
-from store.settings import Durability
+from quarry_mq.kv.options import MIB
+from quarry_mq.store.commitlog import CommitLogReader, SegmentList
+from quarry_mq.store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
+from quarry_mq.store.consumequeue.dispatch import StoredNumbering
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.scan import LogScan, scan_in_bulk, scan_log, scan_records
+from quarry_mq.store.settings import Durability
 
 QUESTION: Final = "How fast does recovery read a log from the page cache, and bring the queues up to it?"
 KIB: Final = 1024

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.harness import Case, Options
-from store.native import NATIVE
+from quarry_mq.store.native import NATIVE
 
 Line = dict[str, Any]
 

@@ -35,7 +35,7 @@ from bench.harness import (
 from bench.many_queues import disk_usage, prepare_for_stores
 from bench.page_cache import full_page_cache
 from bench.peers.store_process import StoreKind, StoreProcess
-from kv.options import MIB
+from quarry_mq.kv.options import MIB
 
 QUESTION: Final = "How fast does a store append, read and start beside RocketMQ's own, with few queues and a million?"
 OURS: Final = StoreKind.QUARRY_ROCKSDB

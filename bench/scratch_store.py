@@ -8,14 +8,14 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from kv.options import MIB
-from server import property_names as reserved
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.message import Host, Message
-from store.opening.open_store import OpenStore, open_store
-from store.record.properties import TAGS, UNIQUE_KEY
-from store.settings import Durability, StoreSettings
+from quarry_mq.kv.options import MIB
+from quarry_mq.server import property_names as reserved
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.message import Host, Message
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.record.properties import TAGS, UNIQUE_KEY
+from quarry_mq.store.settings import Durability, StoreSettings
 
 TOPIC: Final = "bench-orders"
 QUEUES: Final = 8

@@ -22,12 +22,12 @@ from bench.peers import load as load_generator
 from bench.peers.load import LoadGenerator
 from bench.peers.maven import class_path
 from bench.peers.quarry import Quarry
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.opening.open_store import open_store
-from store.security.model import Action, Resource, Rule, Secret, User
-from store.security.sealer import Sealer, new_key
-from store.settings import Durability, StoreSettings
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.security.model import Action, Resource, Rule, Secret, User
+from quarry_mq.store.security.sealer import Sealer, new_key
+from quarry_mq.store.settings import Durability, StoreSettings
 
 QUESTION: Final = "What is left of the rates of the official Java client with TLS, with users and rules, and with both?"
 TOPIC: Final = "bench-orders"

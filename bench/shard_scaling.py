@@ -33,12 +33,12 @@ import grpc
 from bench.harness import Case, Options, Sample, Scale, cpu_s_of
 from bench.peers.quarry import Quarry, QuarryShards, Shard
 from bench.queue_load import BATCH, QueueLoad, grouped_body, send_body
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server._generated.quarry.admin.v1 import admin_pb2 as admin
-from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from server.cluster.membership.siphash import siphash
-from store.settings import Durability
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as admin
+from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.server.cluster.membership.siphash import siphash
+from quarry_mq.store.settings import Durability
 
 QUESTION: Final = "Do two shards of one machine give at least 1.7 times the capacity of one broker?"
 TOPIC: Final = "bench-orders"

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Final
 
 from bench.harness import CannotRun, Case, Options, Sample, Scale, alternate, private_bytes_of, require_room
 from bench.scratch_store import make_messages, scratch_store
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.layout.kind import inspect_store
-from store.migration import remove_database
-from store.offline.store import OfflineStore
-from store.opening.open_store import open_store
-from store.scan import scan_log
-from store.settings import Durability, StoreSettings
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.kind import inspect_store
+from quarry_mq.store.migration import remove_database
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.scan import scan_log
+from quarry_mq.store.settings import Durability, StoreSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,8 +61,8 @@ SIZES: Final = {
 
 def run(options: Options) -> list[Case]:
     try:
-        from pipeline.java import JavaMissing, find_java
-        from pipeline.session import open_session
+        from quarry_mq.pipeline.java import JavaMissing, find_java
+        from quarry_mq.pipeline.session import open_session
     except ImportError as missing:
         raise CannotRun(f"{missing.name} is missing: pip install 'quarry-mq[pipeline]'") from missing
     try:
@@ -145,7 +145,7 @@ class _Comparison:
         return taken[0]
 
     def _rebuild(self) -> Sample:
-        from pipeline.rebuild import rebuild
+        from quarry_mq.pipeline.rebuild import rebuild
 
         with self._measured() as taken:
             rebuilt = rebuild(self._spark, PosixDisk(), self._root, split_bytes=self._sizes.split_bytes)

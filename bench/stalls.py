@@ -20,8 +20,8 @@ from bench.queue_load import send_body
 from bench.scratch_store import BODY_SIZE, TOPIC
 from bench.send_load import PERCENTILES, figures
 from bench.waiting_sends import SendSampler, percentile_ms
-from kv.options import MIB
-from store.settings import Durability
+from quarry_mq.kv.options import MIB
+from quarry_mq.store.settings import Durability
 
 QUESTION: Final = "Do sends wait for flushes, compactions, changes of the segment, or looks for garbage?"
 CLIENTS: Final = 32
@@ -38,7 +38,7 @@ class Kind:
     settings: Mapping[str, str]
     done: Callable[[dict[str, float], bool], float]
     """How often it was, by the broker's metrics; whether it is the broker with these settings."""
-    program: Sequence[str] = ("cli.main",)
+    program: Sequence[str] = ("quarry_mq.cli.main",)
 
 
 KINDS: Final = {

@@ -11,9 +11,9 @@ from typing import Final
 from bench.harness import Sample, cpu_s_of
 from bench.java_load import Server
 from bench.raw_client import RawClient, RawConnection, make_requests
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX_SIZE
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX_SIZE
 
 PATH: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
 REQUESTS_AT_ONCE: Final = 256

@@ -14,7 +14,7 @@ from typing import Final
 from bench.beside_rocketmq import PEER, SIZES, require_peer, warm_pair
 from bench.harness import Case, Options
 from bench.java_load import GROUP
-from store.settings import Durability
+from quarry_mq.store.settings import Durability
 
 QUESTION: Final = "How soon does a message reach an official client that waits for it, beside RocketMQ?"
 RATES: Final = (100, 1_000)

@@ -15,8 +15,8 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from cli.command_table import COMMANDS, Entry
-from cli.terminal.text import harmless
+from quarry_mq.cli.command_table import COMMANDS, Entry
+from quarry_mq.cli.terminal.text import harmless
 
 COMPLETION_VARIABLE: Final = "_QUARRY_COMPLETE"
 """In the environment when a shell wants completions of this run: typer's protocol."""
@@ -35,7 +35,7 @@ class Commands(TyperGroup):
         """A command of the table with its options, or a family with its commands, imported."""
         command: Any = _loaded(name, COMMANDS[name])
         if _is_completing():
-            from cli.completion import attach
+            from quarry_mq.cli.completion import attach
 
             attach(command, name)
         self.commands[name] = command
@@ -47,7 +47,7 @@ class Commands(TyperGroup):
 
     def main(self, *arguments: Any, **more: Any) -> Any:
         if _is_completing():
-            from cli.completion import begin
+            from quarry_mq.cli.completion import begin
 
             begin(self)
         return super().main(*arguments, **more)

@@ -17,8 +17,8 @@ from typing import Annotated, Any, Final
 import typer
 from typer._completion_classes import completion_init
 
-from cli.context_file import ContextInvalid, context_names, contexts_file, current_name, read_context
-from cli.terminal.text import say
+from quarry_mq.cli.context_file import ContextInvalid, context_names, contexts_file, current_name, read_context
+from quarry_mq.cli.terminal.text import say
 
 NAMES_SHOWN_MAX: Final = 200
 _HARMLESS: Final = re.compile(r"[\w.%:@+/*-]+", re.ASCII)
@@ -164,7 +164,7 @@ def _values(kind: str, ctx: Any, begun: str) -> Sequence[str]:
         case "context":
             return context_names()
         case "call":
-            from server.admin_port.methods import methods
+            from quarry_mq.server.admin_port.methods import methods
 
             return [path.partition("/")[0].rpartition(".")[2] + "/" + path.partition("/")[2] for path in methods()]
         case "command":
@@ -180,8 +180,8 @@ def _values(kind: str, ctx: Any, begun: str) -> Sequence[str]:
 
 def _asked(kind: str, ctx: Any, begun: str) -> Sequence[str]:
     """Names of the broker that the command would ask."""
-    from cli.online.connection.arguments import ADMIN_DEFAULT
-    from cli.online.connection.known_names import names_of
+    from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT
+    from quarry_mq.cli.online.connection.known_names import names_of
 
     name = ctx.find_root().params.get("context") or current_name()
     context = None

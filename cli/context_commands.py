@@ -13,12 +13,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cli.context_file import CURRENT, ContextInvalid, all_contexts, contexts_file, read_context
-from cli.contexts import chosen_name
-from cli.online.connection.arguments import Json
-from cli.online.connection.probe import is_reached, who_is
-from cli.terminal.exit import Exit, end
-from cli.terminal.output import print_object, print_rows
+from quarry_mq.cli.context_file import CURRENT, ContextInvalid, all_contexts, contexts_file, read_context
+from quarry_mq.cli.contexts import chosen_name
+from quarry_mq.cli.online.connection.arguments import Json
+from quarry_mq.cli.online.connection.probe import is_reached, who_is
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.output import print_object, print_rows
 
 COLUMNS: Final = ("name", "isCurrent", "user", "tls", "endpoint", "admin")
 TEST_COLUMNS: Final = ("address", "port", "isFine", "seen")

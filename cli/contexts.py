@@ -7,8 +7,8 @@ from typing import Final
 
 import typer
 
-from cli.context_file import Context, ContextInvalid, contexts_file, current_name, read_context
-from cli.terminal.exit import Exit, end
+from quarry_mq.cli.context_file import Context, ContextInvalid, contexts_file, current_name, read_context
+from quarry_mq.cli.terminal.exit import Exit, end
 
 _CHOSEN: Final[ContextVar[str | None]] = ContextVar("chosen", default=None)
 

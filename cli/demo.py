@@ -1,4 +1,4 @@
-"""`python -m cli.demo`: a message through an official client and a temporary broker, from nothing.
+"""`python -m quarry_mq.cli.demo`: a message through an official client and a temporary broker, from nothing.
 
 The client runs in a process of its own: its generated protobuf code and ours cannot share one.
 """
@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from cli.terminal.text import say
+from quarry_mq.cli.terminal.text import say
 
 READY_TIMEOUT_S: Final = 60.0
 CLIENT_TIMEOUT_S: Final = 60.0
@@ -82,7 +82,7 @@ def running_broker(directory: Path) -> Iterator[str]:
     Raises RuntimeError, with what the broker said, when it does not come up.
     """
     listen, admin, http = (f"127.0.0.1:{port}" for port in free_ports(3))
-    command = [sys.executable, "-m", "cli.main", "serve", "--store", str(directory / "store")]
+    command = [sys.executable, "-m", "quarry_mq.cli.main", "serve", "--store", str(directory / "store")]
     command += ["--listen", listen, "--admin", admin, "--http", http, "--console", "off"]
     log = directory / "broker.log"
     with log.open("wb") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as broker:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from store.security.sealer import new_key
+from quarry_mq.store.security.sealer import new_key
 
 KEY_FILE_MODE: Final = 0o600
 

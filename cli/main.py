@@ -10,10 +10,10 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.command_tree import Commands
-from cli.context_file import NAME_VARIABLE
-from cli.contexts import choose
-from cli.terminal.text import say
+from quarry_mq.cli.command_tree import Commands
+from quarry_mq.cli.context_file import NAME_VARIABLE
+from quarry_mq.cli.contexts import choose
+from quarry_mq.cli.terminal.text import say
 
 DISTRIBUTION: Final = "quarry-mq"
 
@@ -54,7 +54,7 @@ def quarry(
 
 
 def main() -> None:
-    """Entry point of the command and of `python -m cli.main`."""
+    """Entry point of the command and of `python -m quarry_mq.cli.main`."""
     _tell_where_it_crashes()
     _write_whole_lines()
     app()

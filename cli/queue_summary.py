@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from cli.offline.record_text import json_line
-from cli.terminal.text import say
-from store.consumequeue.queue_summary import QueueSummary
+from quarry_mq.cli.offline.record_text import json_line
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.store.consumequeue.queue_summary import QueueSummary
 
 FAMILY_FIGURES: Final = (
     "table_bytes",

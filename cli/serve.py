@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from cli.terminal.exit import Exit, end
-from cli.terminal.progress import is_watched
-from kv import KvError
-from server.shards.launch import SHARDS_MAX
-from store.errors import BrokerError
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.progress import is_watched
+from quarry_mq.kv import KvError
+from quarry_mq.server.shards.launch import SHARDS_MAX
+from quarry_mq.store.errors import BrokerError
 
 
 def serve(
@@ -55,9 +55,9 @@ def serve(
     Flags win over the environment (QUARRY_STORE_DIRECTORY and the like), which wins over the file.
     """
     # Not at the top: what a broker needs takes a while to load, and no other command needs it.
-    from cli.terminal.progress_bar import progress_bar
-    from server.main import run
-    from server.settings.broker_settings import load_settings
+    from quarry_mq.cli.terminal.progress_bar import progress_bar
+    from quarry_mq.server.main import run
+    from quarry_mq.server.settings.broker_settings import load_settings
 
     network = {"listen": listen, "advertise": advertise, "admin": admin, "http": http, "console": console}
     flags: dict[str, dict[str, object]] = {"store": {"directory": store}, "network": {**network}}
@@ -67,7 +67,7 @@ def serve(
     try:
         settings = load_settings(config, given)
         if shards is not None:
-            from cli.shards import become_supervisor
+            from quarry_mq.cli.shards import become_supervisor
 
             become_supervisor(settings, shards, config)
         status = run(settings, progress_bar if is_watched() else None)

@@ -9,13 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
-from cli.key_file import make_key_file
-from cli.terminal.progress import is_watched
-from server.front.inherited import has_inherited_sockets
-from server.settings.broker_settings import BrokerSettings, SettingsInvalid
-from server.shards.launch import Child, Launch
-from server.shards.plan import Shard, cluster_settings, plan_shards, require_directory_of_shards, variables_of
-from store.fs import PosixDisk
+from quarry_mq.cli.key_file import make_key_file
+from quarry_mq.cli.terminal.progress import is_watched
+from quarry_mq.server.front.inherited import has_inherited_sockets
+from quarry_mq.server.settings.broker_settings import BrokerSettings, SettingsInvalid
+from quarry_mq.server.shards.launch import Child, Launch
+from quarry_mq.server.shards.plan import Shard, cluster_settings, plan_shards, require_directory_of_shards, variables_of
+from quarry_mq.store.fs import PosixDisk
 
 PYTHON: Final = (sys.executable, "-P", "-m")
 """Without the working directory on the path: what lies there is not ours."""
@@ -33,13 +33,13 @@ def become_supervisor(settings: BrokerSettings, count: int, config: Path | None)
     require_directory_of_shards(PosixDisk(), root, count)
     PosixDisk().make_directories(root)
     launch = Launch(
-        command=[*PYTHON, "cli.main", "serve", *(() if config is None else ("--config", str(config)))],
+        command=[*PYTHON, "quarry_mq.cli.main", "serve", *(() if config is None else ("--config", str(config)))],
         children=[Child(shard.name, shard.variables, shard.kept_open) for shard in shards],
         log_format=settings.log.format,
         log_level=settings.log.level,
     )
     environment = _environment(_common_variables(settings, shards), replaced=shards[0].variables)
-    os.execve(sys.executable, [*PYTHON, "server.shards", launch.to_text()], environment)
+    os.execve(sys.executable, [*PYTHON, "quarry_mq.server.shards", launch.to_text()], environment)
 
 
 def _common_variables(settings: BrokerSettings, shards: Sequence[Shard]) -> dict[str, str]:

@@ -4,12 +4,20 @@ Public face of the package: other packages import from here. `kv.keys` (key fiel
 tests) are imported as modules.
 """
 
-from kv.descriptors import descriptor_limit, descriptor_share, raise_descriptor_limit
-from kv.engine import Family, KeyRange, KeyValueEngine, Snapshot, WriteBatch
-from kv.errors import EngineClosed, EngineCorrupt, EngineFull, EngineLocked, EngineMissing, EngineStarved, KvError
-from kv.options import CompactionStyle, Compression, FamilyOptions
-from kv.rocks import RocksEngine, list_families, write_table
-from kv.rocks_directory import is_scratch, is_table
+from quarry_mq.kv.descriptors import descriptor_limit, descriptor_share, raise_descriptor_limit
+from quarry_mq.kv.engine import Family, KeyRange, KeyValueEngine, Snapshot, WriteBatch
+from quarry_mq.kv.errors import (
+    EngineClosed,
+    EngineCorrupt,
+    EngineFull,
+    EngineLocked,
+    EngineMissing,
+    EngineStarved,
+    KvError,
+)
+from quarry_mq.kv.options import CompactionStyle, Compression, FamilyOptions
+from quarry_mq.kv.rocks import RocksEngine, list_families, write_table
+from quarry_mq.kv.rocks_directory import is_scratch, is_table
 
 __all__ = [
     "CompactionStyle",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from kv.engine import KeyRange
+from quarry_mq.kv.engine import KeyRange
 
 _U32: Final = Struct(">I")
 

@@ -11,8 +11,8 @@ from heapq import merge
 from itertools import islice
 from threading import RLock
 
-from kv.engine import KeyRange
-from kv.errors import KvError
+from quarry_mq.kv.engine import KeyRange
+from quarry_mq.kv.errors import KvError
 
 Pair = tuple[bytes, bytes]
 

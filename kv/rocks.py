@@ -30,15 +30,24 @@ from weakref import WeakSet
 
 import rocksdict  # noqa: TID251 - this is the module the ban points to
 
-from kv.descriptors import descriptor_share, require_descriptors
-from kv.engine import Family, KeyRange, WriteBatch
-from kv.errors import EngineClosed, EngineStarved, KvError
-from kv.later_puts import LaterPuts
-from kv.options import MIB, CompactionStyle, Compression, FamilyOptions
-from kv.rocks_directory import holds_database, reading_view, require_database, unread_changes
-from kv.rocks_family import CLOSED, DEFAULT_FAMILY, Cursor, RocksBatch, RocksFamily, RocksSnapshot, fail, own_family
-from kv.rocks_figures import database_figures, family_figures
-from kv.rocks_logs import check_manifest, check_write_ahead_logs
+from quarry_mq.kv.descriptors import descriptor_share, require_descriptors
+from quarry_mq.kv.engine import Family, KeyRange, WriteBatch
+from quarry_mq.kv.errors import EngineClosed, EngineStarved, KvError
+from quarry_mq.kv.later_puts import LaterPuts
+from quarry_mq.kv.options import MIB, CompactionStyle, Compression, FamilyOptions
+from quarry_mq.kv.rocks_directory import holds_database, reading_view, require_database, unread_changes
+from quarry_mq.kv.rocks_family import (
+    CLOSED,
+    DEFAULT_FAMILY,
+    Cursor,
+    RocksBatch,
+    RocksFamily,
+    RocksSnapshot,
+    fail,
+    own_family,
+)
+from quarry_mq.kv.rocks_figures import database_figures, family_figures
+from quarry_mq.kv.rocks_logs import check_manifest, check_write_ahead_logs
 
 TABLE_FORMAT_VERSION: Final = 5
 BACKGROUND_JOBS: Final = 4

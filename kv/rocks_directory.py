@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from kv.errors import EngineCorrupt, EngineMissing
+from quarry_mq.kv.errors import EngineCorrupt, EngineMissing
 
 CURRENT: Final = "CURRENT"
 """Names the live manifest. A directory without it is no database to RocksDB, whatever else lies there."""

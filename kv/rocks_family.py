@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any, Final, NoReturn
 from weakref import WeakSet
 
-from kv.engine import Family, KeyRange, Snapshot
-from kv.errors import EngineClosed, EngineCorrupt, EngineFull, EngineLocked, EngineStarved, KvError
-from kv.later_puts import LaterPuts, merged, scanned
+from quarry_mq.kv.engine import Family, KeyRange, Snapshot
+from quarry_mq.kv.errors import EngineClosed, EngineCorrupt, EngineFull, EngineLocked, EngineStarved, KvError
+from quarry_mq.kv.later_puts import LaterPuts, merged, scanned
 
 DEFAULT_FAMILY: Final = "default"
 """RocksDB has this family in every database, used or not."""

@@ -26,8 +26,8 @@ from pathlib import Path
 from struct import Struct
 from typing import Final
 
-from kv.errors import EngineCorrupt
-from kv.rocks_directory import CURRENT, is_write_ahead_log
+from quarry_mq.kv.errors import EngineCorrupt
+from quarry_mq.kv.rocks_directory import CURRENT, is_write_ahead_log
 
 MANIFEST_NAME: Final = re.compile(r"MANIFEST-[0-9]+", re.ASCII)
 BLOCK_SIZE: Final = 32 * 1024

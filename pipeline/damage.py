@@ -11,9 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from pipeline.source.messages import DAMAGE
-from pipeline.source.options import SPLIT_BYTES, DamageMode
-from store.errors import StoreDamaged
+from quarry_mq.pipeline.source.messages import DAMAGE
+from quarry_mq.pipeline.source.options import SPLIT_BYTES, DamageMode
+from quarry_mq.store.errors import StoreDamaged
 
 FIRST_DAMAGED: Final = 20
 """Places that are named; the others are counted."""

@@ -17,8 +17,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pipeline.source import reader_of, schema_of
-from pipeline.source.options import read_options
+from quarry_mq.pipeline.source import reader_of, schema_of
+from quarry_mq.pipeline.source.options import read_options
 
 
 class QuarryDataSource(DataSource):
@@ -30,8 +30,8 @@ class QuarryDataSource(DataSource):
 
     def schema(self) -> StructType:
         if "endpoints" in self.options:
-            from pipeline.stream.options import source_options
-            from pipeline.stream.reader import stream_schema
+            from quarry_mq.pipeline.stream.options import source_options
+            from quarry_mq.pipeline.stream.reader import stream_schema
 
             return stream_schema(source_options(self.options))
         return schema_of(read_options(self.options))
@@ -42,20 +42,20 @@ class QuarryDataSource(DataSource):
     # what talks to a broker is imported where it is asked for: tables of stores need no gRPC
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from pipeline.stream.options import source_options
-        from pipeline.stream.reader import StreamReader
+        from quarry_mq.pipeline.stream.options import source_options
+        from quarry_mq.pipeline.stream.reader import StreamReader
 
         return StreamReader(source_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's own
-        from pipeline.stream.options import sink_options
-        from pipeline.stream.writer import BatchSink
+        from quarry_mq.pipeline.stream.options import sink_options
+        from quarry_mq.pipeline.stream.writer import BatchSink
 
         return BatchSink(sink_options(self.options, is_stream=False), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001
-        from pipeline.stream.options import sink_options
-        from pipeline.stream.writer import StreamSink
+        from quarry_mq.pipeline.stream.options import sink_options
+        from quarry_mq.pipeline.stream.writer import StreamSink
 
         return StreamSink(sink_options(self.options, is_stream=True), schema, overwrite=overwrite)
 

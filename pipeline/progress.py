@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from kv.options import MIB
-from store.progress import Progress, ReportProgress
+from quarry_mq.kv.options import MIB
+from quarry_mq.store.progress import Progress, ReportProgress
 
 INTERVAL_S: Final = 0.5
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-from pipeline.data_source import register
-from pipeline.java import find_java
+from quarry_mq.pipeline.data_source import register
+from quarry_mq.pipeline.java import find_java
 
 
 def open_session(name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:

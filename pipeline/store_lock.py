@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from store.errors import StoreLocked, StoreUnusable
-from store.fs import Disk
-from store.layout.kind import StoreKind, inspect_store
-from store.layout.paths import StorePaths
+from quarry_mq.store.errors import StoreLocked, StoreUnusable
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.kind import StoreKind, inspect_store
+from quarry_mq.store.layout.paths import StorePaths
 
 
 @contextmanager

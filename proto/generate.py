@@ -2,7 +2,7 @@
 
 Run by `make proto`; the result is committed, and tests/house/test_proto.py generates it again and compares.
 protoc writes imports as if the package were at the top of the path; there it would collide with the official
-client's own generated code, so imports of our files are rewritten to `server._generated…`.
+client's own generated code, so imports of our files are rewritten to `quarry_mq.server._generated…`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from grpc_tools import protoc  # type: ignore[import-untyped]
 
 PROTO: Final = Path(__file__).resolve().parent
-PACKAGE: Final = "server._generated"
+PACKAGE: Final = "quarry_mq.server._generated"
 WITH_STUBS: Final = (
     "apache/rocketmq/v2/admin.proto",
     "apache/rocketmq/v2/service.proto",

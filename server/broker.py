@@ -12,67 +12,67 @@ from typing import Final
 import structlog
 from prometheus_client import CollectorRegistry
 
-from kv import WriteBatch
-from server.admin.administration import Administration, BrokerFacts
-from server.admin.browsing.tails import Tails
-from server.admin.figures.sources import Sources
-from server.admin_port.calls.guard import make_guard
-from server.admin_port.cluster.build import cluster_services, joined, make_cluster, make_reading_order
-from server.admin_port.console.build import ConsoleBeside
-from server.admin_port.messages.queries import query_service
-from server.admin_port.metadata.clients import ClientService
-from server.admin_port.metadata.security import SecurityService
-from server.admin_port.metadata.settings import SettingsService
-from server.admin_port.official.making import official_admin
-from server.admin_port.operators_look import make_operators_look
-from server.admin_port.operators_work import make_operators_work
-from server.admin_port.server import REQUEST_SIZE_MAX, AdminServer
-from server.admin_port.storage.index import IndexService
-from server.admin_port.storage.migration import MigrationService
-from server.admin_port.storage.verification import VerificationService
-from server.append.copies import Copies
-from server.append.group_commit import GroupCommit
-from server.clients import ClientRegistry
-from server.delivery import Delivery, InFlightTable, StateWriter
-from server.delivery.dead_letters import DeadLetterStore
-from server.delivery.fetch.pulls import Pulls
-from server.delivery.handle_key import HandleKey
-from server.exported_metrics import export
-from server.faults import FaultLog
-from server.front import make_front
-from server.held import DelayedDelivery, Transactions
-from server.lite.build import make_lite_subscriptions
-from server.lite.names import lite_topics_from
-from server.lite.subscriptions import LiteSubscriptions
-from server.maintenance.warm_up import warm_up
-from server.observability.instrumentation import Background, Observing, make_background
-from server.observability.logs import set_log_level
-from server.observability.metrics.instruments import ServerMetrics
-from server.observability.tracing import make_tracing
-from server.process.certificates import Certificates
-from server.process.descriptors import front_limits, plan_here
-from server.process.health import HealthState
-from server.process.process_figures import ProcessFigures
-from server.reconfiguration import Reconfigured
-from server.routing import Address
-from server.rpc.context import HEADERS
-from server.rpc.limits import LimitsMet
-from server.rpc.messaging import Components, Messaging, native_part
-from server.security.build import Security
-from server.security.metrics import SecurityMetrics
-from server.settings.broker_settings import BrokerSettings
-from server.settings.live_settings import LiveSettings
-from server.tasks.guarded import run_guarded
-from server.tasks.loop_threads import LoopThreads
-from server.tasks.supervision import Supervisor
-from server.upkeep import Surroundings, Upkeep
-from server.wire.messages import host_from_text
-from store.clock import Clock, SteadyClock
-from store.message import DispatchRequest, Host
-from store.metadata.lite_subscriptions import LiteSubscriptionTable
-from store.opening.open_store import OpenStore
-from store.record import StoredMessage
-from store.settings import Durability
+from quarry_mq.kv import WriteBatch
+from quarry_mq.server.admin.administration import Administration, BrokerFacts
+from quarry_mq.server.admin.browsing.tails import Tails
+from quarry_mq.server.admin.figures.sources import Sources
+from quarry_mq.server.admin_port.calls.guard import make_guard
+from quarry_mq.server.admin_port.cluster.build import cluster_services, joined, make_cluster, make_reading_order
+from quarry_mq.server.admin_port.console.build import ConsoleBeside
+from quarry_mq.server.admin_port.messages.queries import query_service
+from quarry_mq.server.admin_port.metadata.clients import ClientService
+from quarry_mq.server.admin_port.metadata.security import SecurityService
+from quarry_mq.server.admin_port.metadata.settings import SettingsService
+from quarry_mq.server.admin_port.official.making import official_admin
+from quarry_mq.server.admin_port.operators_look import make_operators_look
+from quarry_mq.server.admin_port.operators_work import make_operators_work
+from quarry_mq.server.admin_port.server import REQUEST_SIZE_MAX, AdminServer
+from quarry_mq.server.admin_port.storage.index import IndexService
+from quarry_mq.server.admin_port.storage.migration import MigrationService
+from quarry_mq.server.admin_port.storage.verification import VerificationService
+from quarry_mq.server.append.copies import Copies
+from quarry_mq.server.append.group_commit import GroupCommit
+from quarry_mq.server.clients import ClientRegistry
+from quarry_mq.server.delivery import Delivery, InFlightTable, StateWriter
+from quarry_mq.server.delivery.dead_letters import DeadLetterStore
+from quarry_mq.server.delivery.fetch.pulls import Pulls
+from quarry_mq.server.delivery.handle_key import HandleKey
+from quarry_mq.server.exported_metrics import export
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.front import make_front
+from quarry_mq.server.held import DelayedDelivery, Transactions
+from quarry_mq.server.lite.build import make_lite_subscriptions
+from quarry_mq.server.lite.names import lite_topics_from
+from quarry_mq.server.lite.subscriptions import LiteSubscriptions
+from quarry_mq.server.maintenance.warm_up import warm_up
+from quarry_mq.server.observability.instrumentation import Background, Observing, make_background
+from quarry_mq.server.observability.logs import set_log_level
+from quarry_mq.server.observability.metrics.instruments import ServerMetrics
+from quarry_mq.server.observability.tracing import make_tracing
+from quarry_mq.server.process.certificates import Certificates
+from quarry_mq.server.process.descriptors import front_limits, plan_here
+from quarry_mq.server.process.health import HealthState
+from quarry_mq.server.process.process_figures import ProcessFigures
+from quarry_mq.server.reconfiguration import Reconfigured
+from quarry_mq.server.routing import Address
+from quarry_mq.server.rpc.context import HEADERS
+from quarry_mq.server.rpc.limits import LimitsMet
+from quarry_mq.server.rpc.messaging import Components, Messaging, native_part
+from quarry_mq.server.security.build import Security
+from quarry_mq.server.security.metrics import SecurityMetrics
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.live_settings import LiveSettings
+from quarry_mq.server.tasks.guarded import run_guarded
+from quarry_mq.server.tasks.loop_threads import LoopThreads
+from quarry_mq.server.tasks.supervision import Supervisor
+from quarry_mq.server.upkeep import Surroundings, Upkeep
+from quarry_mq.server.wire.messages import host_from_text
+from quarry_mq.store.clock import Clock, SteadyClock
+from quarry_mq.store.message import DispatchRequest, Host
+from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.settings import Durability
 
 log = structlog.get_logger(__name__)
 

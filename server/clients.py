@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
-from server.errors import OverLimit
-from server.front import Call
-from store.clock import Clock
+from quarry_mq.server.errors import OverLimit
+from quarry_mq.server.front import Call
+from quarry_mq.store.clock import Clock
 
 
 class ClientKind(Enum):

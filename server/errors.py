@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from store.errors import BrokerError, Busy, Forbidden, Invalid, Unavailable
+from quarry_mq.store.errors import BrokerError, Busy, Forbidden, Invalid, Unavailable
 
 
 class InvalidReceiptHandle(Invalid):

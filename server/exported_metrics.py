@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from server.admin.figures.sources import Sources
-from server.cluster.metrics import cluster_figures
-from server.observability.metrics.instruments import ServerMetrics
-from server.observability.metrics.rocketmq import (
+from quarry_mq.server.admin.figures.sources import Sources
+from quarry_mq.server.cluster.metrics import cluster_figures
+from quarry_mq.server.observability.metrics.instruments import ServerMetrics
+from quarry_mq.server.observability.metrics.rocketmq import (
     BrokerFigures,
     Families,
     connection_figures,
@@ -13,8 +13,8 @@ from server.observability.metrics.rocketmq import (
     storage_figures,
     traffic_figures,
 )
-from server.observability.metrics.stages import stage_figures, waiting_metrics
-from server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.observability.metrics.stages import stage_figures, waiting_metrics
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 
 
 def export(metrics: ServerMetrics, sources: Sources, settings: BrokerSettings) -> None:

@@ -16,29 +16,29 @@ import structlog
 import uvloop
 from prometheus_client import CollectorRegistry
 
-from kv import raise_descriptor_limit
-from server.broker import Broker
-from server.errors import BrokerFailed, StartCalledOff
-from server.observability.logs import Repeats, configure_logs
-from server.observability.metrics.instruments import watch, watch_certificates, watch_health
-from server.observability.tracing import require_tracing
-from server.process.banner import banner
-from server.process.certificates import Certificates
-from server.process.descriptors import plan_here
-from server.process.garbage import GarbageSearch, look_for_garbage_seldom
-from server.process.health import HealthState
-from server.process.http import HttpEndpoint, TokenFile
-from server.process.process_figures import ProcessFigures, RecoveryFigures
-from server.process.process_metrics import process_figures, recovery_figures, watch_python
-from server.process.stop import Stop
-from server.settings.broker_settings import BrokerSettings
-from server.tasks.loop_threads import LoopThreads
-from server.tasks.supervision import Supervisor
-from server.wire.places import is_store
-from store.clock import BelievedClock, Clock, SystemClock
-from store.fs import PosixDisk, hold_descriptors, keep_from_others
-from store.opening.open_store import OpenStore, open_store
-from store.progress import Progress, ReportProgress
+from quarry_mq.kv import raise_descriptor_limit
+from quarry_mq.server.broker import Broker
+from quarry_mq.server.errors import BrokerFailed, StartCalledOff
+from quarry_mq.server.observability.logs import Repeats, configure_logs
+from quarry_mq.server.observability.metrics.instruments import watch, watch_certificates, watch_health
+from quarry_mq.server.observability.tracing import require_tracing
+from quarry_mq.server.process.banner import banner
+from quarry_mq.server.process.certificates import Certificates
+from quarry_mq.server.process.descriptors import plan_here
+from quarry_mq.server.process.garbage import GarbageSearch, look_for_garbage_seldom
+from quarry_mq.server.process.health import HealthState
+from quarry_mq.server.process.http import HttpEndpoint, TokenFile
+from quarry_mq.server.process.process_figures import ProcessFigures, RecoveryFigures
+from quarry_mq.server.process.process_metrics import process_figures, recovery_figures, watch_python
+from quarry_mq.server.process.stop import Stop
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.tasks.loop_threads import LoopThreads
+from quarry_mq.server.tasks.supervision import Supervisor
+from quarry_mq.server.wire.places import is_store
+from quarry_mq.store.clock import BelievedClock, Clock, SystemClock
+from quarry_mq.store.fs import PosixDisk, hold_descriptors, keep_from_others
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.progress import Progress, ReportProgress
 
 log = structlog.get_logger(__name__)
 

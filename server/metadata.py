@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from server.errors import OverLimit
-from store.errors import AlreadyExists, GroupNotFound, TopicNotFound
-from store.metadata import (
+from quarry_mq.server.errors import OverLimit
+from quarry_mq.store.errors import AlreadyExists, GroupNotFound, TopicNotFound
+from quarry_mq.store.metadata import (
     Group,
     GroupTable,
     IllegalGroupName,
@@ -22,9 +22,9 @@ from store.metadata import (
     TopicType,
     check_topic_name,
 )
-from store.metadata.lite import LiteGroup
-from store.metadata.lite_attributes import BIND_TOPIC
-from store.offsets import QueueId
+from quarry_mq.store.metadata.lite import LiteGroup
+from quarry_mq.store.metadata.lite_attributes import BIND_TOPIC
+from quarry_mq.store.offsets import QueueId
 
 
 class StoredQueues(Protocol):

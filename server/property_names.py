@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from store.record.properties import KEYS, LIGHT_QUEUE_OFFSETS, RETRY_TOPIC, TAGS, TRANSIENT_PREFIX, UNIQUE_KEY, WAIT
+from quarry_mq.store.record.properties import (
+    KEYS,
+    LIGHT_QUEUE_OFFSETS,
+    RETRY_TOPIC,
+    TAGS,
+    TRANSIENT_PREFIX,
+    UNIQUE_KEY,
+    WAIT,
+)
 
 TRANSACTION: Final = "TRAN_MSG"
 TRANSACTION_ID: Final = "__transactionId__"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.clients import ClientRegistry
-from server.delivery import Delivery
-from server.delivery.fetch.pulls import Pulls
-from server.front import Front
-from server.held import Transactions
-from server.observability.logs import set_log_level
-from server.process.descriptors import front_limits
-from server.rpc.messaging import Messaging
-from server.settings.broker_settings import BrokerSettings
-from server.upkeep import Upkeep
+from quarry_mq.server.clients import ClientRegistry
+from quarry_mq.server.delivery import Delivery
+from quarry_mq.server.delivery.fetch.pulls import Pulls
+from quarry_mq.server.front import Front
+from quarry_mq.server.held import Transactions
+from quarry_mq.server.observability.logs import set_log_level
+from quarry_mq.server.process.descriptors import front_limits
+from quarry_mq.server.rpc.messaging import Messaging
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.upkeep import Upkeep
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

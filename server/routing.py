@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from store.errors import Forbidden
-from store.metadata import READ_WRITE, Group, Permission, Topic
+from quarry_mq.store.errors import Forbidden
+from quarry_mq.store.metadata import READ_WRITE, Group, Permission, Topic
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,31 +6,31 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
-from server.append.group_commit import GroupCommit
-from server.delivery import Delivery
-from server.lite.lite_topics import LiteTopics, LiteTopicSurroundings
-from server.maintenance.backup_points import BackupPoints, Engines
-from server.maintenance.checkpoints import CheckpointKeeper
-from server.maintenance.key_index import KeyIndex
-from server.maintenance.queue_cleanup import CleaningSettings, QueueCleaning
-from server.maintenance.queue_migration import OnlineMigration
-from server.maintenance.queue_removal import QueueRemoval
-from server.maintenance.queue_summaries import QueueSummaries
-from server.maintenance.retention import ExpiryReport, Retention, RetentionTimes
-from server.maintenance.verification import OnlineVerification
-from server.observability.metrics.instruments import ServerMetrics
-from server.process.descriptors import DescriptorWatch, plan_here
-from server.settings.broker_settings import BrokerSettings
-from server.tasks.supervision import Supervisor
-from store.clock import Clock
-from store.commitlog.log_begins import LogBegins
-from store.consumequeue.queue_summary import SummarySource
-from store.fs import PosixCopyingDisk, PosixDisk
-from store.metadata.lite import TTL_MAX_MS
-from store.offsets import PhysicalOffset
-from store.opening.open_store import OpenStore
-from store.rocketmq import read_metadata
-from store.verify.verdicts import Verdicts
+from quarry_mq.server.append.group_commit import GroupCommit
+from quarry_mq.server.delivery import Delivery
+from quarry_mq.server.lite.lite_topics import LiteTopics, LiteTopicSurroundings
+from quarry_mq.server.maintenance.backup_points import BackupPoints, Engines
+from quarry_mq.server.maintenance.checkpoints import CheckpointKeeper
+from quarry_mq.server.maintenance.key_index import KeyIndex
+from quarry_mq.server.maintenance.queue_cleanup import CleaningSettings, QueueCleaning
+from quarry_mq.server.maintenance.queue_migration import OnlineMigration
+from quarry_mq.server.maintenance.queue_removal import QueueRemoval
+from quarry_mq.server.maintenance.queue_summaries import QueueSummaries
+from quarry_mq.server.maintenance.retention import ExpiryReport, Retention, RetentionTimes
+from quarry_mq.server.maintenance.verification import OnlineVerification
+from quarry_mq.server.observability.metrics.instruments import ServerMetrics
+from quarry_mq.server.process.descriptors import DescriptorWatch, plan_here
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.tasks.supervision import Supervisor
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.commitlog.log_begins import LogBegins
+from quarry_mq.store.consumequeue.queue_summary import SummarySource
+from quarry_mq.store.fs import PosixCopyingDisk, PosixDisk
+from quarry_mq.store.metadata.lite import TTL_MAX_MS
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.rocketmq import read_metadata
+from quarry_mq.store.verify.verdicts import Verdicts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from kv import KeyValueEngine
-from store.consumequeue import open_consume_queue_engine
-from store.pending import open_held_engine
-from store.state.engine import open_state_engine
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.store.consumequeue import open_consume_queue_engine
+from quarry_mq.store.pending import open_held_engine
+from quarry_mq.store.state.engine import open_state_engine
 
 
 class StoreEngines(Protocol):

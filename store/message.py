@@ -7,7 +7,7 @@ from functools import lru_cache
 from ipaddress import IPv4Address, ip_address
 from typing import NamedTuple
 
-from store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 
 
 class Host(NamedTuple):

@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
-from store.clock import Clock
-from store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader, CommitLogWriter
-from store.commitlog.rounds import make_round, native_rounds
-from store.commitlog.store_times import StoreTimes
-from store.consumequeue import (
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader, CommitLogWriter
+from quarry_mq.store.commitlog.rounds import make_round, native_rounds
+from quarry_mq.store.commitlog.store_times import StoreTimes
+from quarry_mq.store.consumequeue import (
     ConsumeQueueEntry,
     ConsumeQueueStore,
     LastEntry,
@@ -32,21 +32,29 @@ from store.consumequeue import (
     LiteParentsStep,
     QueueEnd,
 )
-from store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER, is_queued, may_name_light_queues
-from store.consumequeue.next_offsets import LightFloor, NextOffsets, queues_named_by, queues_of_requests
-from store.consumequeue.search import TimeBoundary, offset_at_time
-from store.errors import DiskRefused, MessageGivenUp, MessageTooLarge, OffsetOutOfRange, StoreDamaged
-from store.index import NO_INDEXES, KeyIndexes
-from store.message import Appended, DispatchRequest, EncodedMessage, Message, MessageCopy, Round
-from store.metadata.names import LIGHT_QUEUE_PREFIX
-from store.native import MakeRound, Native
-from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
-from store.pending import HeldMessages
-from store.record import REPLACED_TOPIC, Corrupt, StoredMessage, Torn, encode_properties, encode_record, tags_code
-from store.record.properties import LIGHT_QUEUE_OFFSETS, LIGHT_QUEUES
-from store.record.system_flag import TRANSACTION_MASK
-from store.settings import COPY_GROWTH_MAX, StoreSettings
-from store.state.deleted_topics import DeletedTopics
+from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER, is_queued, may_name_light_queues
+from quarry_mq.store.consumequeue.next_offsets import LightFloor, NextOffsets, queues_named_by, queues_of_requests
+from quarry_mq.store.consumequeue.search import TimeBoundary, offset_at_time
+from quarry_mq.store.errors import DiskRefused, MessageGivenUp, MessageTooLarge, OffsetOutOfRange, StoreDamaged
+from quarry_mq.store.index import NO_INDEXES, KeyIndexes
+from quarry_mq.store.message import Appended, DispatchRequest, EncodedMessage, Message, MessageCopy, Round
+from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX
+from quarry_mq.store.native import MakeRound, Native
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
+from quarry_mq.store.pending import HeldMessages
+from quarry_mq.store.record import (
+    REPLACED_TOPIC,
+    Corrupt,
+    StoredMessage,
+    Torn,
+    encode_properties,
+    encode_record,
+    tags_code,
+)
+from quarry_mq.store.record.properties import LIGHT_QUEUE_OFFSETS, LIGHT_QUEUES
+from quarry_mq.store.record.system_flag import TRANSACTION_MASK
+from quarry_mq.store.settings import COPY_GROWTH_MAX, StoreSettings
+from quarry_mq.store.state.deleted_topics import DeletedTopics
 
 _make: Final = tuple.__new__
 """`_make(Appended, (…))` is `Appended(…)` at half the price (a NamedTuple's constructor is Python code that does just

@@ -10,12 +10,20 @@ import importlib
 from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from store.message import Appended, ConsumeQueueEntry, DispatchRequest, EncodedMessage, Host, Round, UnknownQueues
-from store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.message import (
+    Appended,
+    ConsumeQueueEntry,
+    DispatchRequest,
+    EncodedMessage,
+    Host,
+    Round,
+    UnknownQueues,
+)
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 
 if TYPE_CHECKING:
-    from store.record import StoredMessage
-    from store.record.properties import EncodedProperties
+    from quarry_mq.store.record import StoredMessage
+    from quarry_mq.store.record.properties import EncodedProperties
 
     HandedOut = tuple[StoredMessage, str, int, int]
     """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""

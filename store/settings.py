@@ -8,9 +8,9 @@ from pathlib import Path
 from resource import getpagesize
 from typing import Final
 
-from kv.options import MIB
-from store.errors import Invalid
-from store.layout.queue_phase import AS_THE_PHASE_SAYS, QueueMode, QueuePlaces
+from quarry_mq.kv.options import MIB
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.layout.queue_phase import AS_THE_PHASE_SAYS, QueueMode, QueuePlaces
 
 SEGMENT_SIZE: Final = 1 << 30  # RocketMQ's. Keeps every position inside a segment within int32.
 BODY_SIZE_MAX: Final = 4 * MIB  # RocketMQ's maxMessageSize

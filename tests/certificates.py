@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trustme
 
-from server.front import LiveTls, TlsFiles
+from quarry_mq.server.front import LiveTls, TlsFiles
 
 
 @dataclass(frozen=True, slots=True)

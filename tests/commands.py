@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from cli.main import app
+from quarry_mq.cli.main import app
 
 
 @cache

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kv import descriptor_limit
+from quarry_mq.kv import descriptor_limit
 
 
 @contextmanager

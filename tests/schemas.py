@@ -8,7 +8,7 @@ from functools import cache
 
 import jsonschema
 
-from cli.schemas.shapes import commands, own_name, schema_of
+from quarry_mq.cli.schemas.shapes import commands, own_name, schema_of
 
 
 @cache

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from store.message_store import MessageStore
-from store.settings import StoreSettings
+from quarry_mq.store.message_store import MessageStore
+from quarry_mq.store.settings import StoreSettings
 
 
 class AsyncFlush:

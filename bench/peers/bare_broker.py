@@ -22,9 +22,9 @@ from typing import Final
 import uvloop
 from google.protobuf.message import Message
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.front import Call, FrontKind, Method, Methods, make_front
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.front import Call, FrontKind, Method, Methods, make_front
 
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 SEND_PATH: Final = SERVICE + "SendMessage"

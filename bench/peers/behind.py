@@ -10,8 +10,8 @@ import time
 from typing import Final
 from unittest.mock import patch
 
-from cli.main import main
-from store.clock import SystemClock
+from quarry_mq.cli.main import main
+from quarry_mq.store.clock import SystemClock
 
 _MS: Final = 1_000_000
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from unittest.mock import patch
 
-from cli.main import main
-from server.process import garbage
+from quarry_mq.cli.main import main
+from quarry_mq.server.process import garbage
 
 
 def run() -> None:

@@ -27,22 +27,22 @@ import numpy as np
 
 from bench.harness import Sample, measure, private_bytes_of
 from bench.key_items import ALL, BEGIN_MS, KEYS_EACH, Find, KeyColumns, Lookups, look_up, look_up_cold
-from kv import CompactionStyle, Compression, FamilyOptions, KeyRange, RocksEngine
-from kv.options import KIB, MIB
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.index.hash.index import HashIndex
-from store.index.hash.keys import HashKeyFiles
-from store.index.hash.layout import shape_of
-from store.index.items import KeyItems
-from store.index.key_files import Answer, KeyFiles
-from store.index.keys import key_hash
-from store.index.tiered.chain_file import IndexShape
-from store.index.tiered.object_store.cloud import CloudObjects
-from store.index.tiered.tiered_index import TieredIndex
-from store.index.tiered_keys import PLACE, TieredKeyFiles
-from store.index.wanted import TIME_MAX_MS
-from store.offsets import PhysicalOffset
+from quarry_mq.kv import CompactionStyle, Compression, FamilyOptions, KeyRange, RocksEngine
+from quarry_mq.kv.options import KIB, MIB
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.index.hash.index import HashIndex
+from quarry_mq.store.index.hash.keys import HashKeyFiles
+from quarry_mq.store.index.hash.layout import shape_of
+from quarry_mq.store.index.items import KeyItems
+from quarry_mq.store.index.key_files import Answer, KeyFiles
+from quarry_mq.store.index.keys import key_hash
+from quarry_mq.store.index.tiered.chain_file import IndexShape
+from quarry_mq.store.index.tiered.object_store.cloud import CloudObjects
+from quarry_mq.store.index.tiered.tiered_index import TieredIndex
+from quarry_mq.store.index.tiered_keys import PLACE, TieredKeyFiles
+from quarry_mq.store.index.wanted import TIME_MAX_MS
+from quarry_mq.store.offsets import PhysicalOffset
 
 FAMILY: Final = "keys"
 DEFAULT: Final = "default"

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from bench import flames
-from cli.demo import free_ports
-from server.shards.plan import PORT_STEP
-from store.settings import Durability
+from quarry_mq.cli.demo import free_ports
+from quarry_mq.server.shards.plan import PORT_STEP
+from quarry_mq.store.settings import Durability
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 20.0
@@ -63,7 +63,7 @@ class Quarry:
         assert self._process is not None, "the broker was not started"
         return self._process.pid
 
-    def start(self, *, program: Sequence[str] = ("cli.main",)) -> None:
+    def start(self, *, program: Sequence[str] = ("quarry_mq.cli.main",)) -> None:
         """Returns when it serves. `program` is a module that runs a broker which is not quite as users run it, and what
         comes before the broker's own arguments.
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from bench.peers.maven import class_path
-from store.settings import Durability
+from quarry_mq.store.settings import Durability
 
 PROJECT: Final = Path(__file__).parent / "rocketmq-server"
 START_TIMEOUT_S: Final = 60.0

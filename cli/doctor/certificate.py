@@ -9,12 +9,12 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.x509.oid import ExtensionOID
 
-from cli.doctor.findings import Finding, fault, fine, warning
-from cli.doctor.network import advertised_of
-from server.process.certificates import WARN_BEFORE_S, Certificates
-from server.settings.broker_settings import BrokerSettings
-from store.clock import Clock
-from store.errors import Invalid
+from quarry_mq.cli.doctor.findings import Finding, fault, fine, warning
+from quarry_mq.cli.doctor.network import advertised_of
+from quarry_mq.server.process.certificates import WARN_BEFORE_S, Certificates
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import Invalid
 
 
 def certificate(settings: BrokerSettings, clock: Clock) -> Iterator[Finding]:

@@ -8,13 +8,13 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.context_file import Context
-from cli.contexts import chosen
-from cli.doctor.findings import Finding, Verdict, fault, fine
-from cli.offline.arguments import Json
-from cli.terminal.exit import Exit
-from cli.terminal.output import json_line
-from cli.terminal.text import one_line, say
+from quarry_mq.cli.context_file import Context
+from quarry_mq.cli.contexts import chosen
+from quarry_mq.cli.doctor.findings import Finding, Verdict, fault, fine
+from quarry_mq.cli.offline.arguments import Json
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.cli.terminal.output import json_line
+from quarry_mq.cli.terminal.text import one_line, say
 
 _MARKS: Final = {
     Verdict.FINE: "ok     ",
@@ -61,9 +61,9 @@ def doctor(
 
 def _findings(config: Path | None, store: Path | None, context: Context | None) -> Iterator[Finding]:
     # not at the top: what a broker needs takes a while to load
-    from cli.doctor import certificate, live, machine, network, places
-    from server.settings.broker_settings import SettingsInvalid, load_settings
-    from store.clock import SystemClock
+    from quarry_mq.cli.doctor import certificate, live, machine, network, places
+    from quarry_mq.server.settings.broker_settings import SettingsInvalid, load_settings
+    from quarry_mq.store.clock import SystemClock
 
     yield from machine.versions()
     yield from machine.memory()

@@ -12,14 +12,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from cli.context_file import Context
-from cli.doctor.findings import Finding, fault, fine, unknown, warning
-from cli.doctor.machine import DISTRIBUTION
-from cli.online.connection.probe import TIMEOUT_S, Answer, Told, who_is
-from cli.terminal.times import time_text
-from server.routing import Address
-from server.settings.broker_settings import BrokerSettings
-from store.clock import Clock
+from quarry_mq.cli.context_file import Context
+from quarry_mq.cli.doctor.findings import Finding, fault, fine, unknown, warning
+from quarry_mq.cli.doctor.machine import DISTRIBUTION
+from quarry_mq.cli.online.connection.probe import TIMEOUT_S, Answer, Told, who_is
+from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.server.routing import Address
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.store.clock import Clock
 
 CLOCK_SLACK_S: Final = 5.0
 """What HTTP says of the time is whole seconds, and a call takes a moment."""

@@ -14,11 +14,11 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from cli.doctor.findings import Finding, fault, fine, unknown, warning
-from server.process.descriptors import DescriptorPlan
-from server.settings.broker_settings import BrokerSettings
-from store.errors import Invalid
-from store.native import NATIVE
+from quarry_mq.cli.doctor.findings import Finding, fault, fine, unknown, warning
+from quarry_mq.server.process.descriptors import DescriptorPlan
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.native import NATIVE
 
 DISTRIBUTION: Final = "quarry-mq"
 PYTHON_MIN: Final = (3, 11)

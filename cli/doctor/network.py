@@ -6,11 +6,11 @@ import socket
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cli.context_file import Context
-from cli.doctor.findings import Finding, fault, fine, unknown, warning
-from cli.online.connection.probe import TIMEOUT_S, is_reached
-from server.routing import Address
-from server.settings.broker_settings import BrokerSettings
+from quarry_mq.cli.context_file import Context
+from quarry_mq.cli.doctor.findings import Finding, fault, fine, unknown, warning
+from quarry_mq.cli.online.connection.probe import TIMEOUT_S, is_reached
+from quarry_mq.server.routing import Address
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 
 
 def operators(settings: BrokerSettings) -> Iterator[Finding]:

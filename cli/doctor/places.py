@@ -12,16 +12,16 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from cli.doctor.findings import Finding, fault, fine, unknown, warning
-from kv import EngineLocked, KvError
-from server.settings.broker_settings import BrokerSettings
-from store.clock import Clock
-from store.errors import BrokerError, NotAStore, StoreLocked
-from store.fs import PosixDisk
-from store.layout.kind import FoundStore, StoreKind, inspect_store
-from store.layout.paths import StorePaths, parse_segment_name
-from store.opening.preview import preview
-from store.opening.repair import Orders
+from quarry_mq.cli.doctor.findings import Finding, fault, fine, unknown, warning
+from quarry_mq.kv import EngineLocked, KvError
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import BrokerError, NotAStore, StoreLocked
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.kind import FoundStore, StoreKind, inspect_store
+from quarry_mq.store.layout.paths import StorePaths, parse_segment_name
+from quarry_mq.store.opening.preview import preview
+from quarry_mq.store.opening.repair import Orders
 
 OTHERS: Final = 0o077
 SYNC_TRIES: Final = 9

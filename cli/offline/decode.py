@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Json, Store
-from cli.offline.opened_store import opened
-from cli.offline.record_text import json_line, record_fields, record_lines
-from cli.terminal.exit import Exit, end
-from cli.terminal.text import say
-from store.offline.store import OfflineStore
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
+from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.opened_store import opened
+from quarry_mq.cli.offline.record_text import json_line, record_fields, record_lines
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
 
 Found = StoredMessage | Blank | Torn | Corrupt
 

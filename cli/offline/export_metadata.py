@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Json, Store
-from cli.offline.opened_store import opened
-from cli.offline.record_text import json_line
-from cli.terminal.text import say
-from store.clock import SystemClock
-from store.rocketmq import TIMER_STATE, Form
-from store.rocketmq import export_metadata as export
+from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.opened_store import opened
+from quarry_mq.cli.offline.record_text import json_line
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.rocketmq import TIMER_STATE, Form
+from quarry_mq.store.rocketmq import export_metadata as export
 
 
 def export_metadata(

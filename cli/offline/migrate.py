@@ -8,18 +8,18 @@ from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Json, Store
-from cli.offline.opened_store import logs_aside, reporting_errors
-from cli.offline.record_text import json_line
-from cli.terminal.exit import Exit
-from cli.terminal.progress import shown_progress
-from cli.terminal.text import one_line, say
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.migration.agreement import AgreementReport
-from store.tools.queue_migration import Migrated, Orders, Plan, Target, plan
-from store.tools.queue_migration import migrate as migrate_store
-from store.tools.queue_repair import repair_agreement
+from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.opened_store import logs_aside, reporting_errors
+from quarry_mq.cli.offline.record_text import json_line
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.cli.terminal.progress import shown_progress
+from quarry_mq.cli.terminal.text import one_line, say
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.migration.agreement import AgreementReport
+from quarry_mq.store.tools.queue_migration import Migrated, Orders, Plan, Target, plan
+from quarry_mq.store.tools.queue_migration import migrate as migrate_store
+from quarry_mq.store.tools.queue_repair import repair_agreement
 
 
 def migrate(

@@ -11,12 +11,12 @@ from pathlib import Path
 import structlog
 from structlog.typing import EventDict
 
-from cli.terminal.exit import Exit, end
-from cli.terminal.text import one_line
-from kv import EngineCorrupt, KvError
-from store.errors import BrokerError, StoreDamaged
-from store.fs import PosixDisk
-from store.offline.store import OfflineStore
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.text import one_line
+from quarry_mq.kv import EngineCorrupt, KvError
+from quarry_mq.store.errors import BrokerError, StoreDamaged
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.offline.store import OfflineStore
 
 
 @contextmanager

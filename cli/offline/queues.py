@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Json, Queue, Store, Topic
-from cli.offline.opened_store import opened
-from cli.offline.record_text import json_line, time_text
-from cli.terminal.text import one_line, say
-from store.offline.store import OfflineStore, QueueSource
-from store.offsets import QueueId
+from quarry_mq.cli.offline.arguments import Json, Queue, Store, Topic
+from quarry_mq.cli.offline.opened_store import opened
+from quarry_mq.cli.offline.record_text import json_line, time_text
+from quarry_mq.cli.terminal.text import one_line, say
+from quarry_mq.store.offline.store import OfflineStore, QueueSource
+from quarry_mq.store.offsets import QueueId
 
 Source = Annotated[
     QueueSource | None,

@@ -11,10 +11,10 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from cli.terminal.text import one_line
-from cli.terminal.times import moment
-from store.message import host_text
-from store.record import Blank, StoredMessage, offset_message_id
+from quarry_mq.cli.terminal.text import one_line
+from quarry_mq.cli.terminal.times import moment
+from quarry_mq.store.message import host_text
+from quarry_mq.store.record import Blank, StoredMessage, offset_message_id
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 

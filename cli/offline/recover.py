@@ -9,22 +9,22 @@ from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Json, Store
-from cli.offline.opened_store import logs_aside, reporting_errors
-from cli.offline.record_text import json_line
-from cli.terminal.exit import Exit
-from cli.terminal.progress import shown_progress
-from cli.terminal.text import say, word
-from store.clock import SystemClock
-from store.errors import NotAStore
-from store.fs import PosixDisk
-from store.layout.kind import StoreKind, inspect_store
-from store.opening.open_store import open_store
-from store.opening.preview import preview
-from store.opening.repair import Damage, Orders
-from store.recovery.recovery import Findings
-from store.recovery.verdict import ending_of
-from store.settings import StoreSettings
+from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.opened_store import logs_aside, reporting_errors
+from quarry_mq.cli.offline.record_text import json_line
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.cli.terminal.progress import shown_progress
+from quarry_mq.cli.terminal.text import say, word
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.errors import NotAStore
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.kind import StoreKind, inspect_store
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.opening.preview import preview
+from quarry_mq.store.opening.repair import Damage, Orders
+from quarry_mq.store.recovery.recovery import Findings
+from quarry_mq.store.recovery.verdict import ending_of
+from quarry_mq.store.settings import StoreSettings
 
 
 def recover(

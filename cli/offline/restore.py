@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Json
-from cli.offline.opened_store import reporting_errors
-from cli.offline.record_text import json_line
-from cli.terminal.progress import shown_progress
-from cli.terminal.text import say
-from store.backup import check_restore
-from store.backup import restore as restore_backup
-from store.fs import PosixCopyingDisk
+from quarry_mq.cli.offline.arguments import Json
+from quarry_mq.cli.offline.opened_store import reporting_errors
+from quarry_mq.cli.offline.record_text import json_line
+from quarry_mq.cli.terminal.progress import shown_progress
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.store.backup import check_restore
+from quarry_mq.store.backup import restore as restore_backup
+from quarry_mq.store.fs import PosixCopyingDisk
 
 
 def restore(

@@ -8,11 +8,11 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.offline.arguments import Json, Store
-from cli.offline.record_text import json_line
-from cli.terminal.exit import Exit, end
-from cli.terminal.text import say
-from store.clock import SystemClock
+from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.record_text import json_line
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.store.clock import SystemClock
 
 commands: Final = typer.Typer(no_args_is_help=True)
 
@@ -37,7 +37,7 @@ def make_key(
 
     Without the key no secret of the store can be read: keep a copy of it, and not where the store's backups are.
     """
-    from cli.key_file import make_key_file  # not at the top, as in `bootstrap`
+    from quarry_mq.cli.key_file import make_key_file  # not at the top, as in `bootstrap`
 
     try:
         make_key_file(file)
@@ -65,10 +65,10 @@ def bootstrap(
     The secret is shown once. Exit code 2: it could not run.
     """
     # Not at the top: the other commands of `quarry user` need nothing of a store.
-    from cli.offline.opened_store import logs_aside, reporting_errors
-    from store.fs import PosixDisk
-    from store.security.sealer import Sealer, read_keys
-    from store.tools.users import make_first_administrator, users_of
+    from quarry_mq.cli.offline.opened_store import logs_aside, reporting_errors
+    from quarry_mq.store.fs import PosixDisk
+    from quarry_mq.store.security.sealer import Sealer, read_keys
+    from quarry_mq.store.tools.users import make_first_administrator, users_of
 
     given = secret_text(secret_file)
     with (

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Json, Store
-from cli.offline.opened_store import opened, reporting_errors
-from cli.offline.record_text import json_line
-from cli.terminal.exit import Exit
-from cli.terminal.progress import shown_progress
-from cli.terminal.text import say, word
-from store.backup import store_in
-from store.fs import PosixDisk
-from store.verify import DIFFERENCES_MAX, VerifyReport
-from store.verify import verify as verify_store
+from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.opened_store import opened, reporting_errors
+from quarry_mq.cli.offline.record_text import json_line
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.cli.terminal.progress import shown_progress
+from quarry_mq.cli.terminal.text import say, word
+from quarry_mq.store.backup import store_in
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.verify import DIFFERENCES_MAX, VerifyReport
+from quarry_mq.store.verify import verify as verify_store
 
 
 def verify(

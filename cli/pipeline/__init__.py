@@ -6,13 +6,13 @@ from typing import Final
 
 import typer
 
-from cli.pipeline.export import export
-from cli.pipeline.index import index
-from cli.pipeline.migrate import migrate
-from cli.pipeline.rebuild import rebuild
-from cli.pipeline.replay import replay
-from cli.pipeline.stats import stats
-from cli.pipeline.verify import verify
+from quarry_mq.cli.pipeline.export import export
+from quarry_mq.cli.pipeline.index import index
+from quarry_mq.cli.pipeline.migrate import migrate
+from quarry_mq.cli.pipeline.rebuild import rebuild
+from quarry_mq.cli.pipeline.replay import replay
+from quarry_mq.cli.pipeline.stats import stats
+from quarry_mq.cli.pipeline.verify import verify
 
 COMMANDS: Final = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 

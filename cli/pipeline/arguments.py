@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.terminal.times import date_ms
+from quarry_mq.cli.terminal.times import date_ms
 
 Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only of this topic; may be repeated.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only with this tag; may be repeated.")]

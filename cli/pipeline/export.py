@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Json, Store
-from cli.offline.record_text import json_line
-from cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
-from cli.pipeline.session import Conf, Master, spark_session, tell_damage
-from cli.terminal.exit import Exit
-from cli.terminal.text import say
-from pipeline.body_form import BodyForm
-from store.fs import PosixDisk
+from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.record_text import json_line
+from quarry_mq.cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
+from quarry_mq.cli.pipeline.session import Conf, Master, spark_session, tell_damage
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.pipeline.body_form import BodyForm
+from quarry_mq.store.fs import PosixDisk
 
 PHASES = ("reading the log", "writing the files")
 
@@ -57,8 +57,8 @@ def export(
     """
     from_ms, to_ms = time_ms(since, "--from"), time_ms(until, "--to")
     with spark_session("export", store, master, conf, PHASES) as spark:
-        from pipeline.export import Selection
-        from pipeline.export import export as export_on
+        from quarry_mq.pipeline.export import Selection
+        from quarry_mq.pipeline.export import export as export_on
 
         selection = Selection(
             topics=tuple(topic or ()),

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Json, Store
-from cli.offline.record_text import json_line
-from cli.pipeline.arguments import Since, Until, time_ms
-from cli.pipeline.session import Conf, Master, spark_session
-from cli.terminal.text import say
-from store.fs import PosixDisk
+from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.record_text import json_line
+from quarry_mq.cli.pipeline.arguments import Since, Until, time_ms
+from quarry_mq.cli.pipeline.session import Conf, Master, spark_session
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.store.fs import PosixDisk
 
 PHASES = ("reading the log", "writing the index")
 
@@ -42,7 +42,7 @@ def index(
     from_ms, to_ms = time_ms(since, "--from"), time_ms(until, "--to")
     begun_s = time.perf_counter()
     with spark_session("index", store, master, conf, PHASES) as spark:
-        from pipeline.index import IndexWish, build_index
+        from quarry_mq.pipeline.index import IndexWish, build_index
 
         wish = IndexWish(from_ms=from_ms, to_ms=to_ms, slots=slots, items=items)
         done = build_index(spark, PosixDisk(), store, wish)

@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Json, Store
-from cli.offline.migrate import show
-from cli.pipeline.session import Conf, Master, spark_session
-from cli.terminal.exit import Exit
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.layout.queue_phase import QueuePhase
-from store.progress import Progress
+from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.migrate import show
+from quarry_mq.cli.pipeline.session import Conf, Master, spark_session
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.queue_phase import QueuePhase
+from quarry_mq.store.progress import Progress
 
 PHASES = ("reading the log", "writing the queues")
 
@@ -36,7 +36,7 @@ def migrate(
     Exit code 0: done, or nothing to do, 1: the two differ, and the store is what it was, 2: it could not run.
     """
     with spark_session("migrate", store, master, conf, PHASES) as spark:
-        from pipeline.migrate import migrate as migrate_on
+        from quarry_mq.pipeline.migrate import migrate as migrate_on
 
         done = migrate_on(
             spark,

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Json, Store
-from cli.offline.record_text import json_line
-from cli.pipeline.session import Conf, Master, spark_session
-from cli.terminal.text import say
-from store.fs import PosixDisk
+from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.record_text import json_line
+from quarry_mq.cli.pipeline.session import Conf, Master, spark_session
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.store.fs import PosixDisk
 
 PHASES = ("reading the log", "writing the queues", "making the index")
 
@@ -40,7 +40,7 @@ def rebuild(
     """
     begun_s = time.perf_counter()
     with spark_session("rebuild", store, master, conf, PHASES) as spark:
-        from pipeline.rebuild import rebuild as rebuild_on
+        from quarry_mq.pipeline.rebuild import rebuild as rebuild_on
 
         done = rebuild_on(spark, PosixDisk(), store, with_index=with_index, split_bytes=split_mib << 20)
     took_s = time.perf_counter() - begun_s

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.context_file import Context
-from cli.contexts import chosen, endpoint_of_context
-from cli.offline.arguments import Json, Store
-from cli.offline.record_text import json_line
-from cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
-from cli.pipeline.session import Conf, Master, spark_session, tell_damage
-from cli.terminal.exit import Exit
-from cli.terminal.text import say, word
-from store.fs import PosixDisk
+from quarry_mq.cli.context_file import Context
+from quarry_mq.cli.contexts import chosen, endpoint_of_context
+from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.record_text import json_line
+from quarry_mq.cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
+from quarry_mq.cli.pipeline.session import Conf, Master, spark_session, tell_damage
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.cli.terminal.text import say, word
+from quarry_mq.store.fs import PosixDisk
 
 if TYPE_CHECKING:
-    from pipeline.replay import Replayed
+    from quarry_mq.pipeline.replay import Replayed
 
 PHASES = ("reading the log", "sending")
 
@@ -88,9 +88,9 @@ def replay(
         if value is not None:
             options[name] = str(value)
     with spark_session("replay", store, master, conf, PHASES) as spark:
-        from pipeline.replay import Target
-        from pipeline.replay import replay as replay_on
-        from pipeline.wanted import Wanted
+        from quarry_mq.pipeline.replay import Target
+        from quarry_mq.pipeline.replay import replay as replay_on
+        from quarry_mq.pipeline.wanted import Wanted
 
         done = replay_on(
             spark,

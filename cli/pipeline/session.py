@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cli.offline.opened_store import logs_aside, reporting_errors
-from cli.terminal.exit import Exit, end
-from cli.terminal.progress import shown_progress
-from cli.terminal.text import say, word
+from quarry_mq.cli.offline.opened_store import logs_aside, reporting_errors
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.progress import shown_progress
+from quarry_mq.cli.terminal.text import say, word
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.damage import DamagedPlaces
+    from quarry_mq.pipeline.damage import DamagedPlaces
 
 Master = Annotated[
     str | None,
@@ -68,10 +68,10 @@ def spark_session(
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
-        from pipeline.java import JavaMissing
-        from pipeline.progress import reported
-        from pipeline.session import open_session
-        from pipeline.source.options import InvalidOption
+        from quarry_mq.pipeline.java import JavaMissing
+        from quarry_mq.pipeline.progress import reported
+        from quarry_mq.pipeline.session import open_session
+        from quarry_mq.pipeline.source.options import InvalidOption
     except ImportError as missing:
         end(Exit.COULD_NOT_RUN, f"{missing.name or missing} is missing: pip install 'quarry-mq[pipeline]'")
     try:

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Json, Store
-from cli.offline.record_text import json_line
-from cli.pipeline.arguments import Since, Topics, Until, time_ms
-from cli.pipeline.session import Conf, Master, spark_session, tell_damage
-from cli.terminal.exit import Exit
-from cli.terminal.text import say
-from store.fs import PosixDisk
+from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.record_text import json_line
+from quarry_mq.cli.pipeline.arguments import Since, Topics, Until, time_ms
+from quarry_mq.cli.pipeline.session import Conf, Master, spark_session, tell_damage
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.store.fs import PosixDisk
 
 PHASES = ("counting",)
 
@@ -53,7 +53,7 @@ def stats(
     if report is not None and not report.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {report.absolute().parent}", param_hint="--report")
     with spark_session("stats", store, master, conf, PHASES) as spark:
-        from pipeline.stats import Wanted, as_document, report_html, statistics, summary_lines
+        from quarry_mq.pipeline.stats import Wanted, as_document, report_html, statistics, summary_lines
 
         wanted = Wanted(topics=tuple(topic or ()), from_ms=from_ms, to_ms=to_ms, top=top)
         found = statistics(spark, PosixDisk(), store, wanted)

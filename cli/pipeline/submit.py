@@ -5,7 +5,7 @@
 `spark-submit` wants a file, where `quarry pipeline` is a command. docs/pipeline.md says where this one lies.
 """
 
-from cli.pipeline import COMMANDS
+from quarry_mq.cli.pipeline import COMMANDS
 
 if __name__ == "__main__":
     COMMANDS(prog_name="quarry pipeline")

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Json, Store
-from cli.offline.verify import show
-from cli.pipeline.session import Conf, Master, spark_session
-from cli.terminal.exit import Exit
-from store.fs import PosixDisk
-from store.verify import DIFFERENCES_MAX
+from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.verify import show
+from quarry_mq.cli.pipeline.session import Conf, Master, spark_session
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.verify import DIFFERENCES_MAX
 
 PHASES = ("reading the store", "comparing what differs")
 
@@ -44,7 +44,7 @@ def verify(
     Exit code 0: all agree, 1: something differs, 2: it could not be read.
     """
     with spark_session("verify", store, master, conf, PHASES) as spark:
-        from pipeline.verify import verify as verify_on
+        from quarry_mq.pipeline.verify import verify as verify_on
 
         report = verify_on(spark, PosixDisk(), store, output=output, differences_max=limit)
     show(report, as_json=as_json)

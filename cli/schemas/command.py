@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from cli.schemas.shapes import commands, own_name, page, schema_of
-from cli.terminal.exit import Exit, end
-from cli.terminal.hints import near
-from cli.terminal.text import say
+from quarry_mq.cli.schemas.shapes import commands, own_name, page, schema_of
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.hints import near
+from quarry_mq.cli.terminal.text import say
 
 
 def schema(

@@ -7,8 +7,8 @@ from typing import NoReturn
 
 import typer
 
-from cli.terminal.hints import Names, hint, no_names
-from cli.terminal.text import say
+from quarry_mq.cli.terminal.hints import Names, hint, no_names
+from quarry_mq.cli.terminal.text import say
 
 
 class Exit(IntEnum):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Final, NamedTuple
 
-from cli.context_file import context_names
+from quarry_mq.cli.context_file import context_names
 
 NEAR_MAX: Final = 3
 Names = Callable[[str], Sequence[str]]

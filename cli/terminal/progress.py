@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from store.progress import ReportProgress
+from quarry_mq.store.progress import ReportProgress
 
 
 def is_watched() -> bool:
@@ -19,7 +19,7 @@ def shown_progress() -> Iterator[ReportProgress]:
     """Bars for who watches, nothing for a program."""
     if is_watched():
         # not at the top: it takes a while to load, and most commands draw nothing
-        from cli.terminal.progress_bar import progress_bar
+        from quarry_mq.cli.terminal.progress_bar import progress_bar
 
         with progress_bar() as report:
             yield report

@@ -3,7 +3,7 @@
 Public face of the package: other packages import from here.
 """
 
-from pipeline.body_form import BodyForm
-from pipeline.export.job import Exported, Selection, export
+from quarry_mq.pipeline.body_form import BodyForm
+from quarry_mq.pipeline.export.job import Exported, Selection, export
 
 __all__ = ["BodyForm", "Exported", "Selection", "export"]

@@ -8,8 +8,8 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
-from store.record.compressed_bodies import PLAIN_SIZE_MAX, compression_name, plain_body
-from store.record.system_flag import COMPRESSED
+from quarry_mq.store.record.compressed_bodies import PLAIN_SIZE_MAX, compression_name, plain_body
+from quarry_mq.store.record.system_flag import COMPRESSED
 
 PROBLEM: Final = "bodyProblem"
 """Column: why there is no body; null where there is one."""

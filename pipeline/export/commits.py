@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from pyspark.sql import SparkSession
 
-from pipeline.files import Folder
+from quarry_mq.pipeline.files import Folder
 
 FOLDER: Final = "_quarry"
 STAGING: Final = "staging"

@@ -11,16 +11,16 @@ import structlog
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 
-from pipeline.body_form import BodyForm
-from pipeline.damage import NO_DAMAGE, DamagedPlaces, LogTable, beside_damage
-from pipeline.export.body import PROBLEM, plain_bodies, with_problem
-from pipeline.export.commits import Commit, Destination
-from pipeline.source.log_splits import readable_range
-from pipeline.source.message_columns import COLUMNS
-from pipeline.source.options import SPLIT_BYTES
-from pipeline.wanted import Wanted
-from store.errors import Invalid
-from store.fs import Disk
+from quarry_mq.pipeline.body_form import BodyForm
+from quarry_mq.pipeline.damage import NO_DAMAGE, DamagedPlaces, LogTable, beside_damage
+from quarry_mq.pipeline.export.body import PROBLEM, plain_bodies, with_problem
+from quarry_mq.pipeline.export.commits import Commit, Destination
+from quarry_mq.pipeline.source.log_splits import readable_range
+from quarry_mq.pipeline.source.message_columns import COLUMNS
+from quarry_mq.pipeline.source.options import SPLIT_BYTES
+from quarry_mq.pipeline.wanted import Wanted
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.fs import Disk
 
 TOPIC_NAME: Final = "topicName"
 """Column of the files: the topic as it is. Readers take the name of a folder for a number if it looks like one."""

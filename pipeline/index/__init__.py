@@ -3,6 +3,6 @@
 Public face of the package: other packages import from here.
 """
 
-from pipeline.index.job import Indexed, IndexWish, build_index
+from quarry_mq.pipeline.index.job import Indexed, IndexWish, build_index
 
 __all__ = ["IndexWish", "Indexed", "build_index"]

@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from pipeline.index.split_items import DAY_MS, ITEM, StoredItems, Stretch
-from store.fs import Disk
-from store.index.tiered.chain_file import ChainedFile, IndexItems, IndexShape
-from store.index.tiered.compaction import Compaction
-from store.index.tiered.layout import SPAN_MAX_MS, chain_shape
-from store.index.tiered_keys import PLACE
+from quarry_mq.pipeline.index.split_items import DAY_MS, ITEM, StoredItems, Stretch
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.index.tiered.chain_file import ChainedFile, IndexItems, IndexShape
+from quarry_mq.store.index.tiered.compaction import Compaction
+from quarry_mq.store.index.tiered.layout import SPAN_MAX_MS, chain_shape
+from quarry_mq.store.index.tiered_keys import PLACE
 
 ADDED_AT_ONCE: Final = 1 << 18
 

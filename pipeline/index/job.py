@@ -19,9 +19,9 @@ from typing import Final
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from pipeline.index.files import FilePlan, make_file, plan_files
-from pipeline.index.split_items import LogRange, Stretch, write_items
-from pipeline.source.log_splits import (
+from quarry_mq.pipeline.index.files import FilePlan, make_file, plan_files
+from quarry_mq.pipeline.index.split_items import LogRange, Stretch, write_items
+from quarry_mq.pipeline.source.log_splits import (
     LogSplit,
     end_of_records,
     log_extent,
@@ -29,25 +29,25 @@ from pipeline.source.log_splits import (
     plan_splits,
     store_time_at,
 )
-from pipeline.source.options import SPLIT_BYTES
-from pipeline.store_lock import locked
-from store.commitlog import SegmentList
-from store.engines import RocksStoreEngines
-from store.fs import Disk, PosixDisk
-from store.index.message_index import IndexState
-from store.index.opening import TIERED_ROW
-from store.index.tiered.chain_file import IndexShape
-from store.index.tiered.folders import IndexFolders, Stage
-from store.index.tiered.tiered_index import TieredIndex
-from store.index.tiered_keys import PLACE, TieredKeyFiles
-from store.layout.kind import inspect_store
-from store.layout.paths import StorePaths
-from store.offsets import PhysicalOffset
-from store.opening.parts import open_identity
-from store.opening.repair import aside_of
-from store.scan import scan_log
-from store.settings import TIERED_ITEMS, TIERED_SLOTS
-from store.state.identity import StoreIdentity
+from quarry_mq.pipeline.source.options import SPLIT_BYTES
+from quarry_mq.pipeline.store_lock import locked
+from quarry_mq.store.commitlog import SegmentList
+from quarry_mq.store.engines import RocksStoreEngines
+from quarry_mq.store.fs import Disk, PosixDisk
+from quarry_mq.store.index.message_index import IndexState
+from quarry_mq.store.index.opening import TIERED_ROW
+from quarry_mq.store.index.tiered.chain_file import IndexShape
+from quarry_mq.store.index.tiered.folders import IndexFolders, Stage
+from quarry_mq.store.index.tiered.tiered_index import TieredIndex
+from quarry_mq.store.index.tiered_keys import PLACE, TieredKeyFiles
+from quarry_mq.store.layout.kind import inspect_store
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.opening.parts import open_identity
+from quarry_mq.store.opening.repair import aside_of
+from quarry_mq.store.scan import scan_log
+from quarry_mq.store.settings import TIERED_ITEMS, TIERED_SLOTS
+from quarry_mq.store.state.identity import StoreIdentity
 
 MAKING: Final = "making"
 

@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.source.log_splits import LogSplit, open_segments, read_whole_split
-from store.fs import PosixDisk
-from store.index.items import KeyItems, items_of
-from store.offsets import PhysicalOffset
-from store.verify.log import requests_in
+from quarry_mq.pipeline.source.log_splits import LogSplit, open_segments, read_whole_split
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.index.items import KeyItems, items_of
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.verify.log import requests_in
 
 ITEM: Final = np.dtype([("hash", "<i4"), ("place", "<i8"), ("time_ms", "<i8")])
 DAY_MS: Final = 24 * 60 * 60 * 1000

@@ -3,6 +3,6 @@
 Public face of the package: other packages import from here.
 """
 
-from pipeline.migrate.job import migrate
+from quarry_mq.pipeline.migrate.job import migrate
 
 __all__ = ["migrate"]

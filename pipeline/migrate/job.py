@@ -11,16 +11,16 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pipeline.rebuild.database import QueueBuild
-from pipeline.rebuild.log_units import FileUnits
-from pipeline.source.options import SPLIT_BYTES
-from store.clock import Clock
-from store.consumequeue import FileConsumeQueues
-from store.fs import Disk
-from store.offsets import PhysicalOffset
-from store.progress import ReportProgress
-from store.tools.queue_migration import Migrated, Orders, Target
-from store.tools.queue_migration import migrate as migrate_store
+from quarry_mq.pipeline.rebuild.database import QueueBuild
+from quarry_mq.pipeline.rebuild.log_units import FileUnits
+from quarry_mq.pipeline.source.options import SPLIT_BYTES
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.consumequeue import FileConsumeQueues
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.progress import ReportProgress
+from quarry_mq.store.tools.queue_migration import Migrated, Orders, Target
+from quarry_mq.store.tools.queue_migration import migrate as migrate_store
 
 
 def migrate(

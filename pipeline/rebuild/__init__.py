@@ -3,6 +3,6 @@
 Public face of the package: other packages import from here.
 """
 
-from pipeline.rebuild.job import Rebuilt, rebuild
+from quarry_mq.pipeline.rebuild.job import Rebuilt, rebuild
 
 __all__ = ["Rebuilt", "rebuild"]

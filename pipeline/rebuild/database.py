@@ -19,12 +19,12 @@ import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from kv import WriteBatch
-from pipeline.rebuild.key_ranges import boundaries, sample
-from pipeline.rebuild.log_units import LogUnits
-from pipeline.rebuild.tables import RESULT_SCHEMA, table_writer
-from pipeline.rebuild.unit_rows import ROW_SCHEMA, unit_rows
-from pipeline.source.log_splits import (
+from quarry_mq.kv import WriteBatch
+from quarry_mq.pipeline.rebuild.key_ranges import boundaries, sample
+from quarry_mq.pipeline.rebuild.log_units import LogUnits
+from quarry_mq.pipeline.rebuild.tables import RESULT_SCHEMA, table_writer
+from quarry_mq.pipeline.rebuild.unit_rows import ROW_SCHEMA, unit_rows
+from quarry_mq.pipeline.source.log_splits import (
     LogSplit,
     end_of_records,
     log_extent,
@@ -32,8 +32,8 @@ from pipeline.source.log_splits import (
     plan_splits,
     read_whole_split,
 )
-from store.consumequeue import open_consume_queue_engine
-from store.consumequeue.rocks_layout import (
+from quarry_mq.store.consumequeue import open_consume_queue_engine
+from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND,
     CHECKPOINT_KEY,
     I64,
@@ -42,9 +42,9 @@ from store.consumequeue.rocks_layout import (
     maximum_key,
     parse_unit_key,
 )
-from store.fs import Disk, PosixDisk
-from store.migration import remove_database
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.fs import Disk, PosixDisk
+from quarry_mq.store.migration import remove_database
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 BOUNDS_PER_BATCH: Final = 10_000
 

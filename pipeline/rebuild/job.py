@@ -17,27 +17,27 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pipeline.index.job import EVERYTHING, IndexBuild, Indexed
-from pipeline.progress import silent
-from pipeline.rebuild.database import MadeQueues, QueueBuild
-from pipeline.rebuild.log_units import StatedUnits
-from pipeline.source.log_splits import open_segments
-from pipeline.source.options import SPLIT_BYTES
-from pipeline.store_lock import locked
-from store.commitlog import CommitLogReader
-from store.engines import RocksStoreEngines
-from store.errors import StoreUnusable
-from store.fs import Disk
-from store.index.opening import TIERED_ROW
-from store.layout.kind import StoreKind, inspect_store
-from store.layout.paths import StorePaths
-from store.layout.queue_phase import QueuePhase, phase_of
-from store.offsets import PhysicalOffset
-from store.opening.parts import open_identity
-from store.opening.repair import free_database_place
-from store.pending import HeldMessages, reading
-from store.recovery.recovery import bring_up_to
-from store.state.identity import StoreIdentity
+from quarry_mq.pipeline.index.job import EVERYTHING, IndexBuild, Indexed
+from quarry_mq.pipeline.progress import silent
+from quarry_mq.pipeline.rebuild.database import MadeQueues, QueueBuild
+from quarry_mq.pipeline.rebuild.log_units import StatedUnits
+from quarry_mq.pipeline.source.log_splits import open_segments
+from quarry_mq.pipeline.source.options import SPLIT_BYTES
+from quarry_mq.pipeline.store_lock import locked
+from quarry_mq.store.commitlog import CommitLogReader
+from quarry_mq.store.engines import RocksStoreEngines
+from quarry_mq.store.errors import StoreUnusable
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.index.opening import TIERED_ROW
+from quarry_mq.store.layout.kind import StoreKind, inspect_store
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.layout.queue_phase import QueuePhase, phase_of
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.opening.parts import open_identity
+from quarry_mq.store.opening.repair import free_database_place
+from quarry_mq.store.pending import HeldMessages, reading
+from quarry_mq.store.recovery.recovery import bring_up_to
+from quarry_mq.store.state.identity import StoreIdentity
 
 
 @dataclass(frozen=True, slots=True)

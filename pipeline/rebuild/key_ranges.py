@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from pipeline.rebuild.unit_rows import sample_keys
-from pipeline.source.log_splits import LogExtent
-from store.commitlog import SegmentList
-from store.offsets import PhysicalOffset
-from store.scan import first_record, scan_log
+from quarry_mq.pipeline.rebuild.unit_rows import sample_keys
+from quarry_mq.pipeline.source.log_splits import LogExtent
+from quarry_mq.store.commitlog import SegmentList
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.scan import first_record, scan_log
 
 SAMPLES: Final = 64
 """Places of the log that are looked at: each tells of some thousand records."""

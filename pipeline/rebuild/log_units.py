@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from store.consumequeue import FileConsumeQueues, UnitColumns
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.migration.held_units import HeldNumbering, HeldUnits
-from store.offsets import PhysicalOffset
-from store.scan import RecordBatch, ScannedRequests
-from store.verify.log import units_in
+from quarry_mq.store.consumequeue import FileConsumeQueues, UnitColumns
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.migration.held_units import HeldNumbering, HeldUnits
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.scan import RecordBatch, ScannedRequests
+from quarry_mq.store.verify.log import units_in
 
 UnitsOf = Callable[[RecordBatch], UnitColumns]
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from kv import write_table
-from pipeline.rebuild.unit_rows import COUNTED_SIZE
-from store.consumequeue.rocks.engine import FAMILY_OPTIONS
-from store.consumequeue.rocks_layout import I64, UNIT_SIZE, UNITS_FAMILY
+from quarry_mq.kv import write_table
+from quarry_mq.pipeline.rebuild.unit_rows import COUNTED_SIZE
+from quarry_mq.store.consumequeue.rocks.engine import FAMILY_OPTIONS
+from quarry_mq.store.consumequeue.rocks_layout import I64, UNIT_SIZE, UNITS_FAMILY
 
 RESULT_SCHEMA: Final = StructType(
     [

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.source.arrow import fixed_binaries
-from store.consumequeue import UnitColumns
-from store.consumequeue.rocks_layout import I64, UNIT_DTYPE, UNIT_SIZE, unit_prefix
-from store.scan import RecordBatch
-from store.scan.columns import Flags
-from store.verify.log import units_in
+from quarry_mq.pipeline.source.arrow import fixed_binaries
+from quarry_mq.store.consumequeue import UnitColumns
+from quarry_mq.store.consumequeue.rocks_layout import I64, UNIT_DTYPE, UNIT_SIZE, unit_prefix
+from quarry_mq.store.scan import RecordBatch
+from quarry_mq.store.scan.columns import Flags
+from quarry_mq.store.verify.log import units_in
 
 COUNTED_SIZE: Final = UNIT_SIZE + I64.size
 """Bytes of the value of a unit whose number is yet to be counted."""

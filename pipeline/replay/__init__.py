@@ -3,7 +3,7 @@
 Public face of the package: other packages import from here.
 """
 
-from pipeline.replay.job import Replayed, Target, replay
-from server.wire.property_room import REPLAYED_FROM, REPLAYED_ID
+from quarry_mq.pipeline.replay.job import Replayed, Target, replay
+from quarry_mq.server.wire.property_room import REPLAYED_FROM, REPLAYED_ID
 
 __all__ = ["REPLAYED_FROM", "REPLAYED_ID", "Replayed", "Target", "replay"]

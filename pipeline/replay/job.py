@@ -15,19 +15,19 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
-from pipeline.damage import NO_DAMAGE, DamagedPlaces, LogTable, beside_damage
-from pipeline.export.body import PROBLEM, plain_bodies, plain_where, with_problem
-from pipeline.replay.sender import FIRST_REFUSED, SENDING_TELLS, sending
-from pipeline.source.log_splits import readable_range
-from pipeline.source.message_columns import COLUMNS
-from pipeline.source.options import SPLIT_BYTES
-from pipeline.stream.options import SinkOptions, sink_options
-from pipeline.wanted import Wanted
-from server.property_names import MESSAGE_GROUP, RESERVED_PREFIX, RESERVED_PROPERTIES
-from server.wire.property_room import REPLAYED_FROM, REPLAYED_ID
-from store.fs import Disk
-from store.metadata.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
-from store.record.system_flag import COMPRESSED, COMPRESSION_MASK, Compression
+from quarry_mq.pipeline.damage import NO_DAMAGE, DamagedPlaces, LogTable, beside_damage
+from quarry_mq.pipeline.export.body import PROBLEM, plain_bodies, plain_where, with_problem
+from quarry_mq.pipeline.replay.sender import FIRST_REFUSED, SENDING_TELLS, sending
+from quarry_mq.pipeline.source.log_splits import readable_range
+from quarry_mq.pipeline.source.message_columns import COLUMNS
+from quarry_mq.pipeline.source.options import SPLIT_BYTES
+from quarry_mq.pipeline.stream.options import SinkOptions, sink_options
+from quarry_mq.pipeline.wanted import Wanted
+from quarry_mq.server.property_names import MESSAGE_GROUP, RESERVED_PREFIX, RESERVED_PROPERTIES
+from quarry_mq.server.wire.property_room import REPLAYED_FROM, REPLAYED_ID
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.metadata.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from quarry_mq.store.record.system_flag import COMPRESSED, COMPRESSION_MASK, Compression
 
 _SENT: Final = (
     *("topic", "queueId", "queueOffset", "phyOffset", "msgId", "uniqKey"),

@@ -8,13 +8,13 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import compute
 
-from pipeline.export.body import PROBLEM
-from pipeline.stream.client import BrokerClient
-from pipeline.stream.options import SinkOptions
-from pipeline.stream.outgoing import messages_of
-from pipeline.stream.sender import Sender
-from server.wire.property_room import REPLAYED_FROM
-from store.clock import SystemClock
+from quarry_mq.pipeline.export.body import PROBLEM
+from quarry_mq.pipeline.stream.client import BrokerClient
+from quarry_mq.pipeline.stream.options import SinkOptions
+from quarry_mq.pipeline.stream.outgoing import messages_of
+from quarry_mq.pipeline.stream.sender import Sender
+from quarry_mq.server.wire.property_room import REPLAYED_FROM
+from quarry_mq.store.clock import SystemClock
 
 FIRST_REFUSED: Final = 20
 """Refused messages that are named; the others are counted."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from pyspark.sql.types import StructType
 
-from pipeline.source.index import IndexReader
-from pipeline.source.messages import MessageReader, message_schema
-from pipeline.source.options import InvalidOption, ReadOptions, Table
-from pipeline.source.positions import PositionReader
-from pipeline.source.queues import QueueReader
-from pipeline.source.table import TableReader, chosen
-from pipeline.source.units import UnitReader
+from quarry_mq.pipeline.source.index import IndexReader
+from quarry_mq.pipeline.source.messages import MessageReader, message_schema
+from quarry_mq.pipeline.source.options import InvalidOption, ReadOptions, Table
+from quarry_mq.pipeline.source.positions import PositionReader
+from quarry_mq.pipeline.source.queues import QueueReader
+from quarry_mq.pipeline.source.table import TableReader, chosen
+from quarry_mq.pipeline.source.units import UnitReader
 
 __all__ = ["InvalidOption", "reader_of", "schema_of"]
 

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store.record import decode_properties
-from store.record.layout import ENTRY_END, NAME_END
-from store.scan.columns import Bytes, Flags, Integers
+from quarry_mq.store.record import decode_properties
+from quarry_mq.store.record.layout import ENTRY_END, NAME_END
+from quarry_mq.store.scan.columns import Bytes, Flags, Integers
 
 _HEX_DIGITS: Final = np.frombuffer(b"".join(b"%02X" % value for value in range(256)), np.uint8).reshape(256, 2)
 _DISTINCT_NAMES_MAX: Final = 62

@@ -10,14 +10,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import IntegerType, LongType, StringType
 
-from pipeline.source.conditions import bounds_of
-from pipeline.source.table import ArrowRows, Rows, TableReader, Types
-from store.errors import StoreDamaged, StoreUnusable
-from store.fs import PosixDisk
-from store.index.facts import DAMAGED, IndexFile, IndexKind, index_files, items_in
-from store.index.items import KeyItems
-from store.offline.key_search import indexes_of
-from store.offline.store import OfflineStore
+from quarry_mq.pipeline.source.conditions import bounds_of
+from quarry_mq.pipeline.source.table import ArrowRows, Rows, TableReader, Types
+from quarry_mq.store.errors import StoreDamaged, StoreUnusable
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.index.facts import DAMAGED, IndexFile, IndexKind, index_files, items_in
+from quarry_mq.store.index.items import KeyItems
+from quarry_mq.store.offline.key_search import indexes_of
+from quarry_mq.store.offline.store import OfflineStore
 
 
 @dataclass(frozen=True)

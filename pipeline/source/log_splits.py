@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 from pyspark.sql.datasource import InputPartition
 
-from store.commitlog import CommitLogReader, KeptSize, SegmentList
-from store.errors import NotAStore, StoreDamaged, StoreLocked
-from store.fs import Disk, PosixDisk
-from store.layout.kind import StoreKind, inspect_store
-from store.layout.paths import StorePaths
-from store.offsets import PhysicalOffset
-from store.record import Blank, Corrupt, StoredMessage, Torn
-from store.recovery.checkpoint import read_checkpoint
-from store.scan import Ending, RecordBatch, first_record, next_readable, scan_log
-from store.state.identity import refuse_newer
+from quarry_mq.store.commitlog import CommitLogReader, KeptSize, SegmentList
+from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreLocked
+from quarry_mq.store.fs import Disk, PosixDisk
+from quarry_mq.store.layout.kind import StoreKind, inspect_store
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import Blank, Corrupt, StoredMessage, Torn
+from quarry_mq.store.recovery.checkpoint import read_checkpoint
+from quarry_mq.store.scan import Ending, RecordBatch, first_record, next_readable, scan_log
+from quarry_mq.store.state.identity import refuse_newer
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,14 +20,14 @@ from pyspark.sql.types import (
     StringType,
 )
 
-from pipeline.source.arrow import binaries, hex_texts, picked, property_maps, texts
-from store.message import Host, host_text
-from store.record.layout import IPV4_LENGTH, IPV6_EXTRA, IPV6_LENGTH
-from store.record.properties import KEYS, TAGS, UNIQUE_KEY
-from store.record.system_flag import BORN_HOST_V6, STORE_HOST_V6
-from store.scan import RecordBatch, RecordColumns
-from store.scan.columns import Integers, distinct, pieces
-from store.scan.tags import StoredProperties, stored_properties
+from quarry_mq.pipeline.source.arrow import binaries, hex_texts, picked, property_maps, texts
+from quarry_mq.store.message import Host, host_text
+from quarry_mq.store.record.layout import IPV4_LENGTH, IPV6_EXTRA, IPV6_LENGTH
+from quarry_mq.store.record.properties import KEYS, TAGS, UNIQUE_KEY
+from quarry_mq.store.record.system_flag import BORN_HOST_V6, STORE_HOST_V6
+from quarry_mq.store.scan import RecordBatch, RecordColumns
+from quarry_mq.store.scan.columns import Integers, distinct, pieces
+from quarry_mq.store.scan.tags import StoredProperties, stored_properties
 
 _PORT_LENGTH: Final = 4
 _BORN_HOST: Final = 48

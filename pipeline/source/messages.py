@@ -12,8 +12,8 @@ from pyspark.sql.datasource import Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructType
 
-from pipeline.source.conditions import bounds_of, names_in
-from pipeline.source.log_splits import (
+from quarry_mq.pipeline.source.conditions import bounds_of, names_in
+from quarry_mq.pipeline.source.log_splits import (
     Damage,
     LogSplit,
     log_extent,
@@ -22,13 +22,13 @@ from pipeline.source.log_splits import (
     read_split,
     store_time_at,
 )
-from pipeline.source.message_columns import COLUMNS, MessageRows
-from pipeline.source.object_store import WHOLE_STORE_SPLIT_BYTES, root_with_end, root_with_segment
-from pipeline.source.options import DamageMode, InvalidOption, ReadOptions
-from pipeline.source.table import ArrowRows, Rows, TableReader, Types, chosen
-from store.commitlog import SegmentList
-from store.errors import StoreDamaged
-from store.fs import PosixDisk
+from quarry_mq.pipeline.source.message_columns import COLUMNS, MessageRows
+from quarry_mq.pipeline.source.object_store import WHOLE_STORE_SPLIT_BYTES, root_with_end, root_with_segment
+from quarry_mq.pipeline.source.options import DamageMode, InvalidOption, ReadOptions
+from quarry_mq.pipeline.source.table import ArrowRows, Rows, TableReader, Types, chosen
+from quarry_mq.store.commitlog import SegmentList
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.fs import PosixDisk
 
 BODY: Final = "body"
 DAMAGE: Final = "damage"

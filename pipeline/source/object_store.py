@@ -13,12 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from pipeline.source.options import ReadOptions
-from store.errors import Invalid
-from store.index.tiered.object_store.cloud import CloudObjects
-from store.index.tiered.object_store.protocol import ObjectStoreError
-from store.layout.paths import StorePaths, parse_segment_name, segment_name
-from store.offsets import PhysicalOffset
+from quarry_mq.pipeline.source.options import ReadOptions
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.index.tiered.object_store.cloud import CloudObjects
+from quarry_mq.store.index.tiered.object_store.protocol import ObjectStoreError
+from quarry_mq.store.layout.paths import StorePaths, parse_segment_name, segment_name
+from quarry_mq.store.offsets import PhysicalOffset
 
 WHOLE_STORE_SPLIT_BYTES: Final = 1 << 62
 """Of a store elsewhere a task brings a segment, and reads all of it."""

@@ -10,11 +10,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import IntegerType, LongType, StringType
 
-from pipeline.source.conditions import texts_of
-from pipeline.source.table import ArrowRows, Rows, TableReader, Types
-from store.fs import PosixDisk
-from store.offline.store import OfflineStore
-from store.offsets import QueueId
+from quarry_mq.pipeline.source.conditions import texts_of
+from quarry_mq.pipeline.source.table import ArrowRows, Rows, TableReader, Types
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offsets import QueueId
 
 QUEUES_PER_TASK: Final = 50_000
 QUEUES_PER_BATCH: Final = 4_096

@@ -12,8 +12,8 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, MapType, StructField, StructType
 
-from pipeline.source.conditions import holds, is_applicable
-from pipeline.source.options import InvalidOption, ReadOptions
+from quarry_mq.pipeline.source.conditions import holds, is_applicable
+from quarry_mq.pipeline.source.options import InvalidOption, ReadOptions
 
 Types = Mapping[str, DataType]
 """The columns of a table in their order."""

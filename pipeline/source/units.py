@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import IntegerType, LongType, StringType
 
-from kv import KeyRange
-from pipeline.source.arrow import picked
-from pipeline.source.conditions import texts_of
-from pipeline.source.table import ArrowRows, Rows, TableReader, Types
-from store.consumequeue import ConsumeQueueEntry
-from store.consumequeue.rocks_layout import (
+from quarry_mq.kv import KeyRange
+from quarry_mq.pipeline.source.arrow import picked
+from quarry_mq.pipeline.source.conditions import texts_of
+from quarry_mq.pipeline.source.table import ArrowRows, Rows, TableReader, Types
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.consumequeue.rocks_layout import (
     I64,
     UNIT_DTYPE,
     UNIT_SIZE,
@@ -31,10 +31,10 @@ from store.consumequeue.rocks_layout import (
     topic_prefix,
     unit_key,
 )
-from store.errors import StoreDamaged
-from store.fs import PosixDisk
-from store.offline.store import ENTRIES_PER_READ, OfflineStore, QueueSource
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.offline.store import ENTRIES_PER_READ, OfflineStore, QueueSource
+from quarry_mq.store.offsets import QueueId, QueueOffset
 
 BYTES_OF_UNIT: Final = 64
 """What a unit counts of `splitBytes`: it is about what key and value take."""

@@ -3,10 +3,10 @@
 Public face of the package: other packages import from here.
 """
 
-from pipeline.stats.job import statistics
-from pipeline.stats.messages import minutes
-from pipeline.stats.model import Statistics, Wanted, as_document
-from pipeline.stats.report import report_html
-from pipeline.stats.summary import summary_lines
+from quarry_mq.pipeline.stats.job import statistics
+from quarry_mq.pipeline.stats.messages import minutes
+from quarry_mq.pipeline.stats.model import Statistics, Wanted, as_document
+from quarry_mq.pipeline.stats.report import report_html
+from quarry_mq.pipeline.stats.summary import summary_lines
 
 __all__ = ["Statistics", "Wanted", "as_document", "minutes", "report_html", "statistics", "summary_lines"]

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from pipeline.stats.model import Point
-from pipeline.stats.words import minute_text, time_text
+from quarry_mq.pipeline.stats.model import Point
+from quarry_mq.pipeline.stats.words import minute_text, time_text
 
 WIDTH: Final = 560
 HEIGHT: Final = 170

@@ -7,14 +7,14 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from pipeline.stats.model import GroupFigures, Lag, Wanted
-from store.errors import NotAStore, StoreLocked
-from store.fs import Disk
-from store.layout.kind import StoreKind
-from store.metadata import TopicTable
-from store.metadata.names import RETRY_PREFIX
-from store.offline.store import OfflineStore
-from store.rocketmq import read_metadata
+from quarry_mq.pipeline.stats.model import GroupFigures, Lag, Wanted
+from quarry_mq.store.errors import NotAStore, StoreLocked
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.kind import StoreKind
+from quarry_mq.store.metadata import TopicTable
+from quarry_mq.store.metadata.names import RETRY_PREFIX
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.rocketmq import read_metadata
 
 
 def lag_of_groups(spark: SparkSession, disk: Disk, root: Path, wanted: Wanted) -> Lag:

@@ -12,10 +12,10 @@ from typing import Any, Final, TypeVar
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
-from pipeline.damage import LogTable, beside_damage
-from pipeline.stats.groups import lag_of_groups, queue_counts
-from pipeline.stats.messages import MINUTE_MS, keys, largest, minutes_of, repeated_ids, summed
-from pipeline.stats.model import (
+from quarry_mq.pipeline.damage import LogTable, beside_damage
+from quarry_mq.pipeline.stats.groups import lag_of_groups, queue_counts
+from quarry_mq.pipeline.stats.messages import MINUTE_MS, keys, largest, minutes_of, repeated_ids, summed
+from quarry_mq.pipeline.stats.model import (
     Duplicates,
     KeyFigures,
     Point,
@@ -28,7 +28,7 @@ from pipeline.stats.model import (
     Volume,
     Wanted,
 )
-from store.fs import Disk
+from quarry_mq.store.fs import Disk
 
 POINTS_MAX: Final = 240
 """Of a series: a plot shows no more, and the driver holds so many for each topic."""

@@ -9,9 +9,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 
-from pipeline.damage import LogTable
-from pipeline.stats.model import Wanted
-from store.index.keys import KEY_END
+from quarry_mq.pipeline.damage import LogTable
+from quarry_mq.pipeline.stats.model import Wanted
+from quarry_mq.store.index.keys import KEY_END
 
 MINUTE_MS: Final = 60_000
 _SUMS: Final = ("messages", "storeBytes", "bodyBytes")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
-from pipeline.damage import NO_DAMAGE, DamagedPlaces
+from quarry_mq.pipeline.damage import NO_DAMAGE, DamagedPlaces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,10 @@ from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from pipeline.stats import chart as drawing
-from pipeline.stats.chart import Chart, chart
-from pipeline.stats.model import Point, Statistics
-from pipeline.stats.words import count_text, duration_text, short_text, size_text, time_text
+from quarry_mq.pipeline.stats import chart as drawing
+from quarry_mq.pipeline.stats.chart import Chart, chart
+from quarry_mq.pipeline.stats.model import Point, Statistics
+from quarry_mq.pipeline.stats.words import count_text, duration_text, short_text, size_text, time_text
 
 TEMPLATE: Final = "report.html.jinja"
 _ENVIRONMENT: Final = Environment(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipeline.stats.model import Statistics, TopicFigures, Volume
-from pipeline.stats.words import count_text, name_text, short_text, size_text, time_text
+from quarry_mq.pipeline.stats.model import Statistics, TopicFigures, Volume
+from quarry_mq.pipeline.stats.words import count_text, name_text, short_text, size_text, time_text
 
 
 def summary_lines(found: Statistics) -> Iterator[str]:

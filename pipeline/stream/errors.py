@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store.errors import BrokerError
+from quarry_mq.store.errors import BrokerError
 
 
 class CallRefused(BrokerError):

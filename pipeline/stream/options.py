@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from pipeline.source.options import InvalidOption, column_names, flag, known_options, whole_number
+from quarry_mq.pipeline.source.options import InvalidOption, column_names, flag, known_options, whole_number
 
 GROUP: Final = "quarry-spark"
 SPLIT_MESSAGES: Final = 20_000

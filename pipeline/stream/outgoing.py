@@ -20,10 +20,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.source.options import InvalidOption
-from pipeline.stream.errors import UnusableRow
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.wire.times import fill_ms
+from quarry_mq.pipeline.source.options import InvalidOption
+from quarry_mq.pipeline.stream.errors import UnusableRow
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.wire.times import fill_ms
 
 TAKEN: Final[dict[str, tuple[type[DataType], ...]]] = {
     "topic": (StringType,),

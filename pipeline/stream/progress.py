@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from pipeline.source.options import InvalidOption
+from quarry_mq.pipeline.source.options import InvalidOption
 
 Offsets = dict[int, int]
 """Queue number to the next offset."""

@@ -17,14 +17,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from pipeline.source.table import Types, check_schema, chosen
-from pipeline.stream.client import BrokerClient
-from pipeline.stream.columns import COLUMNS, batch_of
-from pipeline.stream.errors import MessagesLost
-from pipeline.stream.options import SourceOptions, Start
-from pipeline.stream.progress import Offsets, Range, limited, of_json, parts, to_json
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from store.clock import Clock, SystemClock
+from quarry_mq.pipeline.source.table import Types, check_schema, chosen
+from quarry_mq.pipeline.stream.client import BrokerClient
+from quarry_mq.pipeline.stream.columns import COLUMNS, batch_of
+from quarry_mq.pipeline.stream.errors import MessagesLost
+from quarry_mq.pipeline.stream.options import SourceOptions, Start
+from quarry_mq.pipeline.stream.progress import Offsets, Range, limited, of_json, parts, to_json
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.store.clock import Clock, SystemClock
 
 log = structlog.get_logger(__name__)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
-from pipeline.stream.client import BrokerClient
-from pipeline.stream.errors import CallRefused
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.pipeline.stream.client import BrokerClient
+from quarry_mq.pipeline.stream.errors import CallRefused
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 
 MESSAGES_PER_REQUEST: Final = 64
 BYTES_PER_REQUEST: Final = 1 << 20

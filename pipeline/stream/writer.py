@@ -17,12 +17,12 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pipeline.source.options import InvalidOption
-from pipeline.stream.client import BrokerClient
-from pipeline.stream.options import SinkOptions
-from pipeline.stream.outgoing import check_columns, messages_of
-from pipeline.stream.sender import Sender
-from store.clock import SystemClock
+from quarry_mq.pipeline.source.options import InvalidOption
+from quarry_mq.pipeline.stream.client import BrokerClient
+from quarry_mq.pipeline.stream.options import SinkOptions
+from quarry_mq.pipeline.stream.outgoing import check_columns, messages_of
+from quarry_mq.pipeline.stream.sender import Sender
+from quarry_mq.store.clock import SystemClock
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"

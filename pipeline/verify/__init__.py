@@ -3,6 +3,6 @@
 Public face of the package: other packages import from here.
 """
 
-from pipeline.verify.job import verify
+from quarry_mq.pipeline.verify.job import verify
 
 __all__ = ["verify"]

@@ -19,11 +19,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.window import Window
 
-from pipeline.files import Folder
-from pipeline.progress import silent
-from pipeline.source.log_splits import log_extent, plan_splits
-from pipeline.source.options import SPLIT_BYTES
-from pipeline.verify.parts import (
+from quarry_mq.pipeline.files import Folder
+from quarry_mq.pipeline.progress import silent
+from quarry_mq.pipeline.source.log_splits import log_extent, plan_splits
+from quarry_mq.pipeline.source.options import SPLIT_BYTES
+from quarry_mq.pipeline.verify.parts import (
     IndexCompared,
     IndexRead,
     Job,
@@ -37,17 +37,17 @@ from pipeline.verify.parts import (
     queue_parts,
     run_part,
 )
-from store.errors import Invalid
-from store.fs import Disk
-from store.index.indexes import KeyIndexes
-from store.offline.store import OfflineStore
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.verify import DIFFERENCES_MAX, Check, Difference, VerifyReport
-from store.verify.index import indexes_to_compare
-from store.verify.metadata import MetadataComparison
-from store.verify.report import Findings
-from store.verify.sums import new_key
-from store.verify.verification import LogDamage, LogReading, Verification
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.index.indexes import KeyIndexes
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.verify import DIFFERENCES_MAX, Check, Difference, VerifyReport
+from quarry_mq.store.verify.index import indexes_to_compare
+from quarry_mq.store.verify.metadata import MetadataComparison
+from quarry_mq.store.verify.report import Findings
+from quarry_mq.store.verify.sums import new_key
+from quarry_mq.store.verify.verification import LogDamage, LogReading, Verification
 
 UNITS_PER_PART: Final = 1_000_000
 DIFFERENCES: Final = "differences"

@@ -12,22 +12,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from kv import KeyRange
-from pipeline.progress import silent
-from pipeline.source.log_splits import Damage, LogSplit, read_split
-from store.consumequeue.rocks_layout import unit_prefix
-from store.fs import PosixDisk
-from store.index.facts import IndexFile
-from store.offline.store import OfflineStore, QueueReader
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.record import Blank
-from store.verify import Difference
-from store.verify.index import indexes_to_compare
-from store.verify.queues import StoredSide
-from store.verify.report import Findings
-from store.verify.sources import QueuesPart, UnitSource
-from store.verify.sums import Sums, UnitSums
-from store.verify.verification import LogDamage, LogReading, Verification
+from quarry_mq.kv import KeyRange
+from quarry_mq.pipeline.progress import silent
+from quarry_mq.pipeline.source.log_splits import Damage, LogSplit, read_split
+from quarry_mq.store.consumequeue.rocks_layout import unit_prefix
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.index.facts import IndexFile
+from quarry_mq.store.offline.store import OfflineStore, QueueReader
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.record import Blank
+from quarry_mq.store.verify import Difference
+from quarry_mq.store.verify.index import indexes_to_compare
+from quarry_mq.store.verify.queues import StoredSide
+from quarry_mq.store.verify.report import Findings
+from quarry_mq.store.verify.sources import QueuesPart, UnitSource
+from quarry_mq.store.verify.sums import Sums, UnitSums
+from quarry_mq.store.verify.verification import LogDamage, LogReading, Verification
 
 QUEUES_PER_PART: Final = 20_000
 

@@ -12,13 +12,13 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from server.delivery.model import Place, ResetTarget, StoredSince
-from server.errors import TooMuchForOneCall
-from server.metadata import queues_of_topic
-from server.tasks.pacing import Pace
-from store.consumequeue.search import TimeBoundary
-from store.errors import Forbidden, GroupNotFound, Invalid, TopicNotFound
-from store.metadata import (
+from quarry_mq.server.delivery.model import Place, ResetTarget, StoredSince
+from quarry_mq.server.errors import TooMuchForOneCall
+from quarry_mq.server.metadata import queues_of_topic
+from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.store.consumequeue.search import TimeBoundary
+from quarry_mq.store.errors import Forbidden, GroupNotFound, Invalid, TopicNotFound
+from quarry_mq.store.metadata import (
     Backoff,
     Group,
     GroupTable,
@@ -29,12 +29,12 @@ from store.metadata import (
     check_group_name,
     is_system_group,
 )
-from store.metadata.lite import LiteGroup
-from store.metadata.lite_attributes import BIND_TOPIC
-from store.metadata.names import check_internal_topic_name
-from store.metadata.topics import QUEUES_MAX
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from store.settings import Durability
+from quarry_mq.store.metadata.lite import LiteGroup
+from quarry_mq.store.metadata.lite_attributes import BIND_TOPIC
+from quarry_mq.store.metadata.names import check_internal_topic_name
+from quarry_mq.store.metadata.topics import QUEUES_MAX
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.settings import Durability
 
 log = structlog.get_logger(__name__)
 

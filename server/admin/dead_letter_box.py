@@ -18,21 +18,26 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from server.append.copies import copy_of
-from server.append.group_commit import Stored, settle
-from server.delivery import InFlightTable, MessageSource, StateWriter, retry_topic_name
-from server.delivery.dead_letters import ORIGIN_MESSAGE_ID, ORIGIN_TOPIC, copied_properties, make_internal_topic
-from server.delivery.state.inflight import InFlight
-from server.errors import TooMuchForOneCall
-from store.errors import Invalid, TopicNotFound
-from store.message import Host, Message
-from store.metadata import ConsumerOffsetTable, TopicTable
-from store.metadata.names import DEAD_LETTER_PREFIX, SYSTEM_GROUP_PREFIX
-from store.offsets import QueueId, QueueOffset
-from store.record import StoredMessage, offset_message_id
-from store.record.properties import KEYS, ORIGIN_GROUP, RETRY_TOPIC, TAGS, UNIQUE_KEY
-from store.record.system_flag import TRANSACTION_MASK
-from store.state.in_flight_key import subscription_prefix
+from quarry_mq.server.append.copies import copy_of
+from quarry_mq.server.append.group_commit import Stored, settle
+from quarry_mq.server.delivery import InFlightTable, MessageSource, StateWriter, retry_topic_name
+from quarry_mq.server.delivery.dead_letters import (
+    ORIGIN_MESSAGE_ID,
+    ORIGIN_TOPIC,
+    copied_properties,
+    make_internal_topic,
+)
+from quarry_mq.server.delivery.state.inflight import InFlight
+from quarry_mq.server.errors import TooMuchForOneCall
+from quarry_mq.store.errors import Invalid, TopicNotFound
+from quarry_mq.store.message import Host, Message
+from quarry_mq.store.metadata import ConsumerOffsetTable, TopicTable
+from quarry_mq.store.metadata.names import DEAD_LETTER_PREFIX, SYSTEM_GROUP_PREFIX
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.record import StoredMessage, offset_message_id
+from quarry_mq.store.record.properties import KEYS, ORIGIN_GROUP, RETRY_TOPIC, TAGS, UNIQUE_KEY
+from quarry_mq.store.record.system_flag import TRANSACTION_MASK
+from quarry_mq.store.state.in_flight_key import subscription_prefix
 
 log = structlog.get_logger(__name__)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from server.errors import NoIndex, NoSuchMessage
-from server.maintenance.key_index import FOUND_MAX, KeyIndex
-from store.commitlog import CommitLogReader
-from store.consumequeue import ConsumeQueueEntry
-from store.errors import Invalid, OffsetOutOfRange
-from store.index import TIME_MAX_MS, Unread
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from store.record import Corrupt, StoredMessage, Torn, offset_message_id, parse_offset_message_id
-from store.record.properties import UNIQUE_KEY
-from store.record.replacement import REPLACED_TOPIC
+from quarry_mq.server.errors import NoIndex, NoSuchMessage
+from quarry_mq.server.maintenance.key_index import FOUND_MAX, KeyIndex
+from quarry_mq.store.commitlog import CommitLogReader
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.errors import Invalid, OffsetOutOfRange
+from quarry_mq.store.index import TIME_MAX_MS, Unread
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.record import Corrupt, StoredMessage, Torn, offset_message_id, parse_offset_message_id
+from quarry_mq.store.record.properties import UNIQUE_KEY
+from quarry_mq.store.record.replacement import REPLACED_TOPIC
 
 MaySee = Callable[[StoredMessage], bool]
 """Whether the reader may see a message; what it may not see is not there."""

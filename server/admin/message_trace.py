@@ -10,13 +10,13 @@ from enum import Enum
 from itertools import islice
 from typing import Final, NamedTuple
 
-from server.delivery import Delivery, InFlightTable, StateWriter
-from store.clock import Clock
-from store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER, StoredNumbering, light_queues
-from store.offsets import QueueId, QueueOffset
-from store.opening.open_store import OpenStore
-from store.record import StoredMessage
-from store.state.in_flight_key import subscription_prefix
+from quarry_mq.server.delivery import Delivery, InFlightTable, StateWriter
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER, StoredNumbering, light_queues
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.state.in_flight_key import subscription_prefix
 
 GROUPS_MAX: Final = 1_000
 """Of one queue."""

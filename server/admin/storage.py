@@ -9,20 +9,20 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Final, NamedTuple, ParamSpec, TypeVar
 
-from kv import KvError
-from server.errors import NoIndex
-from server.maintenance.key_index import KeyIndex
-from server.observability.metrics.rocksdb import EngineFigures
-from server.tasks.pacing import Pace
-from store.clock import Clock
-from store.consumequeue import ConsumeQueueEntry
-from store.errors import BrokerError
-from store.fs import DiskSpace
-from store.layout.paths import segment_name
-from store.metadata import Topic
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from store.opening.open_store import OpenStore
-from store.retention import ExpirySettings
+from quarry_mq.kv import KvError
+from quarry_mq.server.errors import NoIndex
+from quarry_mq.server.maintenance.key_index import KeyIndex
+from quarry_mq.server.observability.metrics.rocksdb import EngineFigures
+from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.errors import BrokerError
+from quarry_mq.store.fs import DiskSpace
+from quarry_mq.store.layout.paths import segment_name
+from quarry_mq.store.metadata import Topic
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.retention import ExpirySettings
 
 HOUR_MS = 3_600_000
 

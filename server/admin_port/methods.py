@@ -10,9 +10,9 @@ import grpc
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor
 
-from server._generated.apache.rocketmq.v2 import admin_pb2 as official
-from server._generated.quarry.admin import v1
-from server.admin_port.calls.access import short_name
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as official
+from quarry_mq.server._generated.quarry.admin import v1
+from quarry_mq.server.admin_port.calls.access import short_name
 
 
 def methods() -> dict[str, MethodDescriptor]:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from server.admin.browsing.browser import MessageBrowser
-from server.admin.browsing.tails import Tails
-from server.admin.pending import PendingLook
-from server.admin.storage import StorageLook
-from server.admin_port.messages.browsing import BrowsingService
-from server.admin_port.metadata.lite_topics import LiteTopicService
-from server.admin_port.server import MoreService
-from server.admin_port.storage.storage import StorageService
-from server.lag.group_progress import GroupProgress
-from server.lag.lite_backlog import LiteBacklog
-from server.lite.wanted import WantedLiteTopics
-from server.observability.waiting_figures import WaitingFigures
-from server.rpc.messaging import Messaging
-from server.tasks.pacing import Pacing
-from server.upkeep import Upkeep
-from store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.server.admin.browsing.browser import MessageBrowser
+from quarry_mq.server.admin.browsing.tails import Tails
+from quarry_mq.server.admin.pending import PendingLook
+from quarry_mq.server.admin.storage import StorageLook
+from quarry_mq.server.admin_port.messages.browsing import BrowsingService
+from quarry_mq.server.admin_port.metadata.lite_topics import LiteTopicService
+from quarry_mq.server.admin_port.server import MoreService
+from quarry_mq.server.admin_port.storage.storage import StorageService
+from quarry_mq.server.lag.group_progress import GroupProgress
+from quarry_mq.server.lag.lite_backlog import LiteBacklog
+from quarry_mq.server.lite.wanted import WantedLiteTopics
+from quarry_mq.server.observability.waiting_figures import WaitingFigures
+from quarry_mq.server.rpc.messaging import Messaging
+from quarry_mq.server.tasks.pacing import Pacing
+from quarry_mq.server.upkeep import Upkeep
+from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 
 
 class OperatorsLook(NamedTuple):

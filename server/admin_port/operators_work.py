@@ -6,22 +6,22 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from server.admin.administration import Administration
-from server.admin.dead_letter_box import DeadLetterBox
-from server.admin.figures.recorder import Recording, make_recording
-from server.admin.figures.sources import Sources
-from server.admin.jobs.dead_letters import DeadLetterWork
-from server.admin.jobs.resend import MessageResendWork
-from server.admin.jobs.reset import ResetWork
-from server.admin_port.messages.dead_letters import DeadLetterService
-from server.admin_port.messages.jobs import JobService
-from server.admin_port.messages.resend import MessageResender
-from server.admin_port.overview.service import make_overview_service
-from server.admin_port.server import MoreService
-from server.delivery import InFlightTable
-from server.jobs import JobKind, Jobs
-from server.tasks.supervision import Supervisor
-from store.state.jobs import JobTable
+from quarry_mq.server.admin.administration import Administration
+from quarry_mq.server.admin.dead_letter_box import DeadLetterBox
+from quarry_mq.server.admin.figures.recorder import Recording, make_recording
+from quarry_mq.server.admin.figures.sources import Sources
+from quarry_mq.server.admin.jobs.dead_letters import DeadLetterWork
+from quarry_mq.server.admin.jobs.resend import MessageResendWork
+from quarry_mq.server.admin.jobs.reset import ResetWork
+from quarry_mq.server.admin_port.messages.dead_letters import DeadLetterService
+from quarry_mq.server.admin_port.messages.jobs import JobService
+from quarry_mq.server.admin_port.messages.resend import MessageResender
+from quarry_mq.server.admin_port.overview.service import make_overview_service
+from quarry_mq.server.admin_port.server import MoreService
+from quarry_mq.server.delivery import InFlightTable
+from quarry_mq.server.jobs import JobKind, Jobs
+from quarry_mq.server.tasks.supervision import Supervisor
+from quarry_mq.store.state.jobs import JobTable
 
 
 class OperatorsWork(NamedTuple):

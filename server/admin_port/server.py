@@ -16,14 +16,14 @@ from google.protobuf.descriptor_pool import Default, DescriptorPool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from server._generated.quarry.admin.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
-from server.admin.administration import (
+from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
+from quarry_mq.server.admin.administration import (
     Administration,
 )
-from server.admin_port.calls.guard import AdminGuard
-from server.admin_port.calls.reader import RequestReader
-from server.admin_port.calls.slots import CallSlots
-from server.admin_port.metadata.service import (
+from quarry_mq.server.admin_port.calls.guard import AdminGuard
+from quarry_mq.server.admin_port.calls.reader import RequestReader
+from quarry_mq.server.admin_port.calls.slots import CallSlots
+from quarry_mq.server.admin_port.metadata.service import (
     SERVICE_NAME,
     AdministeredBackups,
     AdminService,
@@ -31,12 +31,12 @@ from server.admin_port.metadata.service import (
     OrderKept,
     Summarize,
 )
-from server.faults import FaultLog
-from server.front import LiveTls
-from server.front.grpcio import bind
-from server.rpc.limits import LimitsMet
-from server.tasks.pacing import Pacing
-from store.clock import SystemClock
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.front import LiveTls
+from quarry_mq.server.front.grpcio import bind
+from quarry_mq.server.rpc.limits import LimitsMet
+from quarry_mq.server.tasks.pacing import Pacing
+from quarry_mq.store.clock import SystemClock
 
 REQUEST_SIZE_MAX: Final = 1024 * 1024
 """Bytes. What operators say is small."""

@@ -13,21 +13,28 @@ from typing import Final, Protocol
 
 import structlog
 
-from server.append.group_commit import Stored
-from server.property_names import (
+from quarry_mq.server.append.group_commit import Stored
+from quarry_mq.server.property_names import (
     DEAD_LETTER_MESSAGE_ID,
     DEAD_LETTER_TOPIC,
     RESERVED_PROPERTIES,
     TRANSACTION_ID,
 )
-from server.wire.property_room import LIGHT_QUEUE_OFFSET_SIZE
-from store.consumequeue.dispatch import may_name_light_queues
-from store.errors import Invalid
-from store.message import Host, Message, MessageCopy
-from store.pending.topics import DELIVER_AT_MS, DEQUEUED_MS, HELD_TOPICS, RECALLED_KEY, ROLL_TIMES, TIMER_OUT_MS
-from store.record import StoredMessage, encode_properties
-from store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
-from store.record.properties import LIGHT_QUEUES, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
+from quarry_mq.server.wire.property_room import LIGHT_QUEUE_OFFSET_SIZE
+from quarry_mq.store.consumequeue.dispatch import may_name_light_queues
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.message import Host, Message, MessageCopy
+from quarry_mq.store.pending.topics import (
+    DELIVER_AT_MS,
+    DEQUEUED_MS,
+    HELD_TOPICS,
+    RECALLED_KEY,
+    ROLL_TIMES,
+    TIMER_OUT_MS,
+)
+from quarry_mq.store.record import StoredMessage, encode_properties
+from quarry_mq.store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
+from quarry_mq.store.record.properties import LIGHT_QUEUES, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
 
 log = structlog.get_logger(__name__)
 

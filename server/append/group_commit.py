@@ -22,16 +22,16 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
-from kv import EngineFull
-from server.append.log_flushes import AppendingStore, LogFlushes
-from server.counters.stages import SendStages
-from server.tasks.loop_threads import LoopThreads
-from store.clock import Clock
-from store.errors import DiskRefused, StorePoisoned
-from store.message import Appended, DispatchRequest, EncodedMessage, Message
-from store.native import SyncThread
-from store.offsets import PhysicalOffset
-from store.settings import Durability
+from quarry_mq.kv import EngineFull
+from quarry_mq.server.append.log_flushes import AppendingStore, LogFlushes
+from quarry_mq.server.counters.stages import SendStages
+from quarry_mq.server.tasks.loop_threads import LoopThreads
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import DiskRefused, StorePoisoned
+from quarry_mq.store.message import Appended, DispatchRequest, EncodedMessage, Message
+from quarry_mq.store.native import SyncThread
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.settings import Durability
 
 log = structlog.get_logger(__name__)
 

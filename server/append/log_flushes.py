@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from server.tasks.loop_threads import LoopThreads, settle
-from store.commitlog import BegunFlush
-from store.message import Appended, DispatchRequest, EncodedMessage, Message
-from store.native import SyncThread
-from store.offsets import PhysicalOffset
+from quarry_mq.server.tasks.loop_threads import LoopThreads, settle
+from quarry_mq.store.commitlog import BegunFlush
+from quarry_mq.store.message import Appended, DispatchRequest, EncodedMessage, Message
+from quarry_mq.store.native import SyncThread
+from quarry_mq.store.offsets import PhysicalOffset
 
 
 class FlushedStore(Protocol):

@@ -14,8 +14,8 @@ from hashlib import blake2b
 from itertools import count, repeat
 from typing import Final
 
-from store.generations import GenerationCache
-from store.metadata import Topic
+from quarry_mq.store.generations import GenerationCache
+from quarry_mq.store.metadata import Topic
 
 TOPICS_REMEMBERED: Final = 131_072
 _JUMP: Final = 2_862_933_555_777_941_757

@@ -7,27 +7,27 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Final, Protocol
 
-from server.cluster.grouped_sends import FORWARDED_SIZE_MAX, GroupedSends
-from server.cluster.handover.barriers import Barriers, HeldTopics
-from server.cluster.handover.consumed import ConsumedBefore
-from server.cluster.handover.handover_row import HandoverRow
-from server.cluster.lite_spreading import LiteSpreading
-from server.cluster.membership.discovery import Discovery
-from server.cluster.membership.member import Member
-from server.cluster.membership.members import Members
-from server.cluster.message_groups import MessageGroups
-from server.cluster.peers import GroupPeer, Peers
-from server.cluster.replication.deletions import Forgetting
-from server.cluster.replication.exchange import Exchange, Peer
-from server.cluster.replication.rejoin import Rejoining
-from server.cluster.signing import ClusterKeys
-from server.delivery import Delivery
-from server.routing import Address, BrokerIdentity
-from server.settings.broker_settings import BrokerSettings
-from server.tasks.supervision import Supervisor
-from store.clock import Clock
-from store.opening.open_store import OpenStore
-from store.replication import Applied, SharedRows
+from quarry_mq.server.cluster.grouped_sends import FORWARDED_SIZE_MAX, GroupedSends
+from quarry_mq.server.cluster.handover.barriers import Barriers, HeldTopics
+from quarry_mq.server.cluster.handover.consumed import ConsumedBefore
+from quarry_mq.server.cluster.handover.handover_row import HandoverRow
+from quarry_mq.server.cluster.lite_spreading import LiteSpreading
+from quarry_mq.server.cluster.membership.discovery import Discovery
+from quarry_mq.server.cluster.membership.member import Member
+from quarry_mq.server.cluster.membership.members import Members
+from quarry_mq.server.cluster.message_groups import MessageGroups
+from quarry_mq.server.cluster.peers import GroupPeer, Peers
+from quarry_mq.server.cluster.replication.deletions import Forgetting
+from quarry_mq.server.cluster.replication.exchange import Exchange, Peer
+from quarry_mq.server.cluster.replication.rejoin import Rejoining
+from quarry_mq.server.cluster.signing import ClusterKeys
+from quarry_mq.server.delivery import Delivery
+from quarry_mq.server.routing import Address, BrokerIdentity
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.tasks.supervision import Supervisor
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.replication import Applied, SharedRows
 
 MARGIN_SIZE: Final = 1024 * 1024
 """Bytes: more than the properties of a message, and than anything else that members ask."""

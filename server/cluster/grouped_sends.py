@@ -13,11 +13,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Final
 
-from server.cluster.message_groups import MessageGroups, Place
-from server.cluster.peers import ForwardedSend, Peers
-from server.errors import MemberUnreachable, NotAMember, OwnerAway
-from store.clock import Clock
-from store.errors import Invalid
+from quarry_mq.server.cluster.message_groups import MessageGroups, Place
+from quarry_mq.server.cluster.peers import ForwardedSend, Peers
+from quarry_mq.server.errors import MemberUnreachable, NotAMember, OwnerAway
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import Invalid
 
 AGAIN_S: Final = 0.1
 """How soon what waits is tried again."""

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from server.cluster.membership.members import Members
-from server.cluster.peers import LiteChange, Peers
-from server.errors import MemberUnreachable, NotAMember
-from store.errors import Invalid
+from quarry_mq.server.cluster.membership.members import Members
+from quarry_mq.server.cluster.peers import LiteChange, Peers
+from quarry_mq.server.errors import MemberUnreachable, NotAMember
+from quarry_mq.store.errors import Invalid
 
 SPREAD_TIMEOUT_S: Final = 1.0
 """How long a client waits for members that do not answer: it has two seconds, and repeats what it wants every 30."""

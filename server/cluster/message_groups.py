@@ -12,17 +12,17 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from kv import EngineFull
-from server.cluster.handover.barriers import Barriers
-from server.cluster.handover.handover_row import HandoverRow
-from server.cluster.handover.rules import Handover, HandoverState
-from server.cluster.membership.members import Members
-from server.cluster.membership.views import View
-from server.cluster.peers import Confirmation, Peers
-from server.errors import MemberUnreachable, NotAMember
-from server.tasks.waiting import until_set
-from store.clock import Clock
-from store.errors import Invalid
+from quarry_mq.kv import EngineFull
+from quarry_mq.server.cluster.handover.barriers import Barriers
+from quarry_mq.server.cluster.handover.handover_row import HandoverRow
+from quarry_mq.server.cluster.handover.rules import Handover, HandoverState
+from quarry_mq.server.cluster.membership.members import Members
+from quarry_mq.server.cluster.membership.views import View
+from quarry_mq.server.cluster.peers import Confirmation, Peers
+from quarry_mq.server.errors import MemberUnreachable, NotAMember
+from quarry_mq.server.tasks.waiting import until_set
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import Invalid
 
 log = structlog.get_logger(__name__)
 

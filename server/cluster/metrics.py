@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from server.cluster.cluster import Cluster
-from server.cluster.membership.member import MemberState
+from quarry_mq.server.cluster.cluster import Cluster
+from quarry_mq.server.cluster.membership.member import MemberState
 
 
 def cluster_figures(cluster: Cluster) -> Iterator[Metric]:

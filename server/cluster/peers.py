@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from server.cluster.handover.barriers import Consumed, Pair
-from server.cluster.handover.rules import Fence
-from server.cluster.membership.members import Members
-from server.cluster.reading_order import GroupLeft
-from server.errors import MemberUnreachable
+from quarry_mq.server.cluster.handover.barriers import Consumed, Pair
+from quarry_mq.server.cluster.handover.rules import Fence
+from quarry_mq.server.cluster.membership.members import Members
+from quarry_mq.server.cluster.reading_order import GroupLeft
+from quarry_mq.server.errors import MemberUnreachable
 
 
 class Confirmation(NamedTuple):

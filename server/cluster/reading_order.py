@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from server.errors import MemberUnreachable, OrderWouldBreak
-from server.metadata import queues_of_topic
-from server.tasks.pacing import Pace
-from store.metadata import Group, Topic, TopicType
-from store.offsets import QueueBounds, QueueId, QueueOffset
+from quarry_mq.server.errors import MemberUnreachable, OrderWouldBreak
+from quarry_mq.server.metadata import queues_of_topic
+from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.store.metadata import Group, Topic, TopicType
+from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
 
 NAMED_MAX: Final = 3
 """Groups that a refusal names."""

@@ -15,8 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from server.errors import NotAMember
-from store.security.sealer import read_keys
+from quarry_mq.server.errors import NotAMember
+from quarry_mq.store.security.sealer import read_keys
 
 DATE: Final = "quarry-cluster-date"
 SIGNATURE: Final = "quarry-cluster-signature"

@@ -12,14 +12,14 @@ from typing import Any, Final
 import structlog
 from aiohttp import hdrs, web
 
-from server.console.calls import Threads, whole
-from server.console.connections import Connections
-from server.console.contract import AdminPort, Caller, CallFailed, Identity, OpenCall, Rules
-from server.console.origins import FETCH_SITES, is_own_host, is_own_origin, port_of
-from server.console.sessions import Session, Sessions
-from server.console.static_files import INDEX, StaticFile
-from store.clock import Clock
-from store.security.model import SECRET_TEXT, USER_NAME
+from quarry_mq.server.console.calls import Threads, whole
+from quarry_mq.server.console.connections import Connections
+from quarry_mq.server.console.contract import AdminPort, Caller, CallFailed, Identity, OpenCall, Rules
+from quarry_mq.server.console.origins import FETCH_SITES, is_own_host, is_own_origin, port_of
+from quarry_mq.server.console.sessions import Session, Sessions
+from quarry_mq.server.console.static_files import INDEX, StaticFile
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.security.model import SECRET_TEXT, USER_NAME
 
 UNAUTHENTICATED: Final = "UNAUTHENTICATED"
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from server.console.contract import CallFailed, OpenCall
+from quarry_mq.server.console.contract import CallFailed, OpenCall
 
 CALL_THREADS: Final = 8
 CALLS_MAX: Final = 64

@@ -13,9 +13,9 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 
-from server.addresses import network_of, plain_address
-from server.front import LiveTls
-from store.clock import Clock
+from quarry_mq.server.addresses import network_of, plain_address
+from quarry_mq.server.front import LiveTls
+from quarry_mq.store.clock import Clock
 
 CONNECTIONS_MAX: Final = 64
 """A browser opens six. When all are taken one gives way, see `Connections`."""

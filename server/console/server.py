@@ -10,10 +10,10 @@ from typing import Final
 
 from aiohttp import web
 
-from server.console.application import Console
-from server.console.connections import IDLE_S, Connections
-from server.console.contract import ConsoleParts
-from server.console.static_files import read_static_files
+from quarry_mq.server.console.application import Console
+from quarry_mq.server.console.connections import IDLE_S, Connections
+from quarry_mq.server.console.contract import ConsoleParts
+from quarry_mq.server.console.static_files import read_static_files
 
 STOP_S: Final = 1.0
 """How long requests that are being answered may take to end when the console stops."""
@@ -24,7 +24,7 @@ SWITCH_S: Final = 0.0005
 while an answer becomes JSON. Of the whole process, from the first browser on.
 """
 
-_QUIET: Final = logging.getLogger("server.console.aiohttp")
+_QUIET: Final = logging.getLogger("quarry_mq.server.console.aiohttp")
 """Of the library, which would tell of each request that is no HTTP with a stack trace."""
 
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import structlog
 
-from server.addresses import split_address
-from server.console.contract import ConsoleParts
+from quarry_mq.server.addresses import split_address
+from quarry_mq.server.console.contract import ConsoleParts
 
 BACKLOG: Final = 64
 log = structlog.get_logger(__name__)
@@ -77,7 +77,7 @@ class ConsoleThread:
         self._started.set_result(None)
         if not await _first_comes(self._listening, self._stopping):
             return
-        from server.console.server import serve
+        from quarry_mq.server.console.server import serve
 
         await serve(self._listening, self._parts, self._stopping)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from server.counters.tally import Tally
+from quarry_mq.server.counters.tally import Tally
 
 SAMPLED: Final = 17
 """A prime: stages that take turns in a pattern are all timed equally often."""

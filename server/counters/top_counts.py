@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final, Generic, TypeVar
 
-from server.counters.tally import Tally
+from quarry_mq.server.counters.tally import Tally
 
 OTHER: Final = "__other__"
 """Stands for all topics, or groups, that have no series of their own. One that is called so has none either."""

@@ -1,13 +1,13 @@
 """Delivery rules: who gets which message, for how long it stays hidden, when it comes back. No gRPC in here."""
 
-from server.delivery.delivery import Delivery
-from server.delivery.fetch.fetch import DeadLetters, Forwarded
-from server.delivery.model import Delivered, DeliverySettings, MessageSource, NewGroupStart, ReceiveRequest
-from server.delivery.receipt_handle import ReceiptHandle
-from server.delivery.retry_topics import retry_topic_name
-from server.delivery.state.inflight import InFlightTable
-from server.delivery.state.state_writer import StateWriter
-from server.delivery.state.subscription import Subscription, WaitingPoll
+from quarry_mq.server.delivery.delivery import Delivery
+from quarry_mq.server.delivery.fetch.fetch import DeadLetters, Forwarded
+from quarry_mq.server.delivery.model import Delivered, DeliverySettings, MessageSource, NewGroupStart, ReceiveRequest
+from quarry_mq.server.delivery.receipt_handle import ReceiptHandle
+from quarry_mq.server.delivery.retry_topics import retry_topic_name
+from quarry_mq.server.delivery.state.inflight import InFlightTable
+from quarry_mq.server.delivery.state.state_writer import StateWriter
+from quarry_mq.server.delivery.state.subscription import Subscription, WaitingPoll
 
 __all__ = [
     "DeadLetters",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.delivery.deliveries import Deliveries
-from server.delivery.open_subscriptions import OpenSubscriptions
-from server.delivery.receipt_handle import ReceiptHandle
-from server.delivery.state.subscription import QueueProgress
-from store.offsets import QueueOffset
+from quarry_mq.server.delivery.deliveries import Deliveries
+from quarry_mq.server.delivery.open_subscriptions import OpenSubscriptions
+from quarry_mq.server.delivery.receipt_handle import ReceiptHandle
+from quarry_mq.server.delivery.state.subscription import QueueProgress
+from quarry_mq.store.offsets import QueueOffset
 
 
 class Acknowledging:

@@ -11,17 +11,24 @@ from typing import Final
 
 import structlog
 
-from server.append.copies import Copies, copy_of, is_final
-from server.delivery import Forwarded
-from server.property_names import TRANSACTION
-from store.errors import BrokerError
-from store.message import Appended, Host, Message
-from store.metadata import TopicTable
-from store.metadata.names import DEAD_LETTER_PREFIX
-from store.pending.topics import DELIVER_AT_MS, DEQUEUED_MS, ROLL_TIMES, TIMER_OUT_MS
-from store.record import StoredMessage, offset_message_id
-from store.record.properties import DELAY_LEVEL, LIGHT_QUEUE_OFFSETS, LIGHT_QUEUES, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
-from store.record.system_flag import TRANSACTION_MASK
+from quarry_mq.server.append.copies import Copies, copy_of, is_final
+from quarry_mq.server.delivery import Forwarded
+from quarry_mq.server.property_names import TRANSACTION
+from quarry_mq.store.errors import BrokerError
+from quarry_mq.store.message import Appended, Host, Message
+from quarry_mq.store.metadata import TopicTable
+from quarry_mq.store.metadata.names import DEAD_LETTER_PREFIX
+from quarry_mq.store.pending.topics import DELIVER_AT_MS, DEQUEUED_MS, ROLL_TIMES, TIMER_OUT_MS
+from quarry_mq.store.record import StoredMessage, offset_message_id
+from quarry_mq.store.record.properties import (
+    DELAY_LEVEL,
+    LIGHT_QUEUE_OFFSETS,
+    LIGHT_QUEUES,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    UNIQUE_KEY,
+)
+from quarry_mq.store.record.system_flag import TRANSACTION_MASK
 
 log = structlog.get_logger(__name__)
 

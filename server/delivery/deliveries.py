@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from kv import WriteBatch
-from server.delivery.handle_key import HandleKey
-from server.delivery.life_cycle import NEXT, Event, State
-from server.delivery.model import Delivered, DeliverySettings, ReceiveRequest, Timers
-from server.delivery.receipt_handle import ReceiptHandle, encode_all
-from server.delivery.redelivery.due_walk import DueWalk
-from server.delivery.redelivery.recent_rows import RecentRows
-from server.delivery.redelivery.wakeups import Wakeups, round_up
-from server.delivery.state.inflight import DueEntry, InFlight, InFlightTable
-from server.delivery.state.registry import Lessees
-from server.delivery.state.state_writer import StateWriter
-from server.delivery.state.subscription import NEVER_MS, GroupMessage, QueueProgress, Subscription
-from server.errors import InvalidReceiptHandle
-from store.clock import Clock
-from store.offsets import QueueOffset
-from store.record import StoredMessage
-from store.state.in_flight_key import group_of
+from quarry_mq.kv import WriteBatch
+from quarry_mq.server.delivery.handle_key import HandleKey
+from quarry_mq.server.delivery.life_cycle import NEXT, Event, State
+from quarry_mq.server.delivery.model import Delivered, DeliverySettings, ReceiveRequest, Timers
+from quarry_mq.server.delivery.receipt_handle import ReceiptHandle, encode_all
+from quarry_mq.server.delivery.redelivery.due_walk import DueWalk
+from quarry_mq.server.delivery.redelivery.recent_rows import RecentRows
+from quarry_mq.server.delivery.redelivery.wakeups import Wakeups, round_up
+from quarry_mq.server.delivery.state.inflight import DueEntry, InFlight, InFlightTable
+from quarry_mq.server.delivery.state.registry import Lessees
+from quarry_mq.server.delivery.state.state_writer import StateWriter
+from quarry_mq.server.delivery.state.subscription import NEVER_MS, GroupMessage, QueueProgress, Subscription
+from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.offsets import QueueOffset
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.state.in_flight_key import group_of
 
 LOST_CLIENT_DELAY_MS: Final = 1_000  # RocketMQ's: what a lost client held, or never got, comes back after a second
 FORWARDING_MS: Final = 60_000

@@ -15,17 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from kv import WriteBatch
-from server.counters.stages import ReceiveStages
-from server.delivery.acknowledgements import Acknowledging
-from server.delivery.deliveries import Deliveries
-from server.delivery.fetch.fetch import DeadLetters, Forwarded, HeldFrom, Taking
-from server.delivery.handle_key import HandleKey
-from server.delivery.life_cycle import Event
-from server.delivery.lite.light_queues import LightQueues
-from server.delivery.lite.lite_delivery import LiteDelivery, LiteTopicsFrom
-from server.delivery.long_poll import Serving, ServingParts, Waking
-from server.delivery.model import (
+from quarry_mq.kv import WriteBatch
+from quarry_mq.server.counters.stages import ReceiveStages
+from quarry_mq.server.delivery.acknowledgements import Acknowledging
+from quarry_mq.server.delivery.deliveries import Deliveries
+from quarry_mq.server.delivery.fetch.fetch import DeadLetters, Forwarded, HeldFrom, Taking
+from quarry_mq.server.delivery.handle_key import HandleKey
+from quarry_mq.server.delivery.life_cycle import Event
+from quarry_mq.server.delivery.lite.light_queues import LightQueues
+from quarry_mq.server.delivery.lite.lite_delivery import LiteDelivery, LiteTopicsFrom
+from quarry_mq.server.delivery.long_poll import Serving, ServingParts, Waking
+from quarry_mq.server.delivery.model import (
     Again,
     DeliverySettings,
     Faults,
@@ -34,26 +34,26 @@ from server.delivery.model import (
     ReceiveRequest,
     Timers,
 )
-from server.delivery.open_subscriptions import OpenSubscriptions
-from server.delivery.receipt_handle import ReceiptHandle, topic_of
-from server.delivery.retry_topics import queue_of_handle
-from server.delivery.returned import Returning
-from server.delivery.state.inflight import InFlightTable
-from server.delivery.state.positions import Positions
-from server.delivery.state.registry import WaitingPolls
-from server.delivery.state.state_writer import AfterPass, StateWriter
-from server.delivery.state.subscription import GroupMessage, Subscription, WaitingPoll
-from server.errors import InvalidReceiptHandle
-from store.clock import Clock, SteadyClock
-from store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
-from store.errors import Invalid
-from store.message import DispatchRequest
-from store.metadata import is_light_queue
-from store.metadata.lite_subscriptions import LiteSubscriptionTable
-from store.metadata.names import RETRY_PREFIX
-from store.metadata.offsets import ConsumerOffsetTable
-from store.offsets import QueueId, QueueOffset
-from store.state.in_flight_key import group_prefix, subscription_prefix
+from quarry_mq.server.delivery.open_subscriptions import OpenSubscriptions
+from quarry_mq.server.delivery.receipt_handle import ReceiptHandle, topic_of
+from quarry_mq.server.delivery.retry_topics import queue_of_handle
+from quarry_mq.server.delivery.returned import Returning
+from quarry_mq.server.delivery.state.inflight import InFlightTable
+from quarry_mq.server.delivery.state.positions import Positions
+from quarry_mq.server.delivery.state.registry import WaitingPolls
+from quarry_mq.server.delivery.state.state_writer import AfterPass, StateWriter
+from quarry_mq.server.delivery.state.subscription import GroupMessage, Subscription, WaitingPoll
+from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.store.clock import Clock, SteadyClock
+from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.metadata import is_light_queue
+from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.store.metadata.names import RETRY_PREFIX
+from quarry_mq.store.metadata.offsets import ConsumerOffsetTable
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.state.in_flight_key import group_prefix, subscription_prefix
 
 
 class Delivery:

@@ -11,8 +11,8 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Any, Final
 
-from store.native import Native
-from store.offsets import PhysicalOffset
+from quarry_mq.store.native import Native
+from quarry_mq.store.offsets import PhysicalOffset
 
 PROOF_SIZE: Final = 8
 """Bytes. Each guess is a call to the broker."""

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Generic, NamedTuple, Protocol
 
-from server.counters.stages import ReceiveStages
-from server.delivery.model import Again, Delivered, DeliverySettings, Received, ReceiveRequest, Timers
-from server.delivery.state.registry import WaitingPolls
-from server.delivery.state.state_writer import AfterPass, StateWriter
-from server.delivery.state.subscription import SourceT, Subscription, WaitingPoll
-from server.errors import OverLimit
-from server.tasks.guarded import run_guarded
-from store.clock import Clock
+from quarry_mq.server.counters.stages import ReceiveStages
+from quarry_mq.server.delivery.model import Again, Delivered, DeliverySettings, Received, ReceiveRequest, Timers
+from quarry_mq.server.delivery.state.registry import WaitingPolls
+from quarry_mq.server.delivery.state.state_writer import AfterPass, StateWriter
+from quarry_mq.server.delivery.state.subscription import SourceT, Subscription, WaitingPoll
+from quarry_mq.server.errors import OverLimit
+from quarry_mq.server.tasks.guarded import run_guarded
+from quarry_mq.store.clock import Clock
 
 SERVING_S: Final = 0.01
 """How long one pass serves receives that go on looking, of all groups together."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from server.filters import MessageFilter
-from store.message import ConsumeQueueEntry
-from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
-from store.record import StoredMessage
+from quarry_mq.server.filters import MessageFilter
+from quarry_mq.store.message import ConsumeQueueEntry
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
+from quarry_mq.store.record import StoredMessage
 
 
 class NewGroupStart(Enum):

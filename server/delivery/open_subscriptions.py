@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Final
 
-from server.delivery.deliveries import Deliveries
-from server.delivery.model import DeliverySettings, MessageSource
-from server.delivery.retry_topics import RetryTopic, retry_topics
-from server.delivery.state.positions import Positions
-from server.delivery.state.registry import Subscriptions
-from server.delivery.state.subscription import Subscription, WaitingPoll
-from server.errors import OverLimit
-from store.clock import Clock
-from store.metadata import is_light_queue
+from quarry_mq.server.delivery.deliveries import Deliveries
+from quarry_mq.server.delivery.model import DeliverySettings, MessageSource
+from quarry_mq.server.delivery.retry_topics import RetryTopic, retry_topics
+from quarry_mq.server.delivery.state.positions import Positions
+from quarry_mq.server.delivery.state.registry import Subscriptions
+from quarry_mq.server.delivery.state.subscription import Subscription, WaitingPoll
+from quarry_mq.server.errors import OverLimit
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.metadata import is_light_queue
 
 IDLE_SUBSCRIPTION_S: Final = 300.0
 QUEUES_KEPT_MAX: Final = 65_536

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from server.filters import MessageFilter
-from store.metadata.names import RETRY_PREFIX
-from store.record.properties import ORIGIN_GROUP, RETRY_TOPIC
+from quarry_mq.server.filters import MessageFilter
+from quarry_mq.store.metadata.names import RETRY_PREFIX
+from quarry_mq.store.record.properties import ORIGIN_GROUP, RETRY_TOPIC
 
 FIRST_NUMBER: Final = 1 << 30
 """In receipt handles, queues of retry topics are numbered from here on. No topic has as many queues."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from server.delivery.deliveries import Deliveries
-from server.delivery.receipt_handle import ReceiptHandle
-from server.delivery.state.subscription import GroupMessage
-from server.errors import InvalidReceiptHandle
+from quarry_mq.server.delivery.deliveries import Deliveries
+from quarry_mq.server.delivery.receipt_handle import ReceiptHandle
+from quarry_mq.server.delivery.state.subscription import GroupMessage
+from quarry_mq.server.errors import InvalidReceiptHandle
 
 Named = Callable[[str, str, str], tuple[ReceiptHandle, GroupMessage]]
 """What a handle of a group and a topic says, and of which message. Raises InvalidReceiptHandle."""

@@ -10,9 +10,9 @@ from typing import Final, cast
 from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
 from lark.exceptions import VisitError
 
-from server.filters import sql_nodes as nodes
-from server.filters.message_filter import LENGTH_MAX, remembering
-from server.filters.sql_nodes import IllegalExpression, Node
+from quarry_mq.server.filters import sql_nodes as nodes
+from quarry_mq.server.filters.message_filter import LENGTH_MAX, remembering
+from quarry_mq.server.filters.sql_nodes import IllegalExpression, Node
 
 INTEGER_MAX: Final = 2**63 - 1
 SHOWN_MAX: Final = 20

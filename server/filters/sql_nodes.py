@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
-from server.filters.java_text import trimmed
-from store.errors import Invalid
+from quarry_mq.server.filters.java_text import trimmed
+from quarry_mq.store.errors import Invalid
 
 Value = str | int | float | None
 """bool is an int in Python; what is a truth value is told by its type being exactly bool."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from server.front.contract import Call, Front, FrontLimits, Method, Methods
-from server.front.figures import FrontFigures
-from server.front.grpcio import GrpcioFront
-from server.front.h2 import H2Front
-from server.front.h2.protocol.scanner import ScannerMaker
-from server.front.status import GrpcStatus
-from server.front.tls import LiveTls, Shown, TlsFiles
+from quarry_mq.server.front.contract import Call, Front, FrontLimits, Method, Methods
+from quarry_mq.server.front.figures import FrontFigures
+from quarry_mq.server.front.grpcio import GrpcioFront
+from quarry_mq.server.front.h2 import H2Front
+from quarry_mq.server.front.h2.protocol.scanner import ScannerMaker
+from quarry_mq.server.front.status import GrpcStatus
+from quarry_mq.server.front.tls import LiveTls, Shown, TlsFiles
 
 __all__ = [
     "Call",

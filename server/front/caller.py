@@ -7,8 +7,8 @@ from typing import Final
 
 import structlog
 
-from server.front.contract import Call
-from server.front.status import GrpcStatus
+from quarry_mq.server.front.contract import Call
+from quarry_mq.server.front.status import GrpcStatus
 
 LOGGED_HEADERS: Final[Mapping[str, str]] = {"client_id": "x-mq-client-id", "request_id": "x-mq-request-id"}
 """Key of a log line to the header by which clients tell who they are, and which of their requests this is."""

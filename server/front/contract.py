@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from server.front.figures import FrontFigures
-from server.front.status import GrpcStatus
-from server.front.tls import LiveTls
+from quarry_mq.server.front.figures import FrontFigures
+from quarry_mq.server.front.status import GrpcStatus
+from quarry_mq.server.front.tls import LiveTls
 
 
 class Call(Protocol):

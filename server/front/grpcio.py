@@ -30,11 +30,11 @@ import grpc
 import grpc.aio
 import structlog
 
-from server.front.caller import log_call, told_of
-from server.front.contract import Call, FrontLimits, Method, Methods, check_methods
-from server.front.status import GrpcStatus
-from server.front.tls import LiveTls, Shown
-from server.tasks.guarded import run_guarded
+from quarry_mq.server.front.caller import log_call, told_of
+from quarry_mq.server.front.contract import Call, FrontLimits, Method, Methods, check_methods
+from quarry_mq.server.front.status import GrpcStatus
+from quarry_mq.server.front.tls import LiveTls, Shown
+from quarry_mq.server.tasks.guarded import run_guarded
 
 log = structlog.get_logger(__name__)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from server.append.copies import copy_of
-from server.errors import NotHeld
-from server.property_names import TRANSACTION_ID
-from store.message import Host, Message
-from store.pending.changes import number_of
-from store.pending.topics import (
+from quarry_mq.server.append.copies import copy_of
+from quarry_mq.server.errors import NotHeld
+from quarry_mq.server.property_names import TRANSACTION_ID
+from quarry_mq.store.message import Host, Message
+from quarry_mq.store.pending.changes import number_of
+from quarry_mq.store.pending.topics import (
     DELIVER_AT_MS,
     DEQUEUED_MS,
     HALF_TOPIC,
@@ -20,9 +20,9 @@ from store.pending.topics import (
     TIMER_OUT_MS,
     TIMER_TOPIC,
 )
-from store.record import StoredMessage
-from store.record.properties import LIGHT_QUEUE_OFFSETS, REAL_QUEUE, REAL_TOPIC, TAGS, UNIQUE_KEY
-from store.record.system_flag import TRANSACTION_MASK, TransactionState
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.record.properties import LIGHT_QUEUE_OFFSETS, REAL_QUEUE, REAL_TOPIC, TAGS, UNIQUE_KEY
+from quarry_mq.store.record.system_flag import TRANSACTION_MASK, TransactionState
 
 HELD_QUEUE: Final = 0
 QUEUE_DIGITS_MAX: Final = 9

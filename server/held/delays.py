@@ -13,20 +13,20 @@ from typing import Final, Protocol
 
 import structlog
 
-from server.append.copies import is_final
-from server.append.group_commit import Stored, settle
-from server.delivery.handle_key import HandleKey
-from server.delivery.model import Faults, Timer, Timers
-from server.errors import InvalidRecallHandle, NotHeld
-from server.held.copies import carried_over, delivered, recall
-from server.held.recall_handle import RecallHandle
-from store.clock import Clock
-from store.errors import MessageGivenUp, OffsetOutOfRange
-from store.message import Appended, DispatchRequest, Host, Message
-from store.offsets import PhysicalOffset
-from store.pending import DueMessage, HeldMessages, due_of_request
-from store.record import StoredMessage
-from store.record.properties import REAL_TOPIC, UNIQUE_KEY
+from quarry_mq.server.append.copies import is_final
+from quarry_mq.server.append.group_commit import Stored, settle
+from quarry_mq.server.delivery.handle_key import HandleKey
+from quarry_mq.server.delivery.model import Faults, Timer, Timers
+from quarry_mq.server.errors import InvalidRecallHandle, NotHeld
+from quarry_mq.server.held.copies import carried_over, delivered, recall
+from quarry_mq.server.held.recall_handle import RecallHandle
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange
+from quarry_mq.store.message import Appended, DispatchRequest, Host, Message
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.pending import DueMessage, HeldMessages, due_of_request
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.record.properties import REAL_TOPIC, UNIQUE_KEY
 
 log = structlog.get_logger(__name__)
 

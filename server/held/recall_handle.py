@@ -25,9 +25,9 @@ from typing import Final, NamedTuple
 
 from isal.isal_zlib import crc32
 
-from server.delivery.handle_key import PROOF_SIZE, HandleKey, Purpose
-from server.errors import InvalidRecallHandle
-from store.offsets import PhysicalOffset
+from quarry_mq.server.delivery.handle_key import PROOF_SIZE, HandleKey, Purpose
+from quarry_mq.server.errors import InvalidRecallHandle
+from quarry_mq.store.offsets import PhysicalOffset
 
 VERSION: Final = 2
 UNPROVEN_VERSION: Final = 1

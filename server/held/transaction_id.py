@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 
 from isal.isal_zlib import crc32
 
-from server.delivery.handle_key import HandleKey, Purpose
-from server.errors import InvalidTransactionId
-from store.offsets import QueueOffset
+from quarry_mq.server.delivery.handle_key import HandleKey, Purpose
+from quarry_mq.server.errors import InvalidTransactionId
+from quarry_mq.store.offsets import QueueOffset
 
 _FORM: Final = re.compile(r"([0-9A-F]{16})([0-9A-F]{16}|[0-9A-F]{8})", re.ASCII)
 _CHECK_DIGITS: Final = 8

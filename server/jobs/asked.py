@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final
 
-from server.delivery.model import Place, ResetTarget, StoredSince
-from store.errors import Invalid
-from store.offsets import QueueOffset
-from store.state.jobs import Job
+from quarry_mq.server.delivery.model import Place, ResetTarget, StoredSince
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.offsets import QueueOffset
+from quarry_mq.store.state.jobs import Job
 
 OFFSETS_MAX: Final = 1_000
 """Dead letters that may be named one by one."""

@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from server.delivery import StateWriter
-from server.tasks.pacing import Pace
-from store.clock import Clock
-from store.state.jobs import Job, JobState, JobTable
+from quarry_mq.server.delivery import StateWriter
+from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.state.jobs import Job, JobState, JobTable
 
 
 class JobCancelled(Exception):

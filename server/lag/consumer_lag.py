@@ -16,17 +16,17 @@ from contextlib import suppress
 from heapq import nlargest
 from typing import Final, NamedTuple, Protocol
 
-from kv import KvError
-from server.counters.running_count import RunningCount
-from server.counters.top_counts import OTHER
-from server.delivery import MessageSource, Subscription
-from server.delivery.retry_topics import retry_topics, topic_beside
-from server.metadata import queues_of_topic
-from store.clock import Clock
-from store.consumequeue import ConsumeQueueEntry
-from store.errors import BrokerError
-from store.metadata.names import is_light_queue
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.kv import KvError
+from quarry_mq.server.counters.running_count import RunningCount
+from quarry_mq.server.counters.top_counts import OTHER
+from quarry_mq.server.delivery import MessageSource, Subscription
+from quarry_mq.server.delivery.retry_topics import retry_topics, topic_beside
+from quarry_mq.server.metadata import queues_of_topic
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.errors import BrokerError
+from quarry_mq.store.metadata.names import is_light_queue
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 ROWS_PER_STEP: Final = 500
 LEFT_QUEUES_MAX: Final = 65_536

@@ -12,24 +12,24 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple
 
-from kv import EngineFull, KeyRange, KvError
-from kv.keys import prefix_range
-from server.delivery import Delivery, StateWriter
-from server.delivery.retry_topics import retry_topics, topic_beside
-from server.lite.wanted import WantedLiteTopics
-from server.metadata import queues_of_topic
-from server.tasks.pacing import Pace
-from store.clock import Clock
-from store.consumequeue import ConsumeQueueEntry
-from store.errors import BrokerError, Invalid, Unavailable
-from store.metadata import Topic
-from store.metadata.lite import light_queue_name
-from store.metadata.lite_subscriptions import LiteSubscriptionTable
-from store.metadata.names import is_light_queue
-from store.offsets import QueueBounds, QueueId, QueueOffset
-from store.opening.open_store import OpenStore
-from store.state.families import INFLIGHT
-from store.state.in_flight_key import parse_position, subscription_prefix
+from quarry_mq.kv import EngineFull, KeyRange, KvError
+from quarry_mq.kv.keys import prefix_range
+from quarry_mq.server.delivery import Delivery, StateWriter
+from quarry_mq.server.delivery.retry_topics import retry_topics, topic_beside
+from quarry_mq.server.lite.wanted import WantedLiteTopics
+from quarry_mq.server.metadata import queues_of_topic
+from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.errors import BrokerError, Invalid, Unavailable
+from quarry_mq.store.metadata import Topic
+from quarry_mq.store.metadata.lite import light_queue_name
+from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.store.metadata.names import is_light_queue
+from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.state.families import INFLIGHT
+from quarry_mq.store.state.in_flight_key import parse_position, subscription_prefix
 
 QUEUES_MAX: Final = 65_536
 """Of one request."""

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from heapq import nlargest
 from typing import Final, NamedTuple, Protocol
 
-from server.delivery.lite.lite_delivery import LiteDelivery
-from server.lag.group_progress import QueueStand
-from server.lite.wanted import WantedLiteTopics
-from server.tasks.pacing import Pace
-from store.errors import GroupNotFound, Invalid, TopicNotFound
-from store.metadata import GroupTable, TopicTable, TopicType
-from store.metadata.lite import LiteGroup, parse_light_queue_name
-from store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscriptionTable
-from store.metadata.names import is_light_queue
-from store.offsets import QueueId
+from quarry_mq.server.delivery.lite.lite_delivery import LiteDelivery
+from quarry_mq.server.lag.group_progress import QueueStand
+from quarry_mq.server.lite.wanted import WantedLiteTopics
+from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.store.errors import GroupNotFound, Invalid, TopicNotFound
+from quarry_mq.store.metadata import GroupTable, TopicTable, TopicType
+from quarry_mq.store.metadata.lite import LiteGroup, parse_light_queue_name
+from quarry_mq.store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscriptionTable
+from quarry_mq.store.metadata.names import is_light_queue
+from quarry_mq.store.offsets import QueueId
 
 LOOKED_AT_MAX: Final = 10_000
 """Lite topics of one call, some 50 µs each."""

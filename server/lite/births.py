@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from server.lite.counts import LiteTopicCounts
-from store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
-from store.metadata.lite import light_queue_name
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.server.lite.counts import LiteTopicCounts
+from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
+from quarry_mq.store.metadata.lite import light_queue_name
+from quarry_mq.store.offsets import QueueId, QueueOffset
 
 
 class Maxima(Protocol):

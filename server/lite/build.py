@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from server.clients import ClientRegistry
-from server.delivery import Delivery, StateWriter
-from server.lite.starts import offset_of
-from server.lite.subscriptions import LiteSubscriptions
-from store.clock import Clock
-from store.metadata.lite_subscriptions import LiteSubscriptionTable
-from store.opening.open_store import OpenStore
+from quarry_mq.server.clients import ClientRegistry
+from quarry_mq.server.delivery import Delivery, StateWriter
+from quarry_mq.server.lite.starts import offset_of
+from quarry_mq.server.lite.subscriptions import LiteSubscriptions
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.store.opening.open_store import OpenStore
 
 
 def make_lite_subscriptions(

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Final, Protocol
 
-from server.errors import LiteTopicsFull
-from server.lite.names import EVERYWHERE
-from server.tasks.removal_steps import PAUSE_S
-from store.consumequeue import LightQueueStep, LiteParentsStep
-from store.metadata.lite import light_queue_name, light_queue_prefix, parse_light_queue_name
-from store.offsets import PhysicalOffset
+from quarry_mq.server.errors import LiteTopicsFull
+from quarry_mq.server.lite.names import EVERYWHERE
+from quarry_mq.server.tasks.removal_steps import PAUSE_S
+from quarry_mq.store.consumequeue import LightQueueStep, LiteParentsStep
+from quarry_mq.store.metadata.lite import light_queue_name, light_queue_prefix, parse_light_queue_name
+from quarry_mq.store.offsets import PhysicalOffset
 
 BORN_KEPT: Final = 4_096
 """Names that were told last: two first messages of one lite topic may be on their way at once."""

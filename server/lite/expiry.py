@@ -25,19 +25,19 @@ from typing import Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import structlog
 
-from kv import KvError
-from server.lite.names import of_parent
-from server.lite.removal import LightQueueRemoval
-from server.maintenance.queue_removal import RemovalCause, RemovalMetrics
-from server.tasks.removal_steps import PAUSE_S
-from store.clock import CautiousClock, Clock
-from store.commitlog.log_begins import LogBegins
-from store.consumequeue import ConsumeQueueEntry, LastEntry, LightQueueStep, LiteParentsStep
-from store.consumequeue.search import TimeBoundary
-from store.errors import BrokerError
-from store.metadata import Topic
-from store.metadata.lite import light_queue_prefix, lite_topic_ttl_ms
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.kv import KvError
+from quarry_mq.server.lite.names import of_parent
+from quarry_mq.server.lite.removal import LightQueueRemoval
+from quarry_mq.server.maintenance.queue_removal import RemovalCause, RemovalMetrics
+from quarry_mq.server.tasks.removal_steps import PAUSE_S
+from quarry_mq.store.clock import CautiousClock, Clock
+from quarry_mq.store.commitlog.log_begins import LogBegins
+from quarry_mq.store.consumequeue import ConsumeQueueEntry, LastEntry, LightQueueStep, LiteParentsStep
+from quarry_mq.store.consumequeue.search import TimeBoundary
+from quarry_mq.store.errors import BrokerError
+from quarry_mq.store.metadata import Topic
+from quarry_mq.store.metadata.lite import light_queue_prefix, lite_topic_ttl_ms
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
 log = structlog.get_logger(__name__)
 

@@ -11,24 +11,24 @@ from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 import structlog
 
-from server.lite.counts import LiteTopicCounts
-from server.lite.names import EVERYWHERE, of_parent
-from server.lite.removal import LightQueueRemoval
-from server.maintenance.queue_removal import RemovalCause, RemovalMetrics
-from store.consumequeue import LastEntry
-from store.consumequeue.names import end_of_topic
-from store.errors import Busy, Forbidden, Invalid, TopicNotFound
-from store.metadata import Topic, TopicType
-from store.metadata.lite import (
+from quarry_mq.server.lite.counts import LiteTopicCounts
+from quarry_mq.server.lite.names import EVERYWHERE, of_parent
+from quarry_mq.server.lite.removal import LightQueueRemoval
+from quarry_mq.server.maintenance.queue_removal import RemovalCause, RemovalMetrics
+from quarry_mq.store.consumequeue import LastEntry
+from quarry_mq.store.consumequeue.names import end_of_topic
+from quarry_mq.store.errors import Busy, Forbidden, Invalid, TopicNotFound
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.metadata.lite import (
     LiteGroup,
     is_lite_topic_name,
     light_queue_name,
     lite_topic_ttl_ms,
     parse_light_queue_name,
 )
-from store.metadata.lite_subscriptions import LiteSubscriptionTable
-from store.metadata.names import INTERNAL_TOPIC_NAME_MAX, check_internal_topic_name
-from store.opening.open_store import OpenStore
+from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.store.metadata.names import INTERNAL_TOPIC_NAME_MAX, check_internal_topic_name
+from quarry_mq.store.opening.open_store import OpenStore
 
 log = structlog.get_logger(__name__)
 

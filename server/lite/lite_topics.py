@@ -11,16 +11,16 @@ from typing import Final
 
 import structlog
 
-from kv import KvError
-from server.lite.counts import LiteTopicCounts
-from server.lite.expiry import ExpirySurroundings, LiteTopicExpiry
-from server.lite.listing import LiteTopicListing
-from server.lite.removal import Commit, LightProgress, LightQueueRemoval
-from server.maintenance.queue_removal import RemovalMetrics
-from server.tasks.supervision import Supervisor
-from store.clock import Clock
-from store.commitlog.log_begins import LogBegins
-from store.opening.open_store import OpenStore
+from quarry_mq.kv import KvError
+from quarry_mq.server.lite.counts import LiteTopicCounts
+from quarry_mq.server.lite.expiry import ExpirySurroundings, LiteTopicExpiry
+from quarry_mq.server.lite.listing import LiteTopicListing
+from quarry_mq.server.lite.removal import Commit, LightProgress, LightQueueRemoval
+from quarry_mq.server.maintenance.queue_removal import RemovalMetrics
+from quarry_mq.server.tasks.supervision import Supervisor
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.commitlog.log_begins import LogBegins
+from quarry_mq.store.opening.open_store import OpenStore
 
 log = structlog.get_logger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from store.consumequeue import LastEntry, LightQueueStep
-from store.metadata.lite import light_queue_prefix, parse_light_queue_name
-from store.offsets import PhysicalOffset
+from quarry_mq.store.consumequeue import LastEntry, LightQueueStep
+from quarry_mq.store.metadata.lite import light_queue_prefix, parse_light_queue_name
+from quarry_mq.store.offsets import PhysicalOffset
 
 EVERYWHERE: Final = PhysicalOffset((1 << 63) - 1)
 """Behind every record: all queues end below."""

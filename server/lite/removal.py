@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from server.tasks.removal_steps import RemovalSteps
-from store.clock import Clock
-from store.consumequeue import LastEntry
+from quarry_mq.server.tasks.removal_steps import RemovalSteps
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.consumequeue import LastEntry
 
 Removed = Callable[[Sequence[str]], None]
 """Hears the names of light queues that go, in the same pass and before their entries do. May hear one twice: what

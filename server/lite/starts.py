@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Protocol
 
-from store.consumequeue.search import TimeBoundary
-from store.offsets import QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.consumequeue.search import TimeBoundary
+from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
 
 
 class StartKind(Enum):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from server.lite.names import NamedQueues, lite_topics_from
-from store.metadata import GroupTable, TopicTable, TopicType
-from store.metadata.lite import LiteGroup, light_queue_name
-from store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscriptionTable
+from quarry_mq.server.lite.names import NamedQueues, lite_topics_from
+from quarry_mq.store.metadata import GroupTable, TopicTable, TopicType
+from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name
+from quarry_mq.store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscriptionTable
 
 
 class WantedLiteTopics:

@@ -20,16 +20,16 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from kv import KeyValueEngine
-from store.backup import BackupPoint
-from store.clock import Clock
-from store.commitlog import KeptSize, SegmentList
-from store.commitlog.pins import SegmentPins
-from store.errors import Busy, Invalid
-from store.fs import CopyingDisk
-from store.layout.paths import StorePaths
-from store.offsets import PhysicalOffset
-from store.state.families import FAMILIES
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.store.backup import BackupPoint
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.commitlog import KeptSize, SegmentList
+from quarry_mq.store.commitlog.pins import SegmentPins
+from quarry_mq.store.errors import Busy, Invalid
+from quarry_mq.store.fs import CopyingDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.state.families import FAMILIES
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from kv import EngineFull, KvError
+from quarry_mq.kv import EngineFull, KvError
 
 CHECKPOINT_INTERVAL_S: Final = 1.0
 """RocketMQ's. Damage in what became durable since then is cut off by the next start instead of refused."""

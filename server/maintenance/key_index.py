@@ -11,13 +11,13 @@ from typing import Final, Protocol
 
 import structlog
 
-from kv import KvError
-from server.errors import NoIndex
-from store.clock import Clock
-from store.errors import Invalid, StoreDamaged
-from store.index import FoundMessages, KeyIndexes, MessageIndex
-from store.index.facts import IndexFile, checked, index_files
-from store.index.message_index import ReadRecord
+from quarry_mq.kv import KvError
+from quarry_mq.server.errors import NoIndex
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import Invalid, StoreDamaged
+from quarry_mq.store.index import FoundMessages, KeyIndexes, MessageIndex
+from quarry_mq.store.index.facts import IndexFile, checked, index_files
+from quarry_mq.store.index.message_index import ReadRecord
 
 log = structlog.get_logger(__name__)
 

@@ -20,11 +20,11 @@ from typing import Final, Protocol, TypeVar
 
 import structlog
 
-from kv import KvError
-from store.clock import Clock
-from store.errors import StoreUnusable
-from store.offsets import PhysicalOffset
-from store.retention import DueRound, LogExpiry, QueueExpiry
+from quarry_mq.kv import KvError
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import StoreUnusable
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.retention import DueRound, LogExpiry, QueueExpiry
 
 log = structlog.get_logger(__name__)
 

@@ -16,12 +16,12 @@ from typing import Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import structlog
 
-from kv import KvError
-from server.tasks.waiting import until_set
-from store.clock import Clock
-from store.errors import BrokerError, Busy, Unavailable
-from store.layout.queue_phase import QueuePhase
-from store.migration import (
+from quarry_mq.kv import KvError
+from quarry_mq.server.tasks.waiting import until_set
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import BrokerError, Busy, Unavailable
+from quarry_mq.store.layout.queue_phase import QueuePhase
+from quarry_mq.store.migration import (
     AgreementReport,
     Backfill,
     Comparison,

@@ -23,15 +23,15 @@ from typing import Final, ParamSpec, Protocol, TypeVar
 
 import structlog
 
-from kv import EngineFull, KvError
-from server.tasks.removal_steps import PAUSE_S, RemovalSteps
-from store.clock import CautiousClock, Clock
-from store.commitlog.log_begins import LogBegins
-from store.consumequeue import LastEntry, LightQueueStep
-from store.errors import BrokerError
-from store.metadata import Topic, is_system_topic
-from store.metadata.lite import TTL_MAX_MS
-from store.offsets import PhysicalOffset
+from quarry_mq.kv import EngineFull, KvError
+from quarry_mq.server.tasks.removal_steps import PAUSE_S, RemovalSteps
+from quarry_mq.store.clock import CautiousClock, Clock
+from quarry_mq.store.commitlog.log_begins import LogBegins
+from quarry_mq.store.consumequeue import LastEntry, LightQueueStep
+from quarry_mq.store.errors import BrokerError
+from quarry_mq.store.metadata import Topic, is_system_topic
+from quarry_mq.store.metadata.lite import TTL_MAX_MS
+from quarry_mq.store.offsets import PhysicalOffset
 
 log = structlog.get_logger(__name__)
 

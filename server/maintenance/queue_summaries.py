@@ -10,7 +10,7 @@ from functools import partial
 from threading import Event
 from typing import Final
 
-from store.consumequeue.queue_summary import QueueSummary, SummarySource, summarize_queues
+from quarry_mq.store.consumequeue.queue_summary import QueueSummary, SummarySource, summarize_queues
 
 LARGEST_MAX: Final = 1_000
 PAGE_PAUSE_S: Final = 0.001

@@ -17,13 +17,13 @@ from typing import Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import structlog
 
-from kv import EngineFull, KvError
-from store.clock import Clock
-from store.errors import BrokerError
-from store.fs import DiskSpace
-from store.layout.paths import segment_name
-from store.offsets import PhysicalOffset
-from store.retention import (
+from quarry_mq.kv import EngineFull, KvError
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import BrokerError
+from quarry_mq.store.fs import DiskSpace
+from quarry_mq.store.layout.paths import segment_name
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.retention import (
     Candidate,
     Cause,
     ExpirySettings,

@@ -19,18 +19,18 @@ from typing import Final, ParamSpec, Protocol, TypeVar
 
 import structlog
 
-from kv import KvError
-from store.backup import BackupPoint
-from store.clock import Clock
-from store.errors import BrokerError, Busy, Invalid
-from store.fs import Disk
-from store.layout.paths import StorePaths
-from store.migration.open_queues import OpenQueues
-from store.offline.store import OfflineStore
-from store.offsets import PhysicalOffset
-from store.progress import Progress
-from store.verify import Check, VerifyReport, verify
-from store.verify.verdicts import Verdict, Verdicts, VerdictState
+from quarry_mq.kv import KvError
+from quarry_mq.store.backup import BackupPoint
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import BrokerError, Busy, Invalid
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.migration.open_queues import OpenQueues
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.progress import Progress
+from quarry_mq.store.verify import Check, VerifyReport, verify
+from quarry_mq.store.verify.verdicts import Verdict, Verdicts, VerdictState
 
 log = structlog.get_logger(__name__)
 

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from kv import KvError
-from server.faults import FaultLog
-from store.metadata import TopicTable
-from store.migration.open_queues import OpenQueues
+from quarry_mq.kv import KvError
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.store.metadata import TopicTable
+from quarry_mq.store.migration.open_queues import OpenQueues
 
 PAUSE_S: Final = 0.01
 """Between pages, each of which takes the loop about a millisecond: 125,000 topics take six seconds, a million queues

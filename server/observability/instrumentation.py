@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from server.counters.stages import ReceiveStages, SendStages
-from server.counters.traffic import Traffic
-from server.delivery import Delivery
-from server.held import DelayedDelivery
-from server.lag.consumer_lag import ConsumerLag, GroupTopic
-from server.observability.name_counts import NameCounts
-from server.observability.samples import Sampling, Steps
-from server.observability.waiting_figures import WaitingFigures
-from server.settings.sections import MetricsSection
-from store.clock import Clock
-from store.opening.open_store import OpenStore
+from quarry_mq.server.counters.stages import ReceiveStages, SendStages
+from quarry_mq.server.counters.traffic import Traffic
+from quarry_mq.server.delivery import Delivery
+from quarry_mq.server.held import DelayedDelivery
+from quarry_mq.server.lag.consumer_lag import ConsumerLag, GroupTopic
+from quarry_mq.server.observability.name_counts import NameCounts
+from quarry_mq.server.observability.samples import Sampling, Steps
+from quarry_mq.server.observability.waiting_figures import WaitingFigures
+from quarry_mq.server.settings.sections import MetricsSection
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.opening.open_store import OpenStore
 
 
 class Observing:

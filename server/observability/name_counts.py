@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from server.counters.running_count import RunningCount
-from store.metadata import GroupTable, TopicTable
+from quarry_mq.server.counters.running_count import RunningCount
+from quarry_mq.store.metadata import GroupTable, TopicTable
 
 ROWS_PER_STEP: Final = 500
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from store.clock import Clock
+from quarry_mq.store.clock import Clock
 
 log = structlog.get_logger(__name__)
 

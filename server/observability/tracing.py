@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from server.settings.sections import TracingSection
-from store.errors import Unavailable
+from quarry_mq.server.settings.sections import TracingSection
+from quarry_mq.store.errors import Unavailable
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from kv import KvError
-from server.counters.running_count import RunningCount
-from server.held import DelayedDelivery
-from store.clock import Clock
-from store.errors import BrokerError
-from store.message_store import MessageStore
-from store.offsets import PhysicalOffset
+from quarry_mq.kv import KvError
+from quarry_mq.server.counters.running_count import RunningCount
+from quarry_mq.server.held import DelayedDelivery
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import BrokerError
+from quarry_mq.store.message_store import MessageStore
+from quarry_mq.store.offsets import PhysicalOffset
 
 ROWS_PER_STEP: Final = 500
 

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from server.front import LiveTls, TlsFiles
-from store.clock import Clock, SystemClock
-from store.errors import Invalid
+from quarry_mq.server.front import LiveTls, TlsFiles
+from quarry_mq.store.clock import Clock, SystemClock
+from quarry_mq.store.errors import Invalid
 
 log = structlog.get_logger(__name__)
 

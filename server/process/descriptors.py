@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from kv import descriptor_limit, descriptor_share
-from kv.rocks import FILES_BESIDE_TABLES, OPEN_TABLES_MAX
-from server.front.contract import FrontLimits
-from server.process.system import open_files_if_many
-from store.consumequeue.files.store import OPEN_FILES_MAX
-from store.errors import Invalid
+from quarry_mq.kv import descriptor_limit, descriptor_share
+from quarry_mq.kv.rocks import FILES_BESIDE_TABLES, OPEN_TABLES_MAX
+from quarry_mq.server.front.contract import FrontLimits
+from quarry_mq.server.process.system import open_files_if_many
+from quarry_mq.store.consumequeue.files.store import OPEN_FILES_MAX
+from quarry_mq.store.errors import Invalid
 
 DATABASES: Final = 3
 """The state, the consume queues, and what is held."""

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from server.process.system import own_bytes
-from store.clock import Clock
+from quarry_mq.server.process.system import own_bytes
+from quarry_mq.store.clock import Clock
 
 OPENING_THRESHOLDS: Final = (10_000, 20, 50)
 """How many more objects there must be, of each age, before Python looks at them by itself, while nobody is served. With

@@ -7,7 +7,7 @@ from enum import Enum
 from threading import Lock
 from typing import Final
 
-from store.clock import Clock, SystemClock
+from quarry_mq.store.clock import Clock, SystemClock
 
 LOOP_STALL_S: Final = 20.0
 """A loop that has not turned for this long hangs. Every official client gives up on a call after 3 s, so nobody is

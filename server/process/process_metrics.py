@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from server.process.process_figures import ProcessFigures, RecoveryFigures
+from quarry_mq.server.process.process_figures import ProcessFigures, RecoveryFigures
 
 
 def watch_python(registry: CollectorRegistry) -> None:

@@ -10,16 +10,16 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.delivery.retry_topics import is_retry_topic_of
-from server.security.authorization import SUPER_USERS_ONLY, Need
-from server.security.terms import Access
-from server.wire.limits import ENTRIES_MAX
-from server.wire.validate import check_count
-from store.metadata.lite import parse_light_queue_name
-from store.metadata.names import DEAD_LETTER_PREFIX, LIGHT_QUEUE_PREFIX, RETRY_PREFIX
-from store.record.properties import LIGHT_QUEUES
-from store.security.model import Action, ResourceKind
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.delivery.retry_topics import is_retry_topic_of
+from quarry_mq.server.security.authorization import SUPER_USERS_ONLY, Need
+from quarry_mq.server.security.terms import Access
+from quarry_mq.server.wire.limits import ENTRIES_MAX
+from quarry_mq.server.wire.validate import check_count
+from quarry_mq.store.metadata.lite import parse_light_queue_name
+from quarry_mq.store.metadata.names import DEAD_LETTER_PREFIX, LIGHT_QUEUE_PREFIX, RETRY_PREFIX
+from quarry_mq.store.record.properties import LIGHT_QUEUES
+from quarry_mq.store.security.model import Action, ResourceKind
 
 Needs = Callable[[Any], Iterable[Need]]
 """What a request needs. Raises Refused for one that names more than a request may."""

@@ -12,24 +12,24 @@ from typing import Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.clients import ClientRegistry
-from server.errors import PermissionDenied
-from server.faults import FaultLog
-from server.filters.java_text import is_blank
-from server.front import Call, Method
-from server.front.caller import LOGGED_HEADERS, told_of
-from server.metadata import ANYBODY
-from server.observability.tracing import TRACEPARENT
-from server.rpc.access import Needs, needs_of
-from server.rpc.limits import LimitsMet, RequestRates
-from server.security.authorization import Need
-from server.security.credentials import Identity
-from server.security.gate import Gate
-from server.security.signature import AUTHORIZATION, DATE
-from server.wire.status import Refused, fill_ok, fill_status, is_expected
-from server.wire.text_sizes import parse_bounded
-from store.native import Native
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.clients import ClientRegistry
+from quarry_mq.server.errors import PermissionDenied
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.filters.java_text import is_blank
+from quarry_mq.server.front import Call, Method
+from quarry_mq.server.front.caller import LOGGED_HEADERS, told_of
+from quarry_mq.server.metadata import ANYBODY
+from quarry_mq.server.observability.tracing import TRACEPARENT
+from quarry_mq.server.rpc.access import Needs, needs_of
+from quarry_mq.server.rpc.limits import LimitsMet, RequestRates
+from quarry_mq.server.security.authorization import Need
+from quarry_mq.server.security.credentials import Identity
+from quarry_mq.server.security.gate import Gate
+from quarry_mq.server.security.signature import AUTHORIZATION, DATE
+from quarry_mq.server.wire.status import Refused, fill_ok, fill_status, is_expected
+from quarry_mq.server.wire.text_sizes import parse_bounded
+from quarry_mq.store.native import Native
 
 CLIENT_ID: Final = "x-mq-client-id"
 GATHERED_SIZE_MAX: Final = 16 * 1024

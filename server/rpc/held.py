@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.counters.traffic import Traffic
-from server.filters.java_text import is_blank
-from server.front import Call, Method
-from server.held import DelayedDelivery, Transactions
-from server.metadata import Directory
-from server.rpc.context import Edge
-from server.wire.message_types import ACCEPTED_TYPES, type_fault
-from server.wire.status import Refused, fill_ok
-from server.wire.validate import check_topic
-from store.pending import Resolution
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.counters.traffic import Traffic
+from quarry_mq.server.filters.java_text import is_blank
+from quarry_mq.server.front import Call, Method
+from quarry_mq.server.held import DelayedDelivery, Transactions
+from quarry_mq.server.metadata import Directory
+from quarry_mq.server.rpc.context import Edge
+from quarry_mq.server.wire.message_types import ACCEPTED_TYPES, type_fault
+from quarry_mq.server.wire.status import Refused, fill_ok
+from quarry_mq.server.wire.validate import check_topic
+from quarry_mq.store.pending import Resolution
 
 _RESOLUTIONS: Final = {
     definition.COMMIT: Resolution.COMMITTED,

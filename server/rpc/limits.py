@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import Final
 
-from server.errors import OverLimit
-from store.clock import Clock
+from quarry_mq.server.errors import OverLimit
+from quarry_mq.store.clock import Clock
 
 RATES_KEPT_MAX: Final = 65_536
 """Clients whose rate is remembered. One that is forgotten begins with a full second's requests again."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.cluster.lite_spreading import LiteSpreading
-from server.cluster.peers import LiteChange
-from server.front import Call, Method
-from server.lite.starts import Start, StartKind
-from server.lite.subscriptions import Asking, Done, LiteSubscriptions
-from server.metadata import ANYBODY, Directory
-from server.rpc.context import Edge
-from server.wire.limits import WireLimits
-from server.wire.parsing import parsed
-from server.wire.status import Refused
-from server.wire.validate import check_count, check_group, check_lite_topic, check_topic
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.cluster.lite_spreading import LiteSpreading
+from quarry_mq.server.cluster.peers import LiteChange
+from quarry_mq.server.front import Call, Method
+from quarry_mq.server.lite.starts import Start, StartKind
+from quarry_mq.server.lite.subscriptions import Asking, Done, LiteSubscriptions
+from quarry_mq.server.metadata import ANYBODY, Directory
+from quarry_mq.server.rpc.context import Edge
+from quarry_mq.server.wire.limits import WireLimits
+from quarry_mq.server.wire.parsing import parsed
+from quarry_mq.server.wire.status import Refused
+from quarry_mq.server.wire.validate import check_count, check_group, check_lite_topic, check_topic
 
 _POLICIES: Final = {
     definition.OffsetOption.LAST: StartKind.STANDING,

@@ -7,51 +7,51 @@ from dataclasses import dataclass
 
 import structlog
 
-from server.append.copies import Copies
-from server.append.group_commit import GroupCommit
-from server.clients import LITE_CONSUMERS, ClientRegistry, ClientSettings
-from server.cluster.grouped_sends import GroupedSends
-from server.cluster.lite_spreading import LiteSpreading
-from server.cluster.membership.members import Members
-from server.counters.rates import RecentRates
-from server.counters.throughput import Throughput
-from server.delivery import Delivery, StateWriter
-from server.delivery.fetch.pulls import Pulls
-from server.faults import FaultLog
-from server.front import Methods
-from server.front.contract import MessageHandler
-from server.held import DelayedDelivery, Transactions
-from server.lite.births import LiteBirths
-from server.lite.counts import LiteTopicCounts
-from server.lite.subscriptions import LiteSubscriptions
-from server.metadata import Directory
-from server.observability.instrumentation import Observing
-from server.observability.metrics.instruments import ServerMetrics
-from server.observability.tracing import Tracing
-from server.routing import BrokerIdentity
-from server.rpc.clients.client_commands import ClientCommands
-from server.rpc.clients.revocation import Revocation
-from server.rpc.clients.session import SessionService
-from server.rpc.clients.telemetry import TelemetryService
-from server.rpc.context import Edge
-from server.rpc.held import HeldMessageService
-from server.rpc.limits import HeldSizes, LimitsMet, RequestRates
-from server.rpc.lite import LiteService
-from server.rpc.methods import messaging_methods
-from server.rpc.receives.offsets import OffsetService
-from server.rpc.receives.pulls import PullService
-from server.rpc.receives.receives import MessageService
-from server.rpc.routes.routes import RouteService
-from server.rpc.sends.sends import SendService
-from server.rpc.traced import traced
-from server.security.gate import Gate
-from server.settings.broker_settings import BrokerSettings
-from server.wire.limits import WireLimits
-from store.clock import Clock
-from store.errors import GroupNotFound
-from store.message import Host
-from store.native import NATIVE, WHY_NOT, Native
-from store.opening.open_store import OpenStore
+from quarry_mq.server.append.copies import Copies
+from quarry_mq.server.append.group_commit import GroupCommit
+from quarry_mq.server.clients import LITE_CONSUMERS, ClientRegistry, ClientSettings
+from quarry_mq.server.cluster.grouped_sends import GroupedSends
+from quarry_mq.server.cluster.lite_spreading import LiteSpreading
+from quarry_mq.server.cluster.membership.members import Members
+from quarry_mq.server.counters.rates import RecentRates
+from quarry_mq.server.counters.throughput import Throughput
+from quarry_mq.server.delivery import Delivery, StateWriter
+from quarry_mq.server.delivery.fetch.pulls import Pulls
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.front import Methods
+from quarry_mq.server.front.contract import MessageHandler
+from quarry_mq.server.held import DelayedDelivery, Transactions
+from quarry_mq.server.lite.births import LiteBirths
+from quarry_mq.server.lite.counts import LiteTopicCounts
+from quarry_mq.server.lite.subscriptions import LiteSubscriptions
+from quarry_mq.server.metadata import Directory
+from quarry_mq.server.observability.instrumentation import Observing
+from quarry_mq.server.observability.metrics.instruments import ServerMetrics
+from quarry_mq.server.observability.tracing import Tracing
+from quarry_mq.server.routing import BrokerIdentity
+from quarry_mq.server.rpc.clients.client_commands import ClientCommands
+from quarry_mq.server.rpc.clients.revocation import Revocation
+from quarry_mq.server.rpc.clients.session import SessionService
+from quarry_mq.server.rpc.clients.telemetry import TelemetryService
+from quarry_mq.server.rpc.context import Edge
+from quarry_mq.server.rpc.held import HeldMessageService
+from quarry_mq.server.rpc.limits import HeldSizes, LimitsMet, RequestRates
+from quarry_mq.server.rpc.lite import LiteService
+from quarry_mq.server.rpc.methods import messaging_methods
+from quarry_mq.server.rpc.receives.offsets import OffsetService
+from quarry_mq.server.rpc.receives.pulls import PullService
+from quarry_mq.server.rpc.receives.receives import MessageService
+from quarry_mq.server.rpc.routes.routes import RouteService
+from quarry_mq.server.rpc.sends.sends import SendService
+from quarry_mq.server.rpc.traced import traced
+from quarry_mq.server.security.gate import Gate
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.wire.limits import WireLimits
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import GroupNotFound
+from quarry_mq.store.message import Host
+from quarry_mq.store.native import NATIVE, WHY_NOT, Native
+from quarry_mq.store.opening.open_store import OpenStore
 
 log = structlog.get_logger(__name__)
 

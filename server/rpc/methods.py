@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.front import Method, Methods
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.front import Method, Methods
 
 _SERVICE: Final = service.DESCRIPTOR.services_by_name["MessagingService"]
 METHOD_NAMES: Final = frozenset(_SERVICE.methods_by_name)

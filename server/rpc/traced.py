@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.front import Call, GrpcStatus, Methods
-from server.front.contract import Method
-from server.observability.tracing import TRACEPARENT, CallSpan, Tracing
-from server.wire.parsing import request_of
-from server.wire.status import Refused
-from store.native import Native
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.front import Call, GrpcStatus, Methods
+from quarry_mq.server.front.contract import Method
+from quarry_mq.server.observability.tracing import TRACEPARENT, CallSpan, Tracing
+from quarry_mq.server.wire.parsing import request_of
+from quarry_mq.server.wire.status import Refused
+from quarry_mq.store.native import Native
 
 SUCCESSES: Final = frozenset({definition.OK, definition.MESSAGE_NOT_FOUND})
 """Statuses with which nothing is wrong."""

@@ -7,12 +7,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from server.errors import Outcome, TooManyFailures, Unauthenticated
-from server.security.credentials import Credentials, How, Identity
-from server.security.freshness import Freshness
-from server.security.signature import admin_signature, parse_authorization
-from server.security.terms import Source
-from store.clock import Clock
+from quarry_mq.server.errors import Outcome, TooManyFailures, Unauthenticated
+from quarry_mq.server.security.credentials import Credentials, How, Identity
+from quarry_mq.server.security.freshness import Freshness
+from quarry_mq.server.security.signature import admin_signature, parse_authorization
+from quarry_mq.server.security.terms import Source
+from quarry_mq.store.clock import Clock
 
 SHARE_MAX: Final = 50_000
 """Calls of one user within the window. Each user has a share of its own, which nobody else fills."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from server.front import Call
-from server.security.credentials import Credentials, Identity
-from server.security.freshness import Freshness
-from server.security.signature import AUTHORIZATION, DATE, date_signature, parse_authorization
-from server.security.terms import source_of
-from store.clock import Clock
-from store.generations import GenerationCache
+from quarry_mq.server.front import Call
+from quarry_mq.server.security.credentials import Credentials, Identity
+from quarry_mq.server.security.freshness import Freshness
+from quarry_mq.server.security.signature import AUTHORIZATION, DATE, date_signature, parse_authorization
+from quarry_mq.server.security.terms import source_of
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.generations import GenerationCache
 
 REMEMBERED_MAX: Final = 8192
 """Proofs kept in each of two generations. A client makes a new one each second."""

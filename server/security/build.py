@@ -7,22 +7,22 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
-from server.delivery.retry_topics import RetryOwners
-from server.security.admin_authentication import AdminAuthenticator
-from server.security.audit import Audit, AuditFile
-from server.security.authentication import Authenticator
-from server.security.authorization import Authorizer
-from server.security.credentials import Credentials
-from server.security.failures import FailureLimit
-from server.security.freshness import LOCAL, Freshness
-from server.security.gate import Gate
-from server.security.metrics import SecurityMetrics
-from server.settings.broker_settings import BrokerSettings
-from store.clock import Clock
-from store.opening.open_store import OpenStore
-from store.security.model import UserKind
-from store.security.policies import decide
-from store.security.users import UserTable
+from quarry_mq.server.delivery.retry_topics import RetryOwners
+from quarry_mq.server.security.admin_authentication import AdminAuthenticator
+from quarry_mq.server.security.audit import Audit, AuditFile
+from quarry_mq.server.security.authentication import Authenticator
+from quarry_mq.server.security.authorization import Authorizer
+from quarry_mq.server.security.credentials import Credentials
+from quarry_mq.server.security.failures import FailureLimit
+from quarry_mq.server.security.freshness import LOCAL, Freshness
+from quarry_mq.server.security.gate import Gate
+from quarry_mq.server.security.metrics import SecurityMetrics
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.security.model import UserKind
+from quarry_mq.store.security.policies import decide
+from quarry_mq.store.security.users import UserTable
 
 log = structlog.get_logger(__name__)
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
-from server.errors import Outcome, TooManyFailures, Unauthenticated
-from server.security.failures import FailureLimit
-from server.security.signature import Claim, is_same
-from server.security.terms import Source, Users
-from store.clock import Clock
-from store.security.model import SECRETS_MAX
-from store.security.subjects import subject_of
+from quarry_mq.server.errors import Outcome, TooManyFailures, Unauthenticated
+from quarry_mq.server.security.failures import FailureLimit
+from quarry_mq.server.security.signature import Claim, is_same
+from quarry_mq.server.security.terms import Source, Users
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.security.model import SECRETS_MAX
+from quarry_mq.store.security.subjects import subject_of
 
 _NOBODYS_SECRET: Final = "x" * 40
 """Tried where there is no secret to try, so that the time does not tell which users there are."""

@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final, NamedTuple
 
-from server.addresses import network_of
-from server.security.terms import Source
-from store.clock import Clock
+from quarry_mq.server.addresses import network_of
+from quarry_mq.server.security.terms import Source
+from quarry_mq.store.clock import Clock
 
 CALLERS_MAX: Final = 8192
 """Callers of each kind that are kept apart: who failed least recently is forgotten."""

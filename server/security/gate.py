@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from server.errors import PermissionDenied, TooManyFailures, Unauthenticated
-from server.front import Call
-from server.security.audit import CLAIMED, Audit, Subject
-from server.security.authentication import Authenticator
-from server.security.authorization import Authorizer, Need
-from server.security.credentials import Identity
-from server.security.metrics import SecurityMetrics
-from server.security.terms import Users, source_of
+from quarry_mq.server.errors import PermissionDenied, TooManyFailures, Unauthenticated
+from quarry_mq.server.front import Call
+from quarry_mq.server.security.audit import CLAIMED, Audit, Subject
+from quarry_mq.server.security.authentication import Authenticator
+from quarry_mq.server.security.authorization import Authorizer, Need
+from quarry_mq.server.security.credentials import Identity
+from quarry_mq.server.security.metrics import SecurityMetrics
+from quarry_mq.server.security.terms import Users, source_of
 
 PORT: Final = "messaging"
 

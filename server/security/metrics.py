@@ -6,8 +6,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from server.errors import Outcome
-from store.security.model import Decision
+from quarry_mq.server.errors import Outcome
+from quarry_mq.store.security.model import Decision
 
 AUTHENTICATION_BUCKETS_S: Final = [0.000_01 * 4**step for step in range(8)]
 """10 µs … 160 ms: two HMACs are some microseconds, the first look at a certificate a hundred."""

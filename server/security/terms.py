@@ -9,8 +9,8 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final, NamedTuple, Protocol
 
-from server.addresses import plain_address
-from store.security.model import Action, Policy, ResourceKind, User
+from quarry_mq.server.addresses import plain_address
+from quarry_mq.store.security.model import Action, Policy, ResourceKind, User
 
 
 class Users(Protocol):

@@ -18,17 +18,17 @@ from typing import Any, Final, Self
 from pydantic import PrivateAttr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError, TomlConfigSettingsSource
 
-from server.clients import ClientLimits, ClientTimeouts
-from server.delivery.model import DeliverySettings
-from server.front import FrontLimits, TlsFiles
-from server.held import TransactionSettings
-from server.lite.lite_topics import LiteTopicSettings
-from server.maintenance.queue_removal import RemovalSettings
-from server.metadata import AutoCreation
-from server.process.certificates import PeerTls, TlsPorts
-from server.process.stop import StopTimes
-from server.routing import Address, BrokerIdentity
-from server.settings.sections import (
+from quarry_mq.server.clients import ClientLimits, ClientTimeouts
+from quarry_mq.server.delivery.model import DeliverySettings
+from quarry_mq.server.front import FrontLimits, TlsFiles
+from quarry_mq.server.held import TransactionSettings
+from quarry_mq.server.lite.lite_topics import LiteTopicSettings
+from quarry_mq.server.maintenance.queue_removal import RemovalSettings
+from quarry_mq.server.metadata import AutoCreation
+from quarry_mq.server.process.certificates import PeerTls, TlsPorts
+from quarry_mq.server.process.stop import StopTimes
+from quarry_mq.server.routing import Address, BrokerIdentity
+from quarry_mq.server.settings.sections import (
     BrokerSection,
     ClusterSection,
     ConsumeQueueSection,
@@ -49,12 +49,12 @@ from server.settings.sections import (
     TransactionsSection,
     is_loopback,
 )
-from server.wire.limits import WireLimits
-from store.errors import Invalid
-from store.layout.queue_phase import QueuePlaces
-from store.retention import ExpirySettings
-from store.security.sealer import Sealer, read_keys
-from store.settings import RECORD_OVERHEAD_MAX, IndexSettings, StoreSettings
+from quarry_mq.server.wire.limits import WireLimits
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.layout.queue_phase import QueuePlaces
+from quarry_mq.store.retention import ExpirySettings
+from quarry_mq.store.security.sealer import Sealer, read_keys
+from quarry_mq.store.settings import RECORD_OVERHEAD_MAX, IndexSettings, StoreSettings
 
 ENVIRONMENT_PREFIX: Final = "QUARRY_"
 

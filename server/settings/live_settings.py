@@ -16,12 +16,12 @@ import structlog
 from pydantic import BaseModel, ByteSize, ValidationError
 from pydantic.fields import FieldInfo
 
-from kv import KeyValueEngine
-from server.errors import NoSuchSetting
-from server.settings.broker_settings import BrokerSettings, SettingsInvalid, in_one_line
-from server.settings.sections import Section
-from store.errors import Invalid
-from store.state.families import META
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.server.errors import NoSuchSetting
+from quarry_mq.server.settings.broker_settings import BrokerSettings, SettingsInvalid, in_one_line
+from quarry_mq.server.settings.sections import Section
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.state.families import META
 
 log = structlog.get_logger(__name__)
 

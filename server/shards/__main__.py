@@ -1,15 +1,15 @@
-"""`python -m server.shards LAUNCH`: what `quarry serve --shards N` becomes."""
+"""`python -m quarry_mq.server.shards LAUNCH`: what `quarry serve --shards N` becomes."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 
-from server.observability.logs import configure_logs
-from server.shards.launch import Launch
-from server.shards.output import Output
-from server.shards.supervisor import ShardSupervisor
-from store.clock import SystemClock
+from quarry_mq.server.observability.logs import configure_logs
+from quarry_mq.server.shards.launch import Launch
+from quarry_mq.server.shards.output import Output
+from quarry_mq.server.shards.supervisor import ShardSupervisor
+from quarry_mq.store.clock import SystemClock
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from io import FileIO
 from typing import Final, TextIO
 
-from server.shards.launch import Child
+from quarry_mq.server.shards.launch import Child
 
 COLUMNS: Final = {
     "messaging": "QUARRY_NETWORK_LISTEN",

@@ -12,12 +12,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import Final
 
-from server.addresses import split_address
-from server.settings.broker_settings import ENVIRONMENT_PREFIX, BrokerSettings, SettingsInvalid
-from server.settings.sections import OFF
-from store.errors import NotAStore, StoreUnusable
-from store.fs import Disk
-from store.layout.paths import StorePaths, parse_shard_name, shard_name
+from quarry_mq.server.addresses import split_address
+from quarry_mq.server.settings.broker_settings import ENVIRONMENT_PREFIX, BrokerSettings, SettingsInvalid
+from quarry_mq.server.settings.sections import OFF
+from quarry_mq.store.errors import NotAStore, StoreUnusable
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.paths import StorePaths, parse_shard_name, shard_name
 
 PORT_STEP: Final = 100
 PORT_MAX: Final = 65_535

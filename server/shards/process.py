@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import IO, Final
 
-from server.shards.ports import pass_on, passed_numbers
+from quarry_mq.server.shards.ports import pass_on, passed_numbers
 
 LINE_BYTES_MAX: Final = 1_048_576
 """A longer line is passed on in parts."""

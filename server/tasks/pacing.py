@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from store.clock import Clock
+from quarry_mq.store.clock import Clock
 
 STEP_S: Final = 0.001
 PAUSES_PER_STEP: Final = 3

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from store.clock import Clock
+from quarry_mq.store.clock import Clock
 
 STEP_S: Final = 0.002
 """How long one step may hold the event loop up; as many things go in one as that allows."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from server.errors import BrokerFailed
+from quarry_mq.server.errors import BrokerFailed
 
 log = structlog.get_logger(__name__)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from server import property_names as reserved
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.wire.status import Refused
-from store.metadata import Topic, TopicType
+from quarry_mq.server import property_names as reserved
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.wire.status import Refused
+from quarry_mq.store.metadata import Topic, TopicType
 
 ACCEPTED_TYPES: Final[Mapping[TopicType, tuple[definition.MessageType, ...]]] = {
     TopicType.NORMAL: (definition.NORMAL,),

@@ -9,10 +9,10 @@ from typing import Any, Final, TypeVar
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.wire.status import Refused
-from store.errors import Invalid
-from store.native import Native
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.wire.status import Refused
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.native import Native
 
 UNCOUNTED_SIZE: Final = 64 * 1024
 """Bytes of a request whose fields need no counting: there are half as many at most, which cost a millisecond, and less

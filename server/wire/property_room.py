@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from server import property_names as reserved
-from server.wire.limits import (
+from quarry_mq.server import property_names as reserved
+from quarry_mq.server.wire.limits import (
     BORN_HOST_SIZE_MAX,
     ENTRIES_MAX,
     MESSAGE_ID_SIZE_MAX,
     NAME_SIZE_MAX,
     TRACE_CONTEXT_SIZE_MAX,
 )
-from store.pending import topics as held
-from store.record import properties as stored
-from store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
+from quarry_mq.store.pending import topics as held
+from quarry_mq.store.record import properties as stored
+from quarry_mq.store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
 
 RESENT_FROM: Final = "QUARRY_RESENT_FROM"
 """Property of what a job sends again: topic, queue and queue offset of the original."""

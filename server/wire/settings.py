@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.clients import ClientKind, ClientSettings, Expression
-from server.wire.limits import WireLimits
-from server.wire.times import duration, to_ms
-from store.metadata import Backoff, CustomizedBackoff, ExponentialBackoff, Group
-from store.metadata.lite import LiteGroup
-from store.metadata.lite_attributes import NUMBER_MAX
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.clients import ClientKind, ClientSettings, Expression
+from quarry_mq.server.wire.limits import WireLimits
+from quarry_mq.server.wire.times import duration, to_ms
+from quarry_mq.store.metadata import Backoff, CustomizedBackoff, ExponentialBackoff, Group
+from quarry_mq.store.metadata.lite import LiteGroup
+from quarry_mq.store.metadata.lite_attributes import NUMBER_MAX
 
 REQUEST_TIMEOUT_DEFAULT_MS: Final = 3_000
 """Every client library's own default."""

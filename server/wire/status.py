@@ -6,9 +6,9 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from kv import EngineCorrupt, EngineFull
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.errors import (
+from quarry_mq.kv import EngineCorrupt, EngineFull
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.errors import (
     InvalidReceiptHandle,
     InvalidTransactionId,
     LiteQuotaExceeded,
@@ -17,10 +17,10 @@ from server.errors import (
     PermissionDenied,
     Unauthenticated,
 )
-from server.filters import IllegalExpression
-from server.wire.places import without_places
-from store import errors
-from store.metadata import IllegalGroupName, IllegalTopicName
+from quarry_mq.server.filters import IllegalExpression
+from quarry_mq.server.wire.places import without_places
+from quarry_mq.store import errors
+from quarry_mq.store.metadata import IllegalGroupName, IllegalTopicName
 
 INTERNAL_TEXT: Final = "internal error; the broker's log has the details"
 

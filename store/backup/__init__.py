@@ -3,13 +3,13 @@
 Public face of the package: other packages import from here.
 """
 
-from store.backup.check import damaged_files
-from store.backup.folder import newest_backup, store_in
-from store.backup.manifest import BackupFile, Manifest, read_manifest
-from store.backup.offline import plan_stopped
-from store.backup.plan import BackupPlan, BackupPoint, PlannedFile, plan_live
-from store.backup.restoration import RestoreReport, check_restore, restore
-from store.backup.writer import BackupReport, write_backup
+from quarry_mq.store.backup.check import damaged_files
+from quarry_mq.store.backup.folder import newest_backup, store_in
+from quarry_mq.store.backup.manifest import BackupFile, Manifest, read_manifest
+from quarry_mq.store.backup.offline import plan_stopped
+from quarry_mq.store.backup.plan import BackupPlan, BackupPoint, PlannedFile, plan_live
+from quarry_mq.store.backup.restoration import RestoreReport, check_restore, restore
+from quarry_mq.store.backup.writer import BackupReport, write_backup
 
 __all__ = [
     "BackupFile",

@@ -14,10 +14,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from store.backup.manifest import MANIFEST_NAME
-from store.errors import NotAStore
-from store.fs import Disk
-from store.layout.paths import StorePaths
+from quarry_mq.store.backup.manifest import MANIFEST_NAME
+from quarry_mq.store.errors import NotAStore
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.paths import StorePaths
 
 _NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{3}Z")
 _FORMAT: Final = "%Y%m%dT%H%M%S.%f"

@@ -6,7 +6,7 @@ import errno
 from pathlib import Path
 from typing import Final
 
-from store.fs import CopyingDisk
+from quarry_mq.store.fs import CopyingDisk
 
 CANNOT_LINK: Final = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
 """Another file system, one without links, too many of them, a file of somebody else (protected_hardlinks)."""

@@ -19,11 +19,11 @@ from typing import Any, Final, NamedTuple, cast
 
 from isal import isal_zlib
 
-from kv import is_table
-from store.errors import NotAStore, StoreDamaged
-from store.fs import CopyingDisk
-from store.layout.paths import parse_segment_name
-from store.offsets import PhysicalOffset
+from quarry_mq.kv import is_table
+from quarry_mq.store.errors import NotAStore, StoreDamaged
+from quarry_mq.store.fs import CopyingDisk
+from quarry_mq.store.layout.paths import parse_segment_name
+from quarry_mq.store.offsets import PhysicalOffset
 
 MANIFEST_NAME: Final = "backup-manifest.json"
 FORMAT: Final = 1

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from store.backup.plan import BackupPlan, frozen_below, plan_offline
-from store.layout.kind import StoreKind
-from store.offline.store import OfflineStore
-from store.offsets import PhysicalOffset
-from store.record import Blank, StoredMessage
-from store.state.identity import StoreIdentity
+from quarry_mq.store.backup.plan import BackupPlan, frozen_below, plan_offline
+from quarry_mq.store.layout.kind import StoreKind
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import Blank, StoredMessage
+from quarry_mq.store.state.identity import StoreIdentity
 
 
 def plan_stopped(store: OfflineStore) -> BackupPlan:

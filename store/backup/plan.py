@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kv import is_scratch, is_table
-from store.backup.manifest import COMMIT_LOG, OF_THE_RUNNING
-from store.errors import NotAStore, StoreUnusable
-from store.fs import DirectoryEntry, Disk
-from store.layout.kind import DATABASE_MARKER
-from store.layout.paths import StorePaths, segment_name
-from store.offsets import PhysicalOffset
+from quarry_mq.kv import is_scratch, is_table
+from quarry_mq.store.backup.manifest import COMMIT_LOG, OF_THE_RUNNING
+from quarry_mq.store.errors import NotAStore, StoreUnusable
+from quarry_mq.store.fs import DirectoryEntry, Disk
+from quarry_mq.store.layout.kind import DATABASE_MARKER
+from quarry_mq.store.layout.paths import StorePaths, segment_name
+from quarry_mq.store.offsets import PhysicalOffset
 
 TEMPORARY: Final = ".tmp"
 """Ends the name of a file that is about to replace another one: a live broker's is gone at the next look."""

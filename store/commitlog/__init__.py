@@ -4,11 +4,11 @@
 `cut` ends a log after its last good record.
 """
 
-from store.commitlog.cut import CutReport, bytes_behind, cut, end_of_bytes, keep
-from store.commitlog.flush import BegunFlush, CommitLogFlusher
-from store.commitlog.reader import CommitLogReader
-from store.commitlog.segments import KeptSize, SegmentList
-from store.commitlog.writer import CommitLogWriter, Poison
+from quarry_mq.store.commitlog.cut import CutReport, bytes_behind, cut, end_of_bytes, keep
+from quarry_mq.store.commitlog.flush import BegunFlush, CommitLogFlusher
+from quarry_mq.store.commitlog.reader import CommitLogReader
+from quarry_mq.store.commitlog.segments import KeptSize, SegmentList
+from quarry_mq.store.commitlog.writer import CommitLogWriter, Poison
 
 __all__ = [
     "BegunFlush",

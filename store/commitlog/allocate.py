@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from store.fs.protocol import Disk, SegmentFile
+from quarry_mq.store.fs.protocol import Disk, SegmentFile
 
 log = structlog.get_logger(__name__)
 

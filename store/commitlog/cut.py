@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from store.commitlog.segments import SegmentList
-from store.layout.paths import cut_directory, cut_name
-from store.offsets import PhysicalOffset
+from quarry_mq.store.commitlog.segments import SegmentList
+from quarry_mq.store.layout.paths import cut_directory, cut_name
+from quarry_mq.store.offsets import PhysicalOffset
 
 BLOCK: Final = bytes(1024 * 1024)
 """Zeros to compare with: comparing memory is ten times faster than looking at each byte."""

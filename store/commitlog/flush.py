@@ -7,11 +7,11 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
-from store.commitlog.segments import SegmentList
-from store.commitlog.writer import CommitLogWriter
-from store.errors import StorePoisoned
-from store.fs.protocol import Descriptor
-from store.offsets import PhysicalOffset
+from quarry_mq.store.commitlog.segments import SegmentList
+from quarry_mq.store.commitlog.writer import CommitLogWriter
+from quarry_mq.store.errors import StorePoisoned
+from quarry_mq.store.fs.protocol import Descriptor
+from quarry_mq.store.offsets import PhysicalOffset
 
 
 class BegunFlush(NamedTuple):

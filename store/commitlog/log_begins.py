@@ -13,7 +13,7 @@ from operator import itemgetter
 from struct import Struct
 from typing import Final
 
-from store.offsets import PhysicalOffset
+from quarry_mq.store.offsets import PhysicalOffset
 
 _NOTE: Final = Struct(">qq")  # wall time in ms, physical offset
 NOTES_MAX: Final = 2_048

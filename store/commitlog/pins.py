@@ -9,9 +9,9 @@ from __future__ import annotations
 from threading import Lock
 from typing import NamedTuple
 
-from store.clock import Clock
-from store.errors import Invalid
-from store.offsets import PhysicalOffset
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.offsets import PhysicalOffset
 
 
 class _Pin(NamedTuple):

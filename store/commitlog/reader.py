@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from store.commitlog.segments import SegmentList
-from store.errors import OffsetOutOfRange
-from store.message import Host
-from store.native import Native, RecordReader
-from store.offsets import PhysicalOffset
-from store.record import Blank, Decoded, EndOfData, StoredMessage, Torn, decode_record, is_replaced
+from quarry_mq.store.commitlog.segments import SegmentList
+from quarry_mq.store.errors import OffsetOutOfRange
+from quarry_mq.store.message import Host
+from quarry_mq.store.native import Native, RecordReader
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import Blank, Decoded, EndOfData, StoredMessage, Torn, decode_record, is_replaced
 
 
 class CommitLogReader:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from store.message import Appended, DispatchRequest, EncodedMessage, Message, Round, UnknownQueues
-from store.native import MakeRound, Native
-from store.offsets import PhysicalOffset, QueueOffset
-from store.record import encode_record
-from store.record.properties import EncodedProperties
+from quarry_mq.store.message import Appended, DispatchRequest, EncodedMessage, Message, Round, UnknownQueues
+from quarry_mq.store.native import MakeRound, Native
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.record import encode_record
+from quarry_mq.store.record.properties import EncodedProperties
 
 _make: Final = tuple.__new__
 

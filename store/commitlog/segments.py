@@ -10,12 +10,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from store.commitlog.allocate import NextSegment
-from store.errors import NotAStore, OffsetOutOfRange, StoreDamaged
-from store.fs.protocol import Disk, SegmentFile
-from store.layout.paths import parse_segment_name, segment_name
-from store.offsets import PhysicalOffset
-from store.record.layout import BLANK_SIZE
+from quarry_mq.store.commitlog.allocate import NextSegment
+from quarry_mq.store.errors import NotAStore, OffsetOutOfRange, StoreDamaged
+from quarry_mq.store.fs.protocol import Disk, SegmentFile
+from quarry_mq.store.layout.paths import parse_segment_name, segment_name
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record.layout import BLANK_SIZE
 
 KEPT_SIZE_NAME: Final = "SEGMENT_SIZE"
 DIGITS_MAX: Final = 20

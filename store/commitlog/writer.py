@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from store.commitlog.segments import SegmentList
-from store.errors import MessageTooLarge, OffsetOutOfRange, StoreDamaged, StorePoisoned
-from store.fs.protocol import SegmentFile
-from store.offsets import PhysicalOffset
-from store.record import encode_blank
-from store.record.layout import BLANK_SIZE
+from quarry_mq.store.commitlog.segments import SegmentList
+from quarry_mq.store.errors import MessageTooLarge, OffsetOutOfRange, StoreDamaged, StorePoisoned
+from quarry_mq.store.fs.protocol import SegmentFile
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import encode_blank
+from quarry_mq.store.record.layout import BLANK_SIZE
 
 
 class Poison:

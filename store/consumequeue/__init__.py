@@ -3,16 +3,16 @@
 Public face of the package: other packages import from here.
 """
 
-from store.consumequeue.columns import ColumnRequests, UnitColumns
-from store.consumequeue.double_write import DoubleWriteConsumeQueues
-from store.consumequeue.files.reader import FileConsumeQueueReader
-from store.consumequeue.files.store import FileConsumeQueues, units_in_files
-from store.consumequeue.light_queues import LiteParentsStep
-from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
-from store.consumequeue.protocol import ConsumeQueueStore
-from store.consumequeue.rocks.engine import open_consume_queue_engine
-from store.consumequeue.rocks.store import RocksConsumeQueues
-from store.message import ConsumeQueueEntry
+from quarry_mq.store.consumequeue.columns import ColumnRequests, UnitColumns
+from quarry_mq.store.consumequeue.double_write import DoubleWriteConsumeQueues
+from quarry_mq.store.consumequeue.files.reader import FileConsumeQueueReader
+from quarry_mq.store.consumequeue.files.store import FileConsumeQueues, units_in_files
+from quarry_mq.store.consumequeue.light_queues import LiteParentsStep
+from quarry_mq.store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
+from quarry_mq.store.consumequeue.protocol import ConsumeQueueStore
+from quarry_mq.store.consumequeue.rocks.engine import open_consume_queue_engine
+from quarry_mq.store.consumequeue.rocks.store import RocksConsumeQueues
+from quarry_mq.store.message import ConsumeQueueEntry
 
 __all__ = [
     "ColumnRequests",

@@ -12,9 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
-from store.consumequeue.columns import UnitColumns
-from store.message import ConsumeQueueEntry, DispatchRequest
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.consumequeue.columns import UnitColumns
+from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 
 class RestartableQueues(Protocol):

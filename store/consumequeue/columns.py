@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from store.message import DispatchRequest
-from store.offsets import QueueId
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.offsets import QueueId
 
 Integers = NDArray[np.int64]
 

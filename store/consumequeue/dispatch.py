@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
-from store.consumequeue import ConsumeQueueEntry
-from store.generations import GenerationCache
-from store.message import DispatchRequest
-from store.metadata.names import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.record import StoredMessage, tags_code
-from store.record.properties import LIGHT_QUEUE_OFFSETS, LIGHT_QUEUES
-from store.record.system_flag import TRANSACTION_MASK, TransactionState
-from store.record.tags import SCHEDULE_TOPIC
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.generations import GenerationCache
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.record import StoredMessage, tags_code
+from quarry_mq.store.record.properties import LIGHT_QUEUE_OFFSETS, LIGHT_QUEUES
+from quarry_mq.store.record.system_flag import TRANSACTION_MASK, TransactionState
+from quarry_mq.store.record.tags import SCHEDULE_TOPIC
 
 LIGHT_QUEUE_NUMBER: Final = 0
 _NEVER_LIGHT: Final = (RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SCHEDULE_TOPIC)

@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from heapq import merge
 from threading import Condition
 
-from store.consumequeue.files.layout import is_file_name
-from store.consumequeue.files.store import FileConsumeQueues, topic_order
-from store.consumequeue.light_queues import LiteParentsStep
-from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
-from store.consumequeue.protocol import OneByOne
-from store.consumequeue.rocks.store import RocksConsumeQueues
-from store.message import ConsumeQueueEntry, DispatchRequest
-from store.metadata.names import LIGHT_QUEUE_PREFIX
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.consumequeue.files.layout import is_file_name
+from quarry_mq.store.consumequeue.files.store import FileConsumeQueues, topic_order
+from quarry_mq.store.consumequeue.light_queues import LiteParentsStep
+from quarry_mq.store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
+from quarry_mq.store.consumequeue.protocol import OneByOne
+from quarry_mq.store.consumequeue.rocks.store import RocksConsumeQueues
+from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest
+from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
 
 class InUse:

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kv import Family, KeyRange, WriteBatch
-from kv.keys import prefix_end
-from store.consumequeue.names import LastEntry, end_of_topic, light_stretches, queue_of
-from store.consumequeue.rocks_layout import (
+from quarry_mq.kv import Family, KeyRange, WriteBatch
+from quarry_mq.kv.keys import prefix_end
+from quarry_mq.store.consumequeue.names import LastEntry, end_of_topic, light_stretches, queue_of
+from quarry_mq.store.consumequeue.rocks_layout import (
     UNIT,
     maximum_key,
     minimum_key,
@@ -26,7 +26,7 @@ from store.consumequeue.rocks_layout import (
     unit_prefix,
     units_end,
 )
-from store.metadata.lite import LITE_TOPIC_PREFIX, light_queue_prefix, parse_light_queue_name
+from quarry_mq.store.metadata.lite import LITE_TOPIC_PREFIX, light_queue_prefix, parse_light_queue_name
 
 LOOKS_PER_STEP: Final = 500
 UNITS_BY_KEY_MAX: Final = 32

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from kv import Family, KeyRange
-from kv.keys import prefix_end, prefix_range
-from store.consumequeue.rocks_layout import (
+from quarry_mq.kv import Family, KeyRange
+from quarry_mq.kv.keys import prefix_end, prefix_range
+from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND_SIZE,
     CHECKPOINT_TOPIC,
     I32,
@@ -30,8 +30,8 @@ from store.consumequeue.rocks_layout import (
     parse_bound_key,
     topic_prefix,
 )
-from store.metadata.names import LIGHT_QUEUE_PREFIX, is_light_queue
-from store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX, is_light_queue
+from quarry_mq.store.offsets import PhysicalOffset, QueueId
 
 QUEUES_OF_MOST_TOPICS: Final = 16
 """Topics seldom have more, and to read so many is cheaper than to read any number of them."""

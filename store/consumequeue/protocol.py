@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from store.consumequeue.light_queues import LiteParentsStep
-from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
-from store.message import ConsumeQueueEntry, DispatchRequest
-from store.metadata.names import LIGHT_QUEUE_PREFIX
-from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
+from quarry_mq.store.consumequeue.light_queues import LiteParentsStep
+from quarry_mq.store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
+from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest
+from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 
 
 class OneByOne(Protocol):

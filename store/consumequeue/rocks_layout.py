@@ -19,9 +19,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from kv import KeyRange
-from store.consumequeue.columns import Integers, UnitColumns
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.kv import KeyRange
+from quarry_mq.store.consumequeue.columns import Integers, UnitColumns
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 UNITS_FAMILY: Final = "default"
 OFFSET_FAMILY: Final = "offset"

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from store.errors import MessageGivenUp
-from store.message import ConsumeQueueEntry
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.errors import MessageGivenUp
+from quarry_mq.store.message import ConsumeQueueEntry
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
 
 class FoundUnit(NamedTuple):

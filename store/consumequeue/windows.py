@@ -12,9 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
-from store.consumequeue.columns import Integers
-from store.consumequeue.search import FoundUnit
-from store.offsets import QueueId
+from quarry_mq.store.consumequeue.columns import Integers
+from quarry_mq.store.consumequeue.search import FoundUnit
+from quarry_mq.store.offsets import QueueId
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,9 +1,9 @@
 """The one seam for file access. Only modules in here call `os`, `open` and `mmap` on store files."""
 
-from store.fs.copies import CopyingDisk, PosixCopyingDisk
-from store.fs.posix import PosixDisk, keep_from_others
-from store.fs.protocol import DirectoryEntry, Disk, DiskLock, DiskSpace, SegmentFile, SparseFile
-from store.fs.reserve import hold_descriptors
+from quarry_mq.store.fs.copies import CopyingDisk, PosixCopyingDisk
+from quarry_mq.store.fs.posix import PosixDisk, keep_from_others
+from quarry_mq.store.fs.protocol import DirectoryEntry, Disk, DiskLock, DiskSpace, SegmentFile, SparseFile
+from quarry_mq.store.fs.reserve import hold_descriptors
 
 __all__ = [
     "CopyingDisk",

@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 from isal import isal_zlib
 
-from store.fs.posix import FILE_MODE, PosixDisk
-from store.fs.protocol import Disk
+from quarry_mq.store.fs.posix import FILE_MODE, PosixDisk
+from quarry_mq.store.fs.protocol import Disk
 
 CHUNK: Final = 1024 * 1024
 _ZEROS: Final = bytes(CHUNK)

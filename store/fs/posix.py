@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from store.fs.protocol import DirectoryEntry, DiskSpace
-from store.fs.reserve import RESERVE
+from quarry_mq.store.fs.protocol import DirectoryEntry, DiskSpace
+from quarry_mq.store.fs.reserve import RESERVE
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700

@@ -3,10 +3,10 @@
 Public face of the package: other packages import from here.
 """
 
-from store.index.indexes import NO_INDEXES, KeyIndexes
-from store.index.key_files import Answer, Unread
-from store.index.message_index import FoundMessages, IndexState, MessageIndex
-from store.index.wanted import TIME_MAX_MS
+from quarry_mq.store.index.indexes import NO_INDEXES, KeyIndexes
+from quarry_mq.store.index.key_files import Answer, Unread
+from quarry_mq.store.index.message_index import FoundMessages, IndexState, MessageIndex
+from quarry_mq.store.index.wanted import TIME_MAX_MS
 
 __all__ = [
     "NO_INDEXES",

@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from store.fs import SegmentFile
-from store.index.keys import Hashes
+from quarry_mq.store.fs import SegmentFile
+from quarry_mq.store.index.keys import Hashes
 
 Items = NDArray[np.void]
 """Structured, with at least the fields `hash` and `previous`."""

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from store.errors import StoreDamaged
-from store.index.indexes import KeyIndexes
-from store.index.items import KeyItems
-from store.index.tiered.folders import Stage
-from store.index.tiered.tiered_index import TieredIndex
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.index.indexes import KeyIndexes
+from quarry_mq.store.index.items import KeyItems
+from quarry_mq.store.index.tiered.folders import Stage
+from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 
 
 def items_in(indexes: KeyIndexes, file: IndexFile) -> Iterator[KeyItems]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from store.index.hash.index import HashIndex
-from store.index.message_index import MessageIndex
-from store.index.tiered.tiered_index import TieredIndex
+from quarry_mq.store.index.hash.index import HashIndex
+from quarry_mq.store.index.message_index import MessageIndex
+from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 
 
 class KeyIndexes(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from store.index.items import KeyItems
-from store.offsets import PhysicalOffset
+from quarry_mq.store.index.items import KeyItems
+from quarry_mq.store.offsets import PhysicalOffset
 
 Wanted = TypeVar("Wanted")
 

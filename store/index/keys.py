@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from store.record.properties import KEYS, UNIQUE_KEY
-from store.record.tags import java_hash
+from quarry_mq.store.record.properties import KEYS, UNIQUE_KEY
+from quarry_mq.store.record.tags import java_hash
 
 Hashes = NDArray[np.int32]
 

@@ -17,13 +17,13 @@ from contextlib import closing, suppress
 from threading import Lock
 from typing import Final, NamedTuple
 
-from store.errors import MessageGivenUp, OffsetOutOfRange, StoreDamaged, Unavailable
-from store.index.items import KeyItems, items_of
-from store.index.key_files import KeyFiles, Unread
-from store.index.wanted import WantedMessages
-from store.message import DispatchRequest
-from store.offsets import PhysicalOffset
-from store.record import StoredMessage
+from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange, StoreDamaged, Unavailable
+from quarry_mq.store.index.items import KeyItems, items_of
+from quarry_mq.store.index.key_files import KeyFiles, Unread
+from quarry_mq.store.index.wanted import WantedMessages
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import StoredMessage
 
 WAITING_MAX: Final = 65_536
 """Messages that wait in memory at most; behind that they are read from the log."""

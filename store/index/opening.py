@@ -26,29 +26,29 @@ from typing import Final
 
 import structlog
 
-from store.clock import Clock
-from store.commitlog import SegmentList
-from store.consumequeue.dispatch import StoredNumbering
-from store.errors import StoreDamaged, StoreUnusable
-from store.fs import Disk
-from store.index.chains import ChainShape
-from store.index.hash.index import HashIndex, index_files
-from store.index.hash.keys import HashKeyFiles
-from store.index.hash.layout import shape_of
-from store.index.hash.shape import find_shape
-from store.index.indexes import KeyIndexes
-from store.index.key_files import KeyFiles
-from store.index.message_index import IndexState, MessageIndex, Portion
-from store.index.tiered.chain_file import IndexShape
-from store.index.tiered.object_store.folder import FolderObjects
-from store.index.tiered.object_store.protocol import ObjectStore
-from store.index.tiered.tiered_index import TieredIndex
-from store.index.tiered_keys import PLACE, TieredKeyFiles
-from store.layout.paths import StorePaths
-from store.offsets import PhysicalOffset
-from store.recovery.recovery import whole_runs
-from store.settings import IndexSettings
-from store.state.identity import StoreIdentity
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.commitlog import SegmentList
+from quarry_mq.store.consumequeue.dispatch import StoredNumbering
+from quarry_mq.store.errors import StoreDamaged, StoreUnusable
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.index.chains import ChainShape
+from quarry_mq.store.index.hash.index import HashIndex, index_files
+from quarry_mq.store.index.hash.keys import HashKeyFiles
+from quarry_mq.store.index.hash.layout import shape_of
+from quarry_mq.store.index.hash.shape import find_shape
+from quarry_mq.store.index.indexes import KeyIndexes
+from quarry_mq.store.index.key_files import KeyFiles
+from quarry_mq.store.index.message_index import IndexState, MessageIndex, Portion
+from quarry_mq.store.index.tiered.chain_file import IndexShape
+from quarry_mq.store.index.tiered.object_store.folder import FolderObjects
+from quarry_mq.store.index.tiered.object_store.protocol import ObjectStore
+from quarry_mq.store.index.tiered.tiered_index import TieredIndex
+from quarry_mq.store.index.tiered_keys import PLACE, TieredKeyFiles
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.recovery.recovery import whole_runs
+from quarry_mq.store.settings import IndexSettings
+from quarry_mq.store.state.identity import StoreIdentity
 
 log = structlog.get_logger(__name__)
 
@@ -180,7 +180,7 @@ def objects_at(settings: IndexSettings, disk: Disk) -> ObjectStore | None:
         return None
     if "://" not in target:
         return FolderObjects(disk, Path(target))
-    from store.index.tiered.object_store.cloud import CloudObjects
+    from quarry_mq.store.index.tiered.object_store.cloud import CloudObjects
 
     return CloudObjects.at(target, dict(settings.upload_options))
 

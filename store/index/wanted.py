@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from store.index.keys import key_text, keys_of
-from store.offsets import PhysicalOffset
-from store.record import StoredMessage
+from quarry_mq.store.index.keys import key_text, keys_of
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import StoredMessage
 
 TIME_MAX_MS: Final = 2**63 - 1
 """Later than every store time."""

@@ -23,9 +23,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from store.errors import NotAStore
-from store.fs import DirectoryEntry, Disk
-from store.layout.paths import StorePaths, parse_segment_name, parse_shard_name, shard_name
+from quarry_mq.store.errors import NotAStore
+from quarry_mq.store.fs import DirectoryEntry, Disk
+from quarry_mq.store.layout.paths import StorePaths, parse_segment_name, parse_shard_name, shard_name
 
 DATABASE_MARKER: Final = "CURRENT"
 """RocksDB's name for the file without which a directory is no database."""

@@ -26,8 +26,8 @@ from pathlib import Path
 from re import compile as compile_pattern
 from typing import NamedTuple
 
-from store.errors import StoreUnusable
-from store.layout.kind import StoreKind
+from quarry_mq.store.errors import StoreUnusable
+from quarry_mq.store.layout.kind import StoreKind
 
 
 class QueueMode(Enum):

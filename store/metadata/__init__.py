@@ -1,6 +1,6 @@
 """Topics, consumer groups and consumer offsets, one row each in the database `<store>/quarry/`."""
 
-from store.metadata.groups import (
+from quarry_mq.store.metadata.groups import (
     ATTEMPTS_DEFAULT,
     Backoff,
     CustomizedBackoff,
@@ -8,7 +8,7 @@ from store.metadata.groups import (
     Group,
     GroupTable,
 )
-from store.metadata.names import (
+from quarry_mq.store.metadata.names import (
     IllegalGroupName,
     IllegalTopicName,
     check_group_name,
@@ -20,8 +20,8 @@ from store.metadata.names import (
     pop_retry_topic_name,
     retry_topic_name,
 )
-from store.metadata.offsets import ConsumerOffsetTable
-from store.metadata.topics import QUEUES_MAX, READ_WRITE, Permission, Topic, TopicTable, TopicType
+from quarry_mq.store.metadata.offsets import ConsumerOffsetTable
+from quarry_mq.store.metadata.topics import QUEUES_MAX, READ_WRITE, Permission, Topic, TopicTable, TopicType
 
 __all__ = [
     "ATTEMPTS_DEFAULT",

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from kv import KeyValueEngine
-from store.errors import GroupNotFound, Invalid
-from store.metadata import lite_attributes
-from store.metadata.names import check_group_name, is_system_group
-from store.metadata.owners import Owners, insert_owned, remove_owned, take_over_owned
-from store.metadata.row_json import Document, check_attributes, encode_document
-from store.metadata.rows import NamedRows, NamesFound, Resolve, RowJournal
-from store.record.tags import DELAY_LEVELS_MS
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.store.errors import GroupNotFound, Invalid
+from quarry_mq.store.metadata import lite_attributes
+from quarry_mq.store.metadata.names import check_group_name, is_system_group
+from quarry_mq.store.metadata.owners import Owners, insert_owned, remove_owned, take_over_owned
+from quarry_mq.store.metadata.row_json import Document, check_attributes, encode_document
+from quarry_mq.store.metadata.rows import NamedRows, NamesFound, Resolve, RowJournal
+from quarry_mq.store.record.tags import DELAY_LEVELS_MS
 
 GROUPS_FAMILY: Final = "groups"
 CACHED_GROUPS_MAX: Final = 65_536

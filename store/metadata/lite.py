@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
-from store.metadata import lite_attributes
-from store.metadata.groups import Group
-from store.metadata.lite_attributes import (
+from quarry_mq.store.metadata import lite_attributes
+from quarry_mq.store.metadata.groups import Group
+from quarry_mq.store.metadata.lite_attributes import (
     CLIENT_EVENTS_DEFAULT,
     CLIENT_QUOTA_DEFAULT,
     EXPIRATION_MAX_MINUTES,
@@ -20,8 +20,8 @@ from store.metadata.lite_attributes import (
     LiteModel,
     read_or,
 )
-from store.metadata.names import LIGHT_QUEUE_PREFIX
-from store.metadata.topics import Topic, TopicType
+from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX
+from quarry_mq.store.metadata.topics import Topic, TopicType
 
 LITE_TOPIC_PREFIX: Final = f"{LIGHT_QUEUE_PREFIX}$"
 """How the names of the queues of all lite topics begin."""

@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final, TypeVar
 
-from store.errors import Invalid
-from store.metadata.names import IllegalTopicName, check_topic_name
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.metadata.names import IllegalTopicName, check_topic_name
 
 EXPIRATION: Final = "lite.topic.expiration"
 BIND_TOPIC: Final = "lite.bind.topic"

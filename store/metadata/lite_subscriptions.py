@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
-from kv import KeyRange, KeyValueEngine, WriteBatch
-from kv.keys import counted, prefix_range, read_counted
-from store.state.families import LITE
+from quarry_mq.kv import KeyRange, KeyValueEngine, WriteBatch
+from quarry_mq.kv.keys import counted, prefix_range, read_counted
+from quarry_mq.store.state.families import LITE
 
 ALL_OF_THEM: Final = ""
 """Instead of a lite topic: whatever there is and will be."""

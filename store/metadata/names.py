@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from store.errors import Invalid
-from store.record.tags import SCHEDULE_TOPIC
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.record.tags import SCHEDULE_TOPIC
 
 TOPIC_NAME_MAX: Final = 127
 """Characters. The length field of a V1 record's topic is one signed byte."""

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from threading import Lock
 from typing import Final, TypeVar
 
-from kv import KeyValueEngine, WriteBatch
-from kv.keys import prefix_range
-from store.metadata.rows import Changes, NamedRows, Resolve
-from store.state.families import META
+from quarry_mq.kv import KeyValueEngine, WriteBatch
+from quarry_mq.kv.keys import prefix_range
+from quarry_mq.store.metadata.rows import Changes, NamedRows, Resolve
+from quarry_mq.store.state.families import META
 
 Row = TypeVar("Row")
 

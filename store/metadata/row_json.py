@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NoReturn
 
-from store.errors import Invalid, StoreDamaged
+from quarry_mq.store.errors import Invalid, StoreDamaged
 
 FORMAT_VERSION: Final = 1
 """Stored in every row as `format`. Raised when a reader of the old rows would misread new ones."""

@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from threading import Lock
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from kv import KeyRange, KeyValueEngine, WriteBatch
-from kv.keys import prefix_range
-from store.errors import AlreadyExists, Invalid, StoreDamaged
+from quarry_mq.kv import KeyRange, KeyValueEngine, WriteBatch
+from quarry_mq.kv.keys import prefix_range
+from quarry_mq.store.errors import AlreadyExists, Invalid, StoreDamaged
 
 Row = TypeVar("Row")
 Stage = Callable[[WriteBatch], None]

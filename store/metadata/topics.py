@@ -9,10 +9,10 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from kv import KeyValueEngine
-from store.errors import AlreadyExists, Invalid, StoreDamaged, TopicNotFound
-from store.metadata import lite_attributes
-from store.metadata.names import (
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.store.errors import AlreadyExists, Invalid, StoreDamaged, TopicNotFound
+from quarry_mq.store.metadata import lite_attributes
+from quarry_mq.store.metadata.names import (
     DEAD_LETTER_PREFIX,
     IllegalTopicName,
     check_internal_topic_name,
@@ -22,9 +22,9 @@ from store.metadata.names import (
     is_system_topic,
     is_topic_name,
 )
-from store.metadata.owners import Owners, insert_owned, remove_owned, take_over_owned
-from store.metadata.row_json import Document, check_attributes, encode_document
-from store.metadata.rows import NamedRows, NamesFound, Resolve, RowJournal
+from quarry_mq.store.metadata.owners import Owners, insert_owned, remove_owned, take_over_owned
+from quarry_mq.store.metadata.row_json import Document, check_attributes, encode_document
+from quarry_mq.store.metadata.rows import NamedRows, NamesFound, Resolve, RowJournal
 
 TOPICS_FAMILY: Final = "topics"
 

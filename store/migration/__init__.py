@@ -3,18 +3,18 @@
 Public face of the package: other packages import from here.
 """
 
-from store.migration.agreement import (
+from quarry_mq.store.migration.agreement import (
     AgreementReport,
     Comparison,
     ComparisonProgress,
     QueueDifference,
 )
-from store.migration.backfill import Backfill, Portion
-from store.migration.comparison import begin_comparison
-from store.migration.deleted import forget_deleted
-from store.migration.machine import MigrationFigures, QueueMigration
-from store.migration.removal import FileQueueRemoval, remove_database
-from store.migration.rows import MigrationRows, MigrationStep, Removing
+from quarry_mq.store.migration.backfill import Backfill, Portion
+from quarry_mq.store.migration.comparison import begin_comparison
+from quarry_mq.store.migration.deleted import forget_deleted
+from quarry_mq.store.migration.machine import MigrationFigures, QueueMigration
+from quarry_mq.store.migration.removal import FileQueueRemoval, remove_database
+from quarry_mq.store.migration.rows import MigrationRows, MigrationStep, Removing
 
 __all__ = [
     "AgreementReport",

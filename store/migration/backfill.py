@@ -23,15 +23,15 @@ from typing import Final
 
 import numpy as np
 
-from store.commitlog import SegmentList
-from store.consumequeue import ColumnRequests, FileConsumeQueues, RocksConsumeQueues, UnitColumns
-from store.errors import OffsetOutOfRange, StoreDamaged
-from store.fs import Disk
-from store.migration.held_units import HeldNumbering, HeldUnits
-from store.migration.open_queues import OpenQueues
-from store.offsets import PhysicalOffset, QueueId
-from store.scan import FoundRecords, found_in, scan_log
-from store.state.identity import StoreIdentity
+from quarry_mq.store.commitlog import SegmentList
+from quarry_mq.store.consumequeue import ColumnRequests, FileConsumeQueues, RocksConsumeQueues, UnitColumns
+from quarry_mq.store.errors import OffsetOutOfRange, StoreDamaged
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.migration.held_units import HeldNumbering, HeldUnits
+from quarry_mq.store.migration.open_queues import OpenQueues
+from quarry_mq.store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.scan import FoundRecords, found_in, scan_log
+from quarry_mq.store.state.identity import StoreIdentity
 
 PORTION_BYTES: Final = 8 << 20
 """How much of the log is read at once. The more, the more units of a queue are looked up together."""

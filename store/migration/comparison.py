@@ -31,14 +31,19 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from store.clock import Clock
-from store.consumequeue.double_write import DoubleWriteConsumeQueues, merge_queues
-from store.consumequeue.files.layout import is_file_name
-from store.consumequeue.search import first_at_least
-from store.consumequeue.windows import QueueUnits, UnitReader, UnitWindow
-from store.metadata.names import LIGHT_QUEUE_PREFIX
-from store.migration.agreement import FIRST_DIFFERENCES_MAX, AgreementReport, ComparisonProgress, QueueDifference
-from store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.consumequeue.double_write import DoubleWriteConsumeQueues, merge_queues
+from quarry_mq.store.consumequeue.files.layout import is_file_name
+from quarry_mq.store.consumequeue.search import first_at_least
+from quarry_mq.store.consumequeue.windows import QueueUnits, UnitReader, UnitWindow
+from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX
+from quarry_mq.store.migration.agreement import (
+    FIRST_DIFFERENCES_MAX,
+    AgreementReport,
+    ComparisonProgress,
+    QueueDifference,
+)
+from quarry_mq.store.offsets import PhysicalOffset, QueueId
 
 UNITS_PER_STEP: Final = 4_096
 """Looked at between two pauses, at most: some milliseconds."""

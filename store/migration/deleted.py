@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import structlog
 
-from store.consumequeue import FileConsumeQueues, RocksConsumeQueues
-from store.consumequeue.files.layout import is_file_name
-from store.message import ConsumeQueueEntry
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.consumequeue import FileConsumeQueues, RocksConsumeQueues
+from quarry_mq.store.consumequeue.files.layout import is_file_name
+from quarry_mq.store.message import ConsumeQueueEntry
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 log = structlog.get_logger(__name__)
 

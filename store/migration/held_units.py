@@ -12,14 +12,14 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store.consumequeue.columns import UnitColumns
-from store.consumequeue.files.layout import UNIT_SIZE, is_file_name, real, units_in
-from store.consumequeue.files.open_files import OpenFiles
-from store.consumequeue.files.store import FileConsumeQueues
-from store.consumequeue.search import FoundUnit, first_at_least
-from store.fs import Disk
-from store.generations import GenerationCache
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.consumequeue.columns import UnitColumns
+from quarry_mq.store.consumequeue.files.layout import UNIT_SIZE, is_file_name, real, units_in
+from quarry_mq.store.consumequeue.files.open_files import OpenFiles
+from quarry_mq.store.consumequeue.files.store import FileConsumeQueues
+from quarry_mq.store.consumequeue.search import FoundUnit, first_at_least
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.generations import GenerationCache
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 OPEN_FILES_MAX: Final = 256
 UNITS_PER_STEP: Final = 4_096

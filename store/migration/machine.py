@@ -28,25 +28,25 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from kv import KeyValueEngine
-from store.clock import Clock
-from store.commitlog import SegmentList
-from store.consumequeue import DoubleWriteConsumeQueues, RocksConsumeQueues
-from store.engines import StoreEngines
-from store.errors import Busy, Forbidden
-from store.fs import Disk
-from store.layout.paths import StorePaths
-from store.layout.queue_phase import QueuePhase, QueuePlace
-from store.migration.agreement import AgreementReport, Comparison
-from store.migration.backfill import Backfill
-from store.migration.comparison import begin_comparison
-from store.migration.open_queues import OpenQueues
-from store.migration.queue_copy import queues_left_out
-from store.migration.removal import FileQueueRemoval, remove_database
-from store.migration.rows import MigrationRows, MigrationStep, Removing
-from store.offsets import PhysicalOffset
-from store.settings import StoreSettings
-from store.state.identity import StoreIdentity
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.commitlog import SegmentList
+from quarry_mq.store.consumequeue import DoubleWriteConsumeQueues, RocksConsumeQueues
+from quarry_mq.store.engines import StoreEngines
+from quarry_mq.store.errors import Busy, Forbidden
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.layout.queue_phase import QueuePhase, QueuePlace
+from quarry_mq.store.migration.agreement import AgreementReport, Comparison
+from quarry_mq.store.migration.backfill import Backfill
+from quarry_mq.store.migration.comparison import begin_comparison
+from quarry_mq.store.migration.open_queues import OpenQueues
+from quarry_mq.store.migration.queue_copy import queues_left_out
+from quarry_mq.store.migration.removal import FileQueueRemoval, remove_database
+from quarry_mq.store.migration.rows import MigrationRows, MigrationStep, Removing
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.settings import StoreSettings
+from quarry_mq.store.state.identity import StoreIdentity
 
 log = structlog.get_logger(__name__)
 

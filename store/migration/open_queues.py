@@ -6,11 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kv import KeyValueEngine
-from store.consumequeue import ConsumeQueueStore, DoubleWriteConsumeQueues, FileConsumeQueues, RocksConsumeQueues
-from store.consumequeue.dispatch import LightQueueNumbering
-from store.layout.queue_phase import QueuePhase, QueuePlaces
-from store.native import Native
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.store.consumequeue import (
+    ConsumeQueueStore,
+    DoubleWriteConsumeQueues,
+    FileConsumeQueues,
+    RocksConsumeQueues,
+)
+from quarry_mq.store.consumequeue.dispatch import LightQueueNumbering
+from quarry_mq.store.layout.queue_phase import QueuePhase, QueuePlaces
+from quarry_mq.store.native import Native
 
 
 class OpenQueues:

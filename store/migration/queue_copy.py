@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Final
 
-from store.commitlog import SegmentList
-from store.consumequeue import ColumnRequests, FileConsumeQueues, RocksConsumeQueues
-from store.consumequeue.files.layout import is_file_name
-from store.consumequeue.search import first_at_least
-from store.consumequeue.windows import UnitReader, UnitWindow
-from store.fs import Disk
-from store.migration.held_units import HeldNumbering, HeldUnits
-from store.offsets import PhysicalOffset, QueueId
-from store.progress import Progress, ReportProgress
-from store.recovery.recovery import whole_runs
+from quarry_mq.store.commitlog import SegmentList
+from quarry_mq.store.consumequeue import ColumnRequests, FileConsumeQueues, RocksConsumeQueues
+from quarry_mq.store.consumequeue.files.layout import is_file_name
+from quarry_mq.store.consumequeue.search import first_at_least
+from quarry_mq.store.consumequeue.windows import UnitReader, UnitWindow
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.migration.held_units import HeldNumbering, HeldUnits
+from quarry_mq.store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.progress import Progress, ReportProgress
+from quarry_mq.store.recovery.recovery import whole_runs
 
 UNITS_PER_WINDOW: Final = 65_536
 QUEUES_PER_FLUSH: Final = 10_000

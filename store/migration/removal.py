@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from store.fs import Disk
-from store.layout.kind import DATABASE_MARKER
-from store.layout.paths import parse_segment_name
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.kind import DATABASE_MARKER
+from quarry_mq.store.layout.paths import parse_segment_name
 
 
 def remove_database(disk: Disk, directory: Path) -> None:

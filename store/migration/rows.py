@@ -19,12 +19,12 @@ from enum import Enum
 from struct import Struct
 from typing import Final
 
-from kv import KeyValueEngine, WriteBatch
-from kv.keys import prefix_range, u32
-from store.layout.queue_phase import QueuePhase
-from store.migration.agreement import AgreementReport
-from store.offsets import PhysicalOffset
-from store.state.families import META
+from quarry_mq.kv import KeyValueEngine, WriteBatch
+from quarry_mq.kv.keys import prefix_range, u32
+from quarry_mq.store.layout.queue_phase import QueuePhase
+from quarry_mq.store.migration.agreement import AgreementReport
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.state.families import META
 
 _OFFSET: Final = Struct(">q")
 _STEP: Final = b"migration/step/"

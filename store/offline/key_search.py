@@ -8,30 +8,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from store.clock import SystemClock
-from store.errors import MessageGivenUp, NotAStore, OffsetOutOfRange, StoreDamaged, StoreLocked, StoreUnusable
-from store.fs import Disk
-from store.index.hash.index import HashIndex, index_files
-from store.index.hash.keys import HashKeyFiles
-from store.index.hash.layout import shape_of
-from store.index.indexes import KeyIndexes
-from store.index.key_files import KeyFiles
-from store.index.message_index import IndexState
-from store.index.opening import TIERED_ROW, shape_in
-from store.index.tiered.chain_file import IndexShape
-from store.index.tiered.object_store.protocol import ObjectStore
-from store.index.tiered.tiered_index import TieredIndex
-from store.index.tiered_keys import PLACE, TieredKeyFiles
-from store.index.wanted import WantedMessages
-from store.layout.kind import StoreKind
-from store.offline.store import OfflineStore
-from store.offsets import PhysicalOffset
-from store.progress import Progress, ReportProgress
-from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
-from store.scan import RecordBatch, scan_log
-from store.settings import HASH_ITEMS, HASH_SLOTS, IndexSettings
-from store.state.deleted_topics import DeletedTopics
-from store.state.families import META
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.errors import MessageGivenUp, NotAStore, OffsetOutOfRange, StoreDamaged, StoreLocked, StoreUnusable
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.index.hash.index import HashIndex, index_files
+from quarry_mq.store.index.hash.keys import HashKeyFiles
+from quarry_mq.store.index.hash.layout import shape_of
+from quarry_mq.store.index.indexes import KeyIndexes
+from quarry_mq.store.index.key_files import KeyFiles
+from quarry_mq.store.index.message_index import IndexState
+from quarry_mq.store.index.opening import TIERED_ROW, shape_in
+from quarry_mq.store.index.tiered.chain_file import IndexShape
+from quarry_mq.store.index.tiered.object_store.protocol import ObjectStore
+from quarry_mq.store.index.tiered.tiered_index import TieredIndex
+from quarry_mq.store.index.tiered_keys import PLACE, TieredKeyFiles
+from quarry_mq.store.index.wanted import WantedMessages
+from quarry_mq.store.layout.kind import StoreKind
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.progress import Progress, ReportProgress
+from quarry_mq.store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
+from quarry_mq.store.scan import RecordBatch, scan_log
+from quarry_mq.store.settings import HASH_ITEMS, HASH_SLOTS, IndexSettings
+from quarry_mq.store.state.deleted_topics import DeletedTopics
+from quarry_mq.store.state.families import META
 
 _READING: Final = "reading the log behind its index"
 

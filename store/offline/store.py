@@ -13,23 +13,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from kv import KeyValueEngine, KvError
-from store.commitlog import CommitLogReader, KeptSize, SegmentList
-from store.consumequeue import FileConsumeQueueReader, RocksConsumeQueues, open_consume_queue_engine
-from store.consumequeue.queue_summary import QueueSummary, SummarySource, summarize_queues
-from store.errors import NotAStore, OffsetOutOfRange, StoreLocked, TopicNotFound
-from store.fs import Disk, DiskLock
-from store.layout.kind import DATABASE_MARKER, FoundStore, StoreKind, inspect_store
-from store.layout.paths import StorePaths
-from store.layout.queue_phase import QueuePhase, parse_phase
-from store.message import ConsumeQueueEntry
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from store.pending import HeldBefore, HeldMessages, open_held_engine, progress_now, reading
-from store.record import Corrupt, Decoded, EndOfData, StoredMessage, Torn
-from store.record.properties import LIGHT_QUEUES
-from store.state.engine import open_state_engine
-from store.state.families import META
-from store.state.identity import check_format
+from quarry_mq.kv import KeyValueEngine, KvError
+from quarry_mq.store.commitlog import CommitLogReader, KeptSize, SegmentList
+from quarry_mq.store.consumequeue import FileConsumeQueueReader, RocksConsumeQueues, open_consume_queue_engine
+from quarry_mq.store.consumequeue.queue_summary import QueueSummary, SummarySource, summarize_queues
+from quarry_mq.store.errors import NotAStore, OffsetOutOfRange, StoreLocked, TopicNotFound
+from quarry_mq.store.fs import Disk, DiskLock
+from quarry_mq.store.layout.kind import DATABASE_MARKER, FoundStore, StoreKind, inspect_store
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.layout.queue_phase import QueuePhase, parse_phase
+from quarry_mq.store.message import ConsumeQueueEntry
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.pending import HeldBefore, HeldMessages, open_held_engine, progress_now, reading
+from quarry_mq.store.record import Corrupt, Decoded, EndOfData, StoredMessage, Torn
+from quarry_mq.store.record.properties import LIGHT_QUEUES
+from quarry_mq.store.state.engine import open_state_engine
+from quarry_mq.store.state.families import META
+from quarry_mq.store.state.identity import check_format
 
 ENTRIES_PER_READ: Final = 1_024
 _CHUNK: Final = 1024 * 1024

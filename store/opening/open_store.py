@@ -21,44 +21,44 @@ from typing import Final
 
 import structlog
 
-from kv import EngineFull, KeyValueEngine, KvError
-from store.clock import Clock
-from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
-from store.commitlog.pins import SegmentPins
-from store.consumequeue import RocksConsumeQueues
-from store.consumequeue.next_offsets import LightFloor
-from store.engines import RocksStoreEngines, StoreEngines
-from store.errors import StoreLocked, StoreUnusable
-from store.fs import Disk, DiskLock
-from store.index.opening import IndexedLog, open_indexes
-from store.layout.kind import FoundStore, StoreKind, inspect_store
-from store.layout.paths import StorePaths, segment_name
-from store.layout.queue_phase import QueuePhase
-from store.message_store import MessageStore
-from store.metadata import ConsumerOffsetTable, GroupTable, TopicTable
-from store.metadata.owners import Owners
-from store.migration import MigrationRows, QueueMigration, forget_deleted
-from store.migration.open_queues import OpenQueues
-from store.offsets import PhysicalOffset
-from store.opening.parts import StoreParts, open_parts, stop_of
-from store.opening.queues import adopt_topics, advising
-from store.opening.repair import NO_ORDERS, Damage, Orders, give_up_damaged, set_queues_aside
-from store.pending import HeldMessages, reading
-from store.progress import ReportProgress
-from store.recovery.checkpoint import StoreCheckpoint, durable_offset, known_of, read_checkpoint, taken_over
-from store.recovery.recovery import RecoveryReport, backfill, bring_up_to, recover
-from store.replication import Ledger, SharedKind, SharedRows
-from store.replication.ledger import open_ledger
-from store.retention import LogExpiry, QueueExpiry
-from store.rocketmq import import_metadata, read_metadata
-from store.security.policies import PolicyTable
-from store.security.sealer import Sealer
-from store.security.users import UserTable
-from store.settings import Durability, StoreSettings
-from store.state.deleted_topics import DeletedTopics
-from store.state.durable_state import DurableState
-from store.state.identity import StoreIdentity
-from store.state.in_flight_key import delete_beyond
+from quarry_mq.kv import EngineFull, KeyValueEngine, KvError
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
+from quarry_mq.store.commitlog.pins import SegmentPins
+from quarry_mq.store.consumequeue import RocksConsumeQueues
+from quarry_mq.store.consumequeue.next_offsets import LightFloor
+from quarry_mq.store.engines import RocksStoreEngines, StoreEngines
+from quarry_mq.store.errors import StoreLocked, StoreUnusable
+from quarry_mq.store.fs import Disk, DiskLock
+from quarry_mq.store.index.opening import IndexedLog, open_indexes
+from quarry_mq.store.layout.kind import FoundStore, StoreKind, inspect_store
+from quarry_mq.store.layout.paths import StorePaths, segment_name
+from quarry_mq.store.layout.queue_phase import QueuePhase
+from quarry_mq.store.message_store import MessageStore
+from quarry_mq.store.metadata import ConsumerOffsetTable, GroupTable, TopicTable
+from quarry_mq.store.metadata.owners import Owners
+from quarry_mq.store.migration import MigrationRows, QueueMigration, forget_deleted
+from quarry_mq.store.migration.open_queues import OpenQueues
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.opening.parts import StoreParts, open_parts, stop_of
+from quarry_mq.store.opening.queues import adopt_topics, advising
+from quarry_mq.store.opening.repair import NO_ORDERS, Damage, Orders, give_up_damaged, set_queues_aside
+from quarry_mq.store.pending import HeldMessages, reading
+from quarry_mq.store.progress import ReportProgress
+from quarry_mq.store.recovery.checkpoint import StoreCheckpoint, durable_offset, known_of, read_checkpoint, taken_over
+from quarry_mq.store.recovery.recovery import RecoveryReport, backfill, bring_up_to, recover
+from quarry_mq.store.replication import Ledger, SharedKind, SharedRows
+from quarry_mq.store.replication.ledger import open_ledger
+from quarry_mq.store.retention import LogExpiry, QueueExpiry
+from quarry_mq.store.rocketmq import import_metadata, read_metadata
+from quarry_mq.store.security.policies import PolicyTable
+from quarry_mq.store.security.sealer import Sealer
+from quarry_mq.store.security.users import UserTable
+from quarry_mq.store.settings import Durability, StoreSettings
+from quarry_mq.store.state.deleted_topics import DeletedTopics
+from quarry_mq.store.state.durable_state import DurableState
+from quarry_mq.store.state.identity import StoreIdentity
+from quarry_mq.store.state.in_flight_key import delete_beyond
 
 log = structlog.get_logger(__name__)
 

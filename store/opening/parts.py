@@ -9,22 +9,22 @@ from typing import Final
 
 import structlog
 
-from kv import KeyValueEngine
-from store.clock import Clock
-from store.commitlog import CommitLogReader, KeptSize, SegmentList
-from store.engines import StoreEngines
-from store.errors import NotAStore, StoreDamaged, StoreUnusable
-from store.fs import Disk
-from store.layout.kind import FoundStore, StoreKind
-from store.layout.paths import StorePaths
-from store.migration.open_queues import OpenQueues
-from store.offsets import PhysicalOffset
-from store.opening.queues import advising, open_queues
-from store.record import Blank, Decoded, StoredMessage, reaches_over_end
-from store.recovery.verdict import Stop
-from store.settings import StoreSettings
-from store.state.durable_state import DurableState
-from store.state.identity import StoreIdentity, check_format
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.commitlog import CommitLogReader, KeptSize, SegmentList
+from quarry_mq.store.engines import StoreEngines
+from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreUnusable
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.kind import FoundStore, StoreKind
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.migration.open_queues import OpenQueues
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.opening.queues import advising, open_queues
+from quarry_mq.store.record import Blank, Decoded, StoredMessage, reaches_over_end
+from quarry_mq.store.recovery.verdict import Stop
+from quarry_mq.store.settings import StoreSettings
+from quarry_mq.store.state.durable_state import DurableState
+from quarry_mq.store.state.identity import StoreIdentity, check_format
 
 log = structlog.get_logger(__name__)
 

@@ -6,24 +6,24 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from kv import EngineCorrupt
-from store.commitlog import SegmentList, bytes_behind
-from store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
-from store.consumequeue.dispatch import StoredNumbering
-from store.fs import Disk
-from store.layout.kind import FoundStore, StoreKind
-from store.layout.paths import StorePaths
-from store.layout.queue_phase import QueuePhase
-from store.offline.store import OfflineStore, open_log
-from store.offsets import PhysicalOffset
-from store.opening.parts import stop_of
-from store.opening.repair import Damage, Orders, find_damage
-from store.progress import ReportProgress
-from store.recovery.checkpoint import Known, durable_offset, known_of
-from store.recovery.recovery import Findings, examine, refusal
-from store.recovery.verdict import Stop, Verdict
-from store.state.engine import open_state_engine
-from store.state.identity import StoreIdentity
+from quarry_mq.kv import EngineCorrupt
+from quarry_mq.store.commitlog import SegmentList, bytes_behind
+from quarry_mq.store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
+from quarry_mq.store.consumequeue.dispatch import StoredNumbering
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.kind import FoundStore, StoreKind
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.layout.queue_phase import QueuePhase
+from quarry_mq.store.offline.store import OfflineStore, open_log
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.opening.parts import stop_of
+from quarry_mq.store.opening.repair import Damage, Orders, find_damage
+from quarry_mq.store.progress import ReportProgress
+from quarry_mq.store.recovery.checkpoint import Known, durable_offset, known_of
+from quarry_mq.store.recovery.recovery import Findings, examine, refusal
+from quarry_mq.store.recovery.verdict import Stop, Verdict
+from quarry_mq.store.state.engine import open_state_engine
+from quarry_mq.store.state.identity import StoreIdentity
 
 
 @dataclass(frozen=True, slots=True)

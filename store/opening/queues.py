@@ -8,28 +8,28 @@ from pathlib import Path
 
 import structlog
 
-from kv import EngineCorrupt, KeyValueEngine
-from store.clock import Clock
-from store.consumequeue import (
+from quarry_mq.kv import EngineCorrupt, KeyValueEngine
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.consumequeue import (
     ConsumeQueueStore,
     FileConsumeQueueReader,
     FileConsumeQueues,
     RocksConsumeQueues,
     units_in_files,
 )
-from store.consumequeue.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
-from store.engines import StoreEngines
-from store.errors import Invalid, StoreDamaged, StoreUnusable
-from store.fs import Disk
-from store.layout.kind import FoundStore, StoreKind, inspect_store
-from store.layout.paths import StorePaths
-from store.layout.queue_phase import QueuePhase, doubled_topics, parse_phase, phase_of
-from store.metadata import QUEUES_MAX, READ_WRITE, Topic, TopicTable, TopicType, is_light_queue
-from store.migration import MigrationRows, MigrationStep, Removing, forget_deleted, remove_database
-from store.migration.open_queues import OpenQueues
-from store.offsets import PhysicalOffset
-from store.settings import StoreSettings
-from store.state.identity import StoreIdentity
+from quarry_mq.store.consumequeue.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
+from quarry_mq.store.engines import StoreEngines
+from quarry_mq.store.errors import Invalid, StoreDamaged, StoreUnusable
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.kind import FoundStore, StoreKind, inspect_store
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.layout.queue_phase import QueuePhase, doubled_topics, parse_phase, phase_of
+from quarry_mq.store.metadata import QUEUES_MAX, READ_WRITE, Topic, TopicTable, TopicType, is_light_queue
+from quarry_mq.store.migration import MigrationRows, MigrationStep, Removing, forget_deleted, remove_database
+from quarry_mq.store.migration.open_queues import OpenQueues
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.settings import StoreSettings
+from quarry_mq.store.state.identity import StoreIdentity
 
 log = structlog.get_logger(__name__)
 

@@ -15,21 +15,21 @@ from typing import Final
 
 import structlog
 
-from store.commitlog import SegmentList, end_of_bytes, keep
-from store.consumequeue.dispatch import StoredNumbering
-from store.engines import StoreEngines
-from store.fs import Disk
-from store.layout.kind import DATABASE_MARKER, FoundStore, StoreKind
-from store.layout.paths import PHYSICAL_OFFSET_MAXIMUM, StorePaths
-from store.layout.queue_phase import parse_phase
-from store.offsets import PhysicalOffset
-from store.opening.parts import StoreParts, open_identity, stop_of
-from store.progress import Progress, ReportProgress
-from store.record import Corrupt, EndOfData, Torn, encode_replacement
-from store.record.layout import BLANK_SIZE, RECORD_SIZE_MINIMUM
-from store.recovery.checkpoint import durable_offset, known_of
-from store.recovery.verdict import Stop
-from store.scan import is_whole, next_whole, scan_in_bulk
+from quarry_mq.store.commitlog import SegmentList, end_of_bytes, keep
+from quarry_mq.store.consumequeue.dispatch import StoredNumbering
+from quarry_mq.store.engines import StoreEngines
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.kind import DATABASE_MARKER, FoundStore, StoreKind
+from quarry_mq.store.layout.paths import PHYSICAL_OFFSET_MAXIMUM, StorePaths
+from quarry_mq.store.layout.queue_phase import parse_phase
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.opening.parts import StoreParts, open_identity, stop_of
+from quarry_mq.store.progress import Progress, ReportProgress
+from quarry_mq.store.record import Corrupt, EndOfData, Torn, encode_replacement
+from quarry_mq.store.record.layout import BLANK_SIZE, RECORD_SIZE_MINIMUM
+from quarry_mq.store.recovery.checkpoint import durable_offset, known_of
+from quarry_mq.store.recovery.verdict import Stop
+from quarry_mq.store.scan import is_whole, next_whole, scan_in_bulk
 
 log = structlog.get_logger(__name__)
 

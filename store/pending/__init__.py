@@ -4,11 +4,11 @@ A delayed message waits for its time, a half message for the word of its produce
 the log, as everything is, and kept in a database of its own.
 """
 
-from store.pending.before import HeldBefore
-from store.pending.changes import ReadRecord, due_of_request
-from store.pending.messages import HeldMessages, reading
-from store.pending.progress import progress_now
-from store.pending.rows import FAMILY, CheckDue, DueMessage, HalfMessage, Resolution, open_held_engine
+from quarry_mq.store.pending.before import HeldBefore
+from quarry_mq.store.pending.changes import ReadRecord, due_of_request
+from quarry_mq.store.pending.messages import HeldMessages, reading
+from quarry_mq.store.pending.progress import progress_now
+from quarry_mq.store.pending.rows import FAMILY, CheckDue, DueMessage, HalfMessage, Resolution, open_held_engine
 
 __all__ = [
     "FAMILY",

@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from store.message import DispatchRequest
-from store.offsets import PhysicalOffset, QueueOffset
-from store.pending.rows import DueMessage, HalfMessage, Resolution
-from store.pending.topics import (
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.pending.rows import DueMessage, HalfMessage, Resolution
+from quarry_mq.store.pending.topics import (
     CHECKED_TIMES,
     DELIVER_AT_MS,
     DEQUEUED_MS,
@@ -36,10 +36,10 @@ from store.pending.topics import (
     TIMER_OUT_MS,
     TIMER_TOPIC,
 )
-from store.record import StoredMessage
-from store.record.properties import TAGS, UNIQUE_KEY, EncodedProperties, has_property
-from store.record.system_flag import TRANSACTION_MASK, TransactionState
-from store.record.tags import SCHEDULE_TOPIC, tags_code
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.record.properties import TAGS, UNIQUE_KEY, EncodedProperties, has_property
+from quarry_mq.store.record.system_flag import TRANSACTION_MASK, TransactionState
+from quarry_mq.store.record.tags import SCHEDULE_TOPIC, tags_code
 
 ReadRecord = Callable[[PhysicalOffset], StoredMessage | None]
 """The record at an offset; None where the log has none, any more or at all."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from kv import KeyRange, KeyValueEngine, WriteBatch
-from store.commitlog import CommitLogReader
-from store.errors import OffsetOutOfRange
-from store.message import DispatchRequest
-from store.offsets import PhysicalOffset, QueueOffset
-from store.pending.before import HeldBefore
-from store.pending.changes import (
+from quarry_mq.kv import KeyRange, KeyValueEngine, WriteBatch
+from quarry_mq.store.commitlog import CommitLogReader
+from quarry_mq.store.errors import OffsetOutOfRange
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.pending.before import HeldBefore
+from quarry_mq.store.pending.changes import (
     Change,
     ReadRecord,
     Recalled,
@@ -23,7 +23,7 @@ from store.pending.changes import (
     may_any_change,
     may_change,
 )
-from store.pending.rows import (
+from quarry_mq.store.pending.rows import (
     ALL_HALVES,
     ALL_TIMERS,
     EVERYTHING,
@@ -43,9 +43,9 @@ from store.pending.rows import (
     timers_until,
     unpack_offset,
 )
-from store.record import StoredMessage
-from store.record.properties import UNIQUE_KEY
-from store.settings import CHECK_AFTER_MS
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.record.properties import UNIQUE_KEY
+from quarry_mq.store.settings import CHECK_AFTER_MS
 
 RESOLUTIONS_KEPT: Final = 65_536
 """Of the last half messages, so that who says the same twice is answered the same."""

@@ -24,10 +24,10 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from kv import KeyRange
-from kv.options import KIB, MIB, CompactionStyle, Compression, FamilyOptions
-from kv.rocks import RocksEngine
-from store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.kv import KeyRange
+from quarry_mq.kv.options import KIB, MIB, CompactionStyle, Compression, FamilyOptions
+from quarry_mq.kv.rocks import RocksEngine
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 
 FAMILY: Final = "default"
 FAMILY_OPTIONS: Final = {

@@ -1,17 +1,17 @@
 """Records of the commit log: bytes in, values out, no I/O (docs/formats/commit-log.md)."""
 
-from store.record.batch import split_batch
-from store.record.codec import decode_record, encode_blank, encode_record, reaches_over_end, record_size
-from store.record.message_id import (
+from quarry_mq.store.record.batch import split_batch
+from quarry_mq.store.record.codec import decode_record, encode_blank, encode_record, reaches_over_end, record_size
+from quarry_mq.store.record.message_id import (
     MessageIdGenerator,
     client_message_id,
     offset_message_id,
     parse_offset_message_id,
 )
-from store.record.outcome import Blank, Corrupt, Decoded, EndOfData, StoredMessage, Torn
-from store.record.properties import decode_properties, encode_properties
-from store.record.replacement import REPLACED_TOPIC, encode_replacement, is_replaced
-from store.record.tags import java_hash, tags_code
+from quarry_mq.store.record.outcome import Blank, Corrupt, Decoded, EndOfData, StoredMessage, Torn
+from quarry_mq.store.record.properties import decode_properties, encode_properties
+from quarry_mq.store.record.replacement import REPLACED_TOPIC, encode_replacement, is_replaced
+from quarry_mq.store.record.tags import java_hash, tags_code
 
 __all__ = [
     "REPLACED_TOPIC",

@@ -19,10 +19,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from store.errors import Invalid
-from store.message import Message
-from store.record.layout import PROPERTIES_LENGTH
-from store.record.properties import decode_properties
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.message import Message
+from quarry_mq.store.record.layout import PROPERTIES_LENGTH
+from quarry_mq.store.record.properties import decode_properties
 
 _INNER_HEAD: Final = Struct(">iiiii")
 _INNER_SIZE_MINIMUM: Final = _INNER_HEAD.size + PROPERTIES_LENGTH.size

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from lz4.frame import LZ4FrameDecompressor
 
-from store.record.system_flag import Compression, compression
+from quarry_mq.store.record.system_flag import Compression, compression
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from store.message import Host
-from store.offsets import PhysicalOffset, QueueOffset
-from store.record.properties import decode_properties
+from quarry_mq.store.message import Host
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.record.properties import decode_properties
 
 
 class StoredMessage(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from store.errors import Invalid
-from store.record import layout
-from store.record.layout import CRC_PROPERTY, PROPERTIES_LENGTH_MAXIMUM
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.record import layout
+from quarry_mq.store.record.layout import CRC_PROPERTY, PROPERTIES_LENGTH_MAXIMUM
 
 TAGS: Final = "TAGS"
 KEYS: Final = "KEYS"

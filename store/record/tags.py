@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-from store.record.properties import DELAY_LEVEL, TAGS
+from quarry_mq.store.record.properties import DELAY_LEVEL, TAGS
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """Holds messages that wait for a delay level. Their tags code is the time of delivery."""

@@ -9,17 +9,17 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, Protocol
 
-from kv import KvError
-from store.commitlog import CommitLogReader, SegmentList
-from store.consumequeue import FileConsumeQueueReader
-from store.fs import Disk
-from store.layout.kind import FoundStore
-from store.layout.paths import StorePaths
-from store.offsets import PhysicalOffset
-from store.record import StoredMessage
-from store.rocketmq import TIME_MARGIN_MS, UNKNOWN, Checkpoint, decode_checkpoint, encode_checkpoint
-from store.state.durable_state import DurableState
-from store.state.identity import StoreIdentity
+from quarry_mq.kv import KvError
+from quarry_mq.store.commitlog import CommitLogReader, SegmentList
+from quarry_mq.store.consumequeue import FileConsumeQueueReader
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.kind import FoundStore
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.rocketmq import TIME_MARGIN_MS, UNKNOWN, Checkpoint, decode_checkpoint, encode_checkpoint
+from quarry_mq.store.state.durable_state import DurableState
+from quarry_mq.store.state.identity import StoreIdentity
 
 
 class DurableLog(Protocol):

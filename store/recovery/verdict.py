@@ -24,8 +24,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from store.offsets import PhysicalOffset
-from store.record import Corrupt, EndOfData, Torn
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import Corrupt, EndOfData, Torn
 
 
 class Ending(Enum):

@@ -1,9 +1,9 @@
 """Rows that all stores of a cluster share: topics, groups, users, rules and members, each with a version."""
 
-from store.replication.horizons import NOTHING_TOLD, Horizons
-from store.replication.ledger import Ledger
-from store.replication.row_checks import DeletionsMissed, PeerAhead, PeerMissed, RowRefused
-from store.replication.rows import (
+from quarry_mq.store.replication.horizons import NOTHING_TOLD, Horizons
+from quarry_mq.store.replication.ledger import Ledger
+from quarry_mq.store.replication.row_checks import DeletionsMissed, PeerAhead, PeerMissed, RowRefused
+from quarry_mq.store.replication.rows import (
     AHEAD_MAX_MS,
     Applied,
     ChangePage,
@@ -16,7 +16,7 @@ from store.replication.rows import (
     known_kind,
     member_id,
 )
-from store.replication.shared_rows import PAGE_BYTES_MAX, PAGE_ROWS_MAX, SharedRows
+from quarry_mq.store.replication.shared_rows import PAGE_BYTES_MAX, PAGE_ROWS_MAX, SharedRows
 
 __all__ = [
     "AHEAD_MAX_MS",

@@ -11,8 +11,8 @@ from struct import Struct
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from kv import Family, KeyValueEngine, WriteBatch
-from kv.keys import prefix_range
+from quarry_mq.kv import Family, KeyValueEngine, WriteBatch
+from quarry_mq.kv.keys import prefix_range
 
 KNOWN: Final = b"k\0"
 FORGOTTEN: Final = b"f\0"

@@ -7,10 +7,10 @@ from pathlib import Path
 from struct import Struct
 from typing import Final
 
-from kv import KeyRange
-from kv.keys import prefix_range
-from store.errors import StoreDamaged
-from store.replication.rows import VERSION_BYTES, Position, SharedKind, Version, known_kind
+from quarry_mq.kv import KeyRange
+from quarry_mq.kv.keys import prefix_range
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.replication.rows import VERSION_BYTES, Position, SharedKind, Version, known_kind
 
 MICROSECONDS: Final = 1000
 """Of a millisecond: sequences count these."""

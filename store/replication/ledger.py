@@ -13,10 +13,10 @@ from dataclasses import replace
 from threading import RLock
 from typing import Final
 
-from kv import KeyValueEngine, WriteBatch
-from store.clock import Clock
-from store.replication.horizons import StoredHorizons
-from store.replication.layout import (
+from quarry_mq.kv import KeyValueEngine, WriteBatch
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.replication.horizons import StoredHorizons
+from quarry_mq.store.replication.layout import (
     CLOCK,
     EVERYTHING,
     INCARNATION,
@@ -33,7 +33,7 @@ from store.replication.layout import (
     parse_order_key,
     row_id,
 )
-from store.replication.rows import (
+from quarry_mq.store.replication.rows import (
     AHEAD_MAX_MS,
     COUNTER_MAX,
     SEEN_MAX,
@@ -43,7 +43,7 @@ from store.replication.rows import (
     is_shared,
     member_id,
 )
-from store.state.families import SHARED
+from quarry_mq.store.state.families import SHARED
 
 
 class HybridClock:

@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from store.errors import Invalid, StoreDamaged
-from store.metadata.groups import ATTEMPTS_MAX, backoff_fault, decode_group
-from store.metadata.topics import decode_topic
-from store.offsets import QUEUE_NUMBER_MAX
-from store.replication.horizons import Horizons
-from store.replication.rows import (
+from quarry_mq.store.errors import Invalid, StoreDamaged
+from quarry_mq.store.metadata.groups import ATTEMPTS_MAX, backoff_fault, decode_group
+from quarry_mq.store.metadata.topics import decode_topic
+from quarry_mq.store.offsets import QUEUE_NUMBER_MAX
+from quarry_mq.store.replication.horizons import Horizons
+from quarry_mq.store.replication.rows import (
     AHEAD_MAX_MS,
     COUNTER_MAX,
     MEMBER_ID_BYTES,
@@ -21,8 +21,8 @@ from store.replication.rows import (
     Version,
     name_fault,
 )
-from store.security.policies import decode_policy
-from store.security.user_rows import decode_user
+from quarry_mq.store.security.policies import decode_policy
+from quarry_mq.store.security.user_rows import decode_user
 
 VALUE_BYTES_MAX: Final = 1 << 20
 """The longest rules of a user take three quarters of it."""

@@ -9,16 +9,16 @@ from enum import StrEnum
 from struct import Struct
 from typing import Final
 
-from store.errors import Invalid
-from store.metadata.names import (
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.metadata.names import (
     INTERNAL_TOPIC_NAME_MAX,
     RETRY_PREFIX,
     is_light_queue,
     is_system_group,
     is_system_topic,
 )
-from store.replication.horizons import NOTHING_TOLD, Horizons
-from store.security.model import USER_NAME
+from quarry_mq.store.replication.horizons import NOTHING_TOLD, Horizons
+from quarry_mq.store.security.model import USER_NAME
 
 MEMBER_ID_BYTES: Final = 8
 SEEN_MAX: Final = 15

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from kv import Family, KeyRange, WriteBatch
-from kv.keys import prefix_range
-from store.errors import Invalid, StoreDamaged
-from store.metadata.rows import Changes, Resolve
-from store.replication.horizons import NOTHING_TOLD, Horizons
-from store.replication.layout import (
+from quarry_mq.kv import Family, KeyRange, WriteBatch
+from quarry_mq.kv.keys import prefix_range
+from quarry_mq.store.errors import Invalid, StoreDamaged
+from quarry_mq.store.metadata.rows import Changes, Resolve
+from quarry_mq.store.replication.horizons import NOTHING_TOLD, Horizons
+from quarry_mq.store.replication.layout import (
     MICROSECONDS,
     ORDER_RANGE,
     POSITIONS,
@@ -29,9 +29,9 @@ from store.replication.layout import (
     position_key,
     row_id,
 )
-from store.replication.ledger import Ledger
-from store.replication.row_checks import VALUE_BYTES_MAX, check_horizons, check_rows, is_unread, row_fault
-from store.replication.rows import (
+from quarry_mq.store.replication.ledger import Ledger
+from quarry_mq.store.replication.row_checks import VALUE_BYTES_MAX, check_horizons, check_rows, is_unread, row_fault
+from quarry_mq.store.replication.rows import (
     Applied,
     ChangePage,
     Conflict,
@@ -42,7 +42,7 @@ from store.replication.rows import (
     name_fault,
     was_known,
 )
-from store.state.families import GROUPS, POLICIES, TOPICS, USERS
+from quarry_mq.store.state.families import GROUPS, POLICIES, TOPICS, USERS
 
 PAGE_ROWS_MAX: Final = 1000
 PAGE_BYTES_MAX: Final = 1 << 20

@@ -4,10 +4,10 @@
 `SegmentRemover` does the last without getting in the way of appends. `QueueExpiry` has consume queues follow (ADR 15).
 """
 
-from store.retention.log_expiry import LogExpiry
-from store.retention.queue_expiry import DueRound, QueueExpiry
-from store.retention.remover import SegmentRemover
-from store.retention.rules import (
+from quarry_mq.store.retention.log_expiry import LogExpiry
+from quarry_mq.store.retention.queue_expiry import DueRound, QueueExpiry
+from quarry_mq.store.retention.remover import SegmentRemover
+from quarry_mq.store.retention.rules import (
     Candidate,
     Cause,
     ExpirySettings,
@@ -18,7 +18,7 @@ from store.retention.rules import (
     decide,
     refusal,
 )
-from store.retention.unread import Unread
+from quarry_mq.store.retention.unread import Unread
 
 __all__ = [
     "Candidate",

@@ -18,19 +18,19 @@ from pathlib import Path
 from threading import Event
 from typing import Final, Protocol
 
-from store.clock import JUMP_MAX_MS, CautiousClock, Clock
-from store.commitlog import CommitLogReader, SegmentList
-from store.commitlog.pins import SegmentPins
-from store.consumequeue import ConsumeQueueStore
-from store.errors import OffsetOutOfRange
-from store.fs import Disk, DiskSpace
-from store.metadata import ConsumerOffsetTable
-from store.offsets import PhysicalOffset
-from store.record import StoredMessage
-from store.retention.remover import SegmentRemover
-from store.retention.rules import Candidate, ExpirySettings, FileSystem, Plan, Situation, decide
-from store.retention.unread import Unread, count_unread
-from store.state.identity import StoreIdentity
+from quarry_mq.store.clock import JUMP_MAX_MS, CautiousClock, Clock
+from quarry_mq.store.commitlog import CommitLogReader, SegmentList
+from quarry_mq.store.commitlog.pins import SegmentPins
+from quarry_mq.store.consumequeue import ConsumeQueueStore
+from quarry_mq.store.errors import OffsetOutOfRange
+from quarry_mq.store.fs import Disk, DiskSpace
+from quarry_mq.store.metadata import ConsumerOffsetTable
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.retention.remover import SegmentRemover
+from quarry_mq.store.retention.rules import Candidate, ExpirySettings, FileSystem, Plan, Situation, decide
+from quarry_mq.store.retention.unread import Unread, count_unread
+from quarry_mq.store.state.identity import StoreIdentity
 
 POSITIONS_MAX: Final = 200_000
 """Positions of groups that are looked at to tell what they lose: some seconds of a background thread."""

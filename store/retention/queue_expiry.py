@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from kv import EngineFull, KeyRange
-from store.consumequeue import FileConsumeQueues, RocksConsumeQueues
-from store.consumequeue.rocks_layout import UNITS_FAMILY
-from store.fs import Disk
-from store.migration.open_queues import OpenQueues
-from store.offsets import PhysicalOffset
-from store.retention.queue_rounds import FileRound, Pause, QueueRound, RocksRound
-from store.state.identity import StoreIdentity, UnitCounts
+from quarry_mq.kv import EngineFull, KeyRange
+from quarry_mq.store.consumequeue import FileConsumeQueues, RocksConsumeQueues
+from quarry_mq.store.consumequeue.rocks_layout import UNITS_FAMILY
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.migration.open_queues import OpenQueues
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.retention.queue_rounds import FileRound, Pause, QueueRound, RocksRound
+from quarry_mq.store.state.identity import StoreIdentity, UnitCounts
 
 SPARE_BYTES: Final = 64 << 20
 """Room that a rewrite of the tables leaves to others."""

@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
-from kv import KeyRange
-from store.consumequeue import FileConsumeQueues, RocksConsumeQueues
-from store.consumequeue.rocks.expired_entries import ExpiredEntries
-from store.offsets import PhysicalOffset, QueueId
+from quarry_mq.kv import KeyRange
+from quarry_mq.store.consumequeue import FileConsumeQueues, RocksConsumeQueues
+from quarry_mq.store.consumequeue.rocks.expired_entries import ExpiredEntries
+from quarry_mq.store.offsets import PhysicalOffset, QueueId
 
 ROWS_PER_SLICE: Final = 256
 """Bounds looked at in one go: one to two milliseconds with the interpreter's lock, which others wait for."""

@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from store.clock import Clock
-from store.commitlog import CommitLogReader
-from store.fs import Disk
-from store.layout.paths import expired_directory
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.commitlog import CommitLogReader
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.paths import expired_directory
 
 log = structlog.get_logger(__name__)
 

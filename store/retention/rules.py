@@ -19,9 +19,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from store.errors import Invalid
-from store.fs import DiskSpace
-from store.offsets import PhysicalOffset
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.fs import DiskSpace
+from quarry_mq.store.offsets import PhysicalOffset
 
 HOUR_MS: Final = 3_600_000
 

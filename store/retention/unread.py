@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 PAGE_POSITIONS: Final = 64
 """So few that the event loop's thread does not wait longer for the interpreter than for one of its own calls."""

@@ -4,12 +4,18 @@ Its metadata is read once, when Quarry opens the store first, and written on req
 written.
 """
 
-from store.rocketmq.checkpoint import TIME_MARGIN_MS, UNKNOWN, Checkpoint, decode_checkpoint, encode_checkpoint
-from store.rocketmq.export import Exported, Form, export_metadata
-from store.rocketmq.held_progress import TIMER_STATE
-from store.rocketmq.json_text import NotJson, parse_json
-from store.rocketmq.metadata import ImportReport, import_metadata, read_metadata
-from store.rocketmq.model import ConsumerOffset, DataVersion, RocketmqMetadata
+from quarry_mq.store.rocketmq.checkpoint import (
+    TIME_MARGIN_MS,
+    UNKNOWN,
+    Checkpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+)
+from quarry_mq.store.rocketmq.export import Exported, Form, export_metadata
+from quarry_mq.store.rocketmq.held_progress import TIMER_STATE
+from quarry_mq.store.rocketmq.json_text import NotJson, parse_json
+from quarry_mq.store.rocketmq.metadata import ImportReport, import_metadata, read_metadata
+from quarry_mq.store.rocketmq.model import ConsumerOffset, DataVersion, RocketmqMetadata
 
 __all__ = [
     "TIMER_STATE",

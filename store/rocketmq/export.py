@@ -25,18 +25,18 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from kv import KeyValueEngine
-from kv.options import FamilyOptions
-from kv.rocks import RocksEngine
-from store.errors import StoreUnusable
-from store.fs import Disk
-from store.metadata import ConsumerOffsetTable, GroupTable, TopicTable, is_light_queue
-from store.offsets import QueueId, QueueOffset
-from store.pending import HeldBefore
-from store.rocketmq.held_progress import HALVES_RESOLVED, held_files
-from store.rocketmq.json_text import format_json
-from store.rocketmq.model import DataVersion, Warnings
-from store.rocketmq.sources import (
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.kv.options import FamilyOptions
+from quarry_mq.kv.rocks import RocksEngine
+from quarry_mq.store.errors import StoreUnusable
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.metadata import ConsumerOffsetTable, GroupTable, TopicTable, is_light_queue
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.pending import HeldBefore
+from quarry_mq.store.rocketmq.held_progress import HALVES_RESOLVED, held_files
+from quarry_mq.store.rocketmq.json_text import format_json
+from quarry_mq.store.rocketmq.model import DataVersion, Warnings
+from quarry_mq.store.rocketmq.sources import (
     UNVERSIONED,
     V1_FORBIDDEN_FAMILY,
     V1_VERSION_FAMILY,
@@ -51,9 +51,9 @@ from store.rocketmq.sources import (
     v2_offset_source,
     v2_source,
 )
-from store.rocketmq.written_rows import Row, group_row, offset_rows, topic_row
-from store.state.families import INFLIGHT
-from store.state.in_flight_key import ROWS, parse_key
+from quarry_mq.store.rocketmq.written_rows import Row, group_row, offset_rows, topic_row
+from quarry_mq.store.state.families import INFLIGHT
+from quarry_mq.store.state.in_flight_key import ROWS, parse_key
 
 TOPICS_FILE: Final = "topics.json"
 GROUPS_FILE: Final = "subscriptionGroup.json"

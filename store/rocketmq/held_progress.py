@@ -26,14 +26,14 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
-from store.fs import Disk
-from store.layout.paths import StorePaths
-from store.offsets import QueueId
-from store.pending import HeldBefore
-from store.pending.topics import HALF_TOPIC
-from store.rocketmq.json_text import format_json
-from store.rocketmq.model import ConsumerOffset, DataVersion, Warnings
-from store.rocketmq.sources import read_json_file
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.pending import HeldBefore
+from quarry_mq.store.pending.topics import HALF_TOPIC
+from quarry_mq.store.rocketmq.json_text import format_json
+from quarry_mq.store.rocketmq.model import ConsumerOffset, DataVersion, Warnings
+from quarry_mq.store.rocketmq.sources import read_json_file
 
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 HALVES_RESOLVED: Final = (TRANSACTION_GROUP, QueueId(HALF_TOPIC, 0))

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kv import KeyValueEngine
-from store.fs import Disk
-from store.layout.paths import StorePaths
-from store.metadata import ConsumerOffsetTable, GroupTable, TopicTable, is_light_queue
-from store.rocketmq.held_progress import read_held_progress
-from store.rocketmq.model import ConsumerOffset, RocketmqMetadata, Warnings
-from store.rocketmq.rows import groups_of, offsets_of, topics_of
-from store.rocketmq.sources import (
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.metadata import ConsumerOffsetTable, GroupTable, TopicTable, is_light_queue
+from quarry_mq.store.rocketmq.held_progress import read_held_progress
+from quarry_mq.store.rocketmq.model import ConsumerOffset, RocketmqMetadata, Warnings
+from quarry_mq.store.rocketmq.rows import groups_of, offsets_of, topics_of
+from quarry_mq.store.rocketmq.sources import (
     V2_DIRECTORY,
     V2_GROUPS,
     V2_TOPICS,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from store.metadata import Group, Topic
-from store.offsets import QueueId, QueueOffset
-from store.pending import HeldBefore
+from quarry_mq.store.metadata import Group, Topic
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.pending import HeldBefore
 
 WARNINGS_MAX: Final = 100
 """Kept in full; beyond that they are counted. A million bad rows must not become a million lines."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from store.metadata import (
+from quarry_mq.store.metadata import (
     Backoff,
     CustomizedBackoff,
     ExponentialBackoff,
@@ -23,12 +23,12 @@ from store.metadata import (
     is_system_group,
     is_system_topic,
 )
-from store.metadata.groups import ATTEMPTS_MAX, backoff_fault
-from store.metadata.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_internal_topic_name
-from store.metadata.topics import SYSTEM_ATTRIBUTE
-from store.offsets import QUEUE_NUMBER_MAX, QueueId, QueueOffset
-from store.rocketmq.model import ConsumerOffset, Warnings
-from store.rocketmq.sources import Source
+from quarry_mq.store.metadata.groups import ATTEMPTS_MAX, backoff_fault
+from quarry_mq.store.metadata.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_internal_topic_name
+from quarry_mq.store.metadata.topics import SYSTEM_ATTRIBUTE
+from quarry_mq.store.offsets import QUEUE_NUMBER_MAX, QueueId, QueueOffset
+from quarry_mq.store.rocketmq.model import ConsumerOffset, Warnings
+from quarry_mq.store.rocketmq.sources import Source
 
 TYPE_ATTRIBUTE: Final = "message.type"
 ORDER_ATTRIBUTE: Final = "order"

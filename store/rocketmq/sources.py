@@ -22,14 +22,14 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, Final
 
-from kv import EngineMissing, KeyRange, KvError
-from kv.keys import prefix_range
-from kv.options import FamilyOptions
-from kv.rocks import RocksEngine, list_families
-from store.errors import StoreDamaged
-from store.fs import Disk
-from store.rocketmq.json_text import NotJson, parse_json
-from store.rocketmq.model import DataVersion, Warnings
+from quarry_mq.kv import EngineMissing, KeyRange, KvError
+from quarry_mq.kv.keys import prefix_range
+from quarry_mq.kv.options import FamilyOptions
+from quarry_mq.kv.rocks import RocksEngine, list_families
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.rocketmq.json_text import NotJson, parse_json
+from quarry_mq.store.rocketmq.model import DataVersion, Warnings
 
 EVERYTHING: Final = KeyRange(b"", None)
 

@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from store.metadata import Backoff, CustomizedBackoff, ExponentialBackoff, Group, Topic, TopicType
-from store.metadata.topics import SYSTEM_ATTRIBUTE
-from store.offsets import QueueId, QueueOffset
-from store.rocketmq.rows import ORDER_ATTRIBUTE, TYPE_ATTRIBUTE
+from quarry_mq.store.metadata import Backoff, CustomizedBackoff, ExponentialBackoff, Group, Topic, TopicType
+from quarry_mq.store.metadata.topics import SYSTEM_ATTRIBUTE
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.rocketmq.rows import ORDER_ATTRIBUTE, TYPE_ATTRIBUTE
 
 Row = dict[str, Any]
 

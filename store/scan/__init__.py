@@ -15,14 +15,14 @@ The verdict on every byte is that of `store.record.decode_record`, whichever way
 Public face of the package: other packages import from here.
 """
 
-from store.scan.bulk import found_in, scan_in_bulk
-from store.scan.columns import Ending, RecordBatch, RecordColumns
-from store.scan.dispatch import ScannedRequests, held_requests
-from store.scan.found import FoundRecords, LogScan
-from store.scan.log import scan_log
-from store.scan.plain import RUN_RECORDS, scan_records
-from store.scan.resync import first_record, is_whole, next_readable, next_whole
-from store.scan.segment import WINDOW_BYTES, scan_segment
+from quarry_mq.store.scan.bulk import found_in, scan_in_bulk
+from quarry_mq.store.scan.columns import Ending, RecordBatch, RecordColumns
+from quarry_mq.store.scan.dispatch import ScannedRequests, held_requests
+from quarry_mq.store.scan.found import FoundRecords, LogScan
+from quarry_mq.store.scan.log import scan_log
+from quarry_mq.store.scan.plain import RUN_RECORDS, scan_records
+from quarry_mq.store.scan.resync import first_record, is_whole, next_readable, next_whole
+from quarry_mq.store.scan.segment import WINDOW_BYTES, scan_segment
 
 __all__ = [
     "RUN_RECORDS",

@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future, wait
 from threading import get_ident
 from typing import Final
 
-from store.scan.columns import Bytes
+from quarry_mq.store.scan.columns import Bytes
 
 PORTION_BYTES: Final = 4 << 20
 AHEAD_BYTES: Final = 32 << 20

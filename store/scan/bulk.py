@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from store.commitlog import SegmentList
-from store.consumequeue.dispatch import LightQueueNumbering
-from store.offsets import PhysicalOffset
-from store.record import Blank
-from store.scan.columns import RecordBatch
-from store.scan.dispatch import ScannedRequests
-from store.scan.found import FoundRecords
-from store.scan.log import scan_log
+from quarry_mq.store.commitlog import SegmentList
+from quarry_mq.store.consumequeue.dispatch import LightQueueNumbering
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import Blank
+from quarry_mq.store.scan.columns import RecordBatch
+from quarry_mq.store.scan.dispatch import ScannedRequests
+from quarry_mq.store.scan.found import FoundRecords
+from quarry_mq.store.scan.log import scan_log
 
 
 def scan_in_bulk(

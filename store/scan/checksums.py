@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from store.record.codec import crc32_of_each, hides_crc_property
-from store.record.layout import CRC_DIGITS, CRC_PROPERTY_SIZE, CRC_PROPERTY_START, ENTRY_END
-from store.scan.columns import Bytes, Flags, Integers, RecordColumns, pieces
+from quarry_mq.store.record.codec import crc32_of_each, hides_crc_property
+from quarry_mq.store.record.layout import CRC_DIGITS, CRC_PROPERTY_SIZE, CRC_PROPERTY_START, ENTRY_END
+from quarry_mq.store.scan.columns import Bytes, Flags, Integers, RecordColumns, pieces
 
 _MASK: Final = 0x7FFF_FFFF
 _POWERS: Final = 10 ** np.arange(CRC_DIGITS)

@@ -11,22 +11,22 @@ from typing import Final, overload
 
 import numpy as np
 
-from store.consumequeue import ColumnRequests, UnitColumns
-from store.consumequeue.dispatch import (
+from quarry_mq.store.consumequeue import ColumnRequests, UnitColumns
+from quarry_mq.store.consumequeue.dispatch import (
     LIGHT_QUEUE_NUMBER,
     LightQueueNumbering,
     StoredNumbering,
     is_queued,
     light_queues,
 )
-from store.message import DispatchRequest
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.pending.topics import DEQUEUED_MS, HELD_TOPICS
-from store.record import decode_properties, tags_code
-from store.record.system_flag import TRANSACTION_MASK, TransactionState
-from store.record.tags import SCHEDULE_TOPIC
-from store.scan.columns import Flags, Integers, RecordBatch
-from store.scan.tags import stored_properties
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.pending.topics import DEQUEUED_MS, HELD_TOPICS
+from quarry_mq.store.record import decode_properties, tags_code
+from quarry_mq.store.record.system_flag import TRANSACTION_MASK, TransactionState
+from quarry_mq.store.record.tags import SCHEDULE_TOPIC
+from quarry_mq.store.scan.columns import Flags, Integers, RecordBatch
+from quarry_mq.store.scan.tags import stored_properties
 
 _STATES_QUEUED: Final = np.array([is_queued(state) for state in range(TRANSACTION_MASK + 1)])
 """By the transaction bits of the system flag."""

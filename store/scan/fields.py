@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from store.record.codec import topic_text
-from store.record.layout import (
+from quarry_mq.store.record.codec import topic_text
+from quarry_mq.store.record.layout import (
     CRC_PROPERTY_SIZE,
     CRC_PROPERTY_START,
     ENTRY_END,
@@ -26,7 +26,7 @@ from store.record.layout import (
     TOPIC_LENGTH_V1,
     TOPIC_LENGTH_V2,
 )
-from store.scan.columns import Bytes, Flags, Integers, RecordColumns, distinct, pieces
+from quarry_mq.store.scan.columns import Bytes, Flags, Integers, RecordColumns, distinct, pieces
 
 _HOLE: Final = bytes(SECTOR_SIZE)
 _HOST_BITS: Final = 3

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from store.commitlog import SegmentList
-from store.consumequeue.dispatch import LightQueueNumbering
-from store.message import DispatchRequest
-from store.offsets import PhysicalOffset
-from store.record import Corrupt, EndOfData, Torn
+from quarry_mq.store.commitlog import SegmentList
+from quarry_mq.store.consumequeue.dispatch import LightQueueNumbering
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import Corrupt, EndOfData, Torn
 
 
 @dataclass(frozen=True, slots=True)

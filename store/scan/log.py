@@ -7,13 +7,13 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
 
-from store.commitlog import SegmentList
-from store.errors import OffsetOutOfRange
-from store.offsets import PhysicalOffset
-from store.record import Blank
-from store.scan.ahead import ReadAhead, map_pages
-from store.scan.columns import RecordBatch
-from store.scan.segment import scan_segment
+from quarry_mq.store.commitlog import SegmentList
+from quarry_mq.store.errors import OffsetOutOfRange
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import Blank
+from quarry_mq.store.scan.ahead import ReadAhead, map_pages
+from quarry_mq.store.scan.columns import RecordBatch
+from quarry_mq.store.scan.segment import scan_segment
 
 
 def scan_log(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from store.commitlog import CommitLogReader, SegmentList
-from store.consumequeue.dispatch import LightQueueNumbering, dispatch_request, is_queued
-from store.message import DispatchRequest
-from store.offsets import PhysicalOffset
-from store.record import Blank, Decoded, StoredMessage
-from store.scan.found import FoundRecords
+from quarry_mq.store.commitlog import CommitLogReader, SegmentList
+from quarry_mq.store.consumequeue.dispatch import LightQueueNumbering, dispatch_request, is_queued
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import Blank, Decoded, StoredMessage
+from quarry_mq.store.scan.found import FoundRecords
 
 RUN_RECORDS: Final = 1024  # entries per write batch: large enough to amortise it, small enough to stay in cache
 

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from store.commitlog import CommitLogReader, SegmentList
-from store.offsets import PhysicalOffset
-from store.record import Blank, StoredMessage
-from store.record.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MINIMUM, SIZE
+from quarry_mq.store.commitlog import CommitLogReader, SegmentList
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import Blank, StoredMessage
+from quarry_mq.store.record.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MINIMUM, SIZE
 
 _RECORD_MAGIC: Final = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)))
 _BLANK_MAGIC: Final = re.compile(re.escape(MAGIC_BLANK.to_bytes(4, "big")))

@@ -7,12 +7,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from store.offsets import PhysicalOffset
-from store.record import Blank, Decoded, StoredMessage, decode_record
-from store.record.layout import HEAD_SIZE, HEADS, RECORD_SIZE_MINIMUM, SIZE
-from store.scan.checksums import mismatches
-from store.scan.columns import Bytes, Flags, Integers, RecordBatch, single_row
-from store.scan.fields import gather
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import Blank, Decoded, StoredMessage, decode_record
+from quarry_mq.store.record.layout import HEAD_SIZE, HEADS, RECORD_SIZE_MINIMUM, SIZE
+from quarry_mq.store.scan.checksums import mismatches
+from quarry_mq.store.scan.columns import Bytes, Flags, Integers, RecordBatch, single_row
+from quarry_mq.store.scan.fields import gather
 
 WINDOW_BYTES: Final = 4 << 20
 WINDOW_RECORDS: Final = 4096

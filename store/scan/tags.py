@@ -6,10 +6,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from store.record.layout import ENTRY_END, NAME_END
-from store.record.properties import LIGHT_QUEUES, TAGS
-from store.record.tags import java_hash
-from store.scan.columns import Bytes, Flags, Integers, RecordBatch, RecordColumns, distinct, pieces
+from quarry_mq.store.record.layout import ENTRY_END, NAME_END
+from quarry_mq.store.record.properties import LIGHT_QUEUES, TAGS
+from quarry_mq.store.record.tags import java_hash
+from quarry_mq.store.scan.columns import Bytes, Flags, Integers, RecordBatch, RecordColumns, distinct, pieces
 
 _TAGS: Final = TAGS.encode()
 _LIGHT_QUEUES: Final = LIGHT_QUEUES.encode()

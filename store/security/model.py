@@ -13,7 +13,7 @@ from enum import Enum
 from ipaddress import IPv4Network, IPv6Network
 from typing import Final
 
-from store.errors import Invalid
+from quarry_mq.store.errors import Invalid
 
 USER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 """No `/`: clients put what follows one behind the name in their credential (C++, Go)."""

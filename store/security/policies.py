@@ -9,11 +9,11 @@ from threading import Lock
 from types import MappingProxyType
 from typing import Final
 
-from kv import KeyValueEngine, WriteBatch
-from store.errors import Invalid, RuleNotFound, UserNotFound
-from store.metadata.row_json import Document, Fields, encode_document
-from store.metadata.rows import NamedRows, Resolve, RowJournal
-from store.security.model import (
+from quarry_mq.kv import KeyValueEngine, WriteBatch
+from quarry_mq.store.errors import Invalid, RuleNotFound, UserNotFound
+from quarry_mq.store.metadata.row_json import Document, Fields, encode_document
+from quarry_mq.store.metadata.rows import NamedRows, Resolve, RowJournal
+from quarry_mq.store.security.model import (
     RULES_MAX,
     Action,
     Decision,
@@ -23,7 +23,7 @@ from store.security.model import (
     Rule,
     SourceNetwork,
 )
-from store.security.user_rows import USERS_FAMILY
+from quarry_mq.store.security.user_rows import USERS_FAMILY
 
 POLICIES_FAMILY: Final = "policies"
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from store.errors import Invalid, SecretsUnreadable
+from quarry_mq.store.errors import Invalid, SecretsUnreadable
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet

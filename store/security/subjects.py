@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from store.errors import Invalid
+from quarry_mq.store.errors import Invalid
 
 SUBJECT_MAX: Final = 512
 """Characters."""

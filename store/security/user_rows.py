@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from store.metadata.row_json import Document, Fields, encode_document
-from store.security.model import UserKind
+from quarry_mq.store.metadata.row_json import Document, Fields, encode_document
+from quarry_mq.store.security.model import UserKind
 
 USERS_FAMILY: Final = "users"
 

@@ -9,14 +9,14 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from kv import KeyValueEngine
-from store.errors import AlreadyExists, Invalid, SecretsUnreadable, UserNotFound
-from store.metadata.rows import NamedRows, Resolve, RowJournal
-from store.security.model import CERTIFICATES_MAX, SECRET_TEXT, SECRETS_MAX, USER_NAME, Secret, User
-from store.security.policies import PolicyTable
-from store.security.sealer import KEY_SETTINGS, Sealer
-from store.security.subjects import checked_subject
-from store.security.user_rows import USERS_FAMILY, SealedSecret, SealedUser, decode_user, encode_user
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.store.errors import AlreadyExists, Invalid, SecretsUnreadable, UserNotFound
+from quarry_mq.store.metadata.rows import NamedRows, Resolve, RowJournal
+from quarry_mq.store.security.model import CERTIFICATES_MAX, SECRET_TEXT, SECRETS_MAX, USER_NAME, Secret, User
+from quarry_mq.store.security.policies import PolicyTable
+from quarry_mq.store.security.sealer import KEY_SETTINGS, Sealer
+from quarry_mq.store.security.subjects import checked_subject
+from quarry_mq.store.security.user_rows import USERS_FAMILY, SealedSecret, SealedUser, decode_user, encode_user
 
 CACHED_USERS_MAX: Final = 8_192
 """A few kilobytes each."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from kv import KeyRange, KeyValueEngine
-from store.offsets import PhysicalOffset
-from store.state.families import META
+from quarry_mq.kv import KeyRange, KeyValueEngine
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.state.families import META
 
 _PREFIX: Final = b"deleted:"
 _ROWS: Final = KeyRange(_PREFIX, b"deleted;")

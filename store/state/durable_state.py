@@ -12,9 +12,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from kv import KeyValueEngine
-from store.errors import StoreDamaged
-from store.fs import Disk
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.fs import Disk
 
 FILE_NAME: Final = "DURABLE"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import structlog
 
-from kv.options import FamilyOptions
-from kv.rocks import RocksEngine, list_families
-from store.state.families import ADDED_FAMILIES, FAMILIES
+from quarry_mq.kv.options import FamilyOptions
+from quarry_mq.kv.rocks import RocksEngine, list_families
+from quarry_mq.store.state.families import ADDED_FAMILIES, FAMILIES
 
 log = structlog.get_logger(__name__)
 

@@ -34,12 +34,12 @@ from secrets import token_bytes
 from struct import Struct
 from typing import Final, NamedTuple
 
-from kv import KeyValueEngine, KvError, WriteBatch
-from store.errors import NotAStore
-from store.offsets import PhysicalOffset, QueueOffset
-from store.pending import HeldBefore
-from store.state.engine import open_state_engine
-from store.state.families import META
+from quarry_mq.kv import KeyValueEngine, KvError, WriteBatch
+from quarry_mq.store.errors import NotAStore
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.pending import HeldBefore
+from quarry_mq.store.state.engine import open_state_engine
+from quarry_mq.store.state.families import META
 
 FORMAT: Final = b"1"
 HANDLE_KEY_SIZE: Final = 32

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
-from kv import KeyRange, KeyValueEngine
-from store.offsets import QueueId, QueueOffset
-from store.state.families import INFLIGHT
+from quarry_mq.kv import KeyRange, KeyValueEngine
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.state.families import INFLIGHT
 
 INDEX_BEGIN: Final = b"\xff\xff"
 """Begins the keys that are no rows but the index of `server.delivery.state.inflight`; no name is that long."""

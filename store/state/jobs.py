@@ -15,9 +15,9 @@ from enum import Enum
 from struct import Struct
 from typing import Any, Final
 
-from kv import KeyValueEngine, WriteBatch
-from kv.keys import prefix_range
-from store.state.families import META
+from quarry_mq.kv import KeyValueEngine, WriteBatch
+from quarry_mq.kv.keys import prefix_range
+from quarry_mq.store.state.families import META
 
 ENDED_KEPT: Final = 100
 FIRST_ERRORS_MAX: Final = 20

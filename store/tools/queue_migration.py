@@ -19,30 +19,36 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, Protocol
 
-from kv import EngineCorrupt, KeyValueEngine
-from store.clock import Clock
-from store.commitlog import SegmentList
-from store.consumequeue import FileConsumeQueues, RocksConsumeQueues, units_in_files
-from store.consumequeue.rocks_layout import UNITS_FAMILY
-from store.engines import RocksStoreEngines, StoreEngines
-from store.errors import NotAStore, StoreLocked, StoreUnusable
-from store.fs import Disk
-from store.layout.kind import DATABASE_MARKER, FoundStore, StoreKind, inspect_store
-from store.layout.paths import StorePaths
-from store.layout.queue_phase import QueueMode, QueuePhase, parse_phase
-from store.migration.agreement import AgreementReport
-from store.migration.comparison import Scope, UnitComparison
-from store.migration.queue_copy import files_to_rocksdb, queues_left_out, rocksdb_to_files
-from store.migration.removal import FileQueueRemoval, remove_database
-from store.migration.rows import MigrationRows, MigrationStep, Removing
-from store.offline.store import OfflineStore, open_log
-from store.offsets import PhysicalOffset, QueueId
-from store.opening.open_store import open_store
-from store.opening.parts import open_identity
-from store.opening.repair import aside_of, databases, free_database_place, set_databases_aside, set_names_aside
-from store.progress import Progress, ReportProgress
-from store.settings import UNITS_PER_FILE, StoreSettings
-from store.state.identity import StoreIdentity
+from quarry_mq.kv import EngineCorrupt, KeyValueEngine
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.commitlog import SegmentList
+from quarry_mq.store.consumequeue import FileConsumeQueues, RocksConsumeQueues, units_in_files
+from quarry_mq.store.consumequeue.rocks_layout import UNITS_FAMILY
+from quarry_mq.store.engines import RocksStoreEngines, StoreEngines
+from quarry_mq.store.errors import NotAStore, StoreLocked, StoreUnusable
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.kind import DATABASE_MARKER, FoundStore, StoreKind, inspect_store
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase, parse_phase
+from quarry_mq.store.migration.agreement import AgreementReport
+from quarry_mq.store.migration.comparison import Scope, UnitComparison
+from quarry_mq.store.migration.queue_copy import files_to_rocksdb, queues_left_out, rocksdb_to_files
+from quarry_mq.store.migration.removal import FileQueueRemoval, remove_database
+from quarry_mq.store.migration.rows import MigrationRows, MigrationStep, Removing
+from quarry_mq.store.offline.store import OfflineStore, open_log
+from quarry_mq.store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.opening.parts import open_identity
+from quarry_mq.store.opening.repair import (
+    aside_of,
+    databases,
+    free_database_place,
+    set_databases_aside,
+    set_names_aside,
+)
+from quarry_mq.store.progress import Progress, ReportProgress
+from quarry_mq.store.settings import UNITS_PER_FILE, StoreSettings
+from quarry_mq.store.state.identity import StoreIdentity
 
 
 class Target(Enum):

@@ -13,22 +13,22 @@ from pathlib import Path
 
 import numpy as np
 
-from store.clock import Clock
-from store.commitlog import CommitLogReader, SegmentList
-from store.consumequeue import DoubleWriteConsumeQueues, FileConsumeQueues, RocksConsumeQueues, UnitColumns
-from store.consumequeue.windows import UnitWindow
-from store.engines import RocksStoreEngines, StoreEngines
-from store.errors import StoreDamaged, StoreUnusable
-from store.fs import Disk
-from store.layout.queue_phase import QueuePhase
-from store.migration.agreement import AgreementReport
-from store.migration.comparison import begin_comparison
-from store.migration.queue_copy import windows_of
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.opening.open_store import OpenStore, open_store
-from store.progress import Progress, ReportProgress
-from store.record import StoredMessage
-from store.settings import StoreSettings
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.commitlog import CommitLogReader, SegmentList
+from quarry_mq.store.consumequeue import DoubleWriteConsumeQueues, FileConsumeQueues, RocksConsumeQueues, UnitColumns
+from quarry_mq.store.consumequeue.windows import UnitWindow
+from quarry_mq.store.engines import RocksStoreEngines, StoreEngines
+from quarry_mq.store.errors import StoreDamaged, StoreUnusable
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.queue_phase import QueuePhase
+from quarry_mq.store.migration.agreement import AgreementReport
+from quarry_mq.store.migration.comparison import begin_comparison
+from quarry_mq.store.migration.queue_copy import windows_of
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.progress import Progress, ReportProgress
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.settings import StoreSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

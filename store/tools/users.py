@@ -7,20 +7,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from kv import KvError
-from store.clock import Clock
-from store.engines import RocksStoreEngines
-from store.errors import Invalid, StoreLocked, StoreUnusable
-from store.fs import Disk
-from store.layout.kind import inspect_store
-from store.layout.paths import StorePaths
-from store.opening.parts import open_identity
-from store.replication import SharedKind
-from store.replication.ledger import open_ledger
-from store.security.model import Secret, User, UserKind
-from store.security.policies import PolicyTable
-from store.security.sealer import Sealer
-from store.security.users import UserTable, checked_secret, generated_secret
+from quarry_mq.kv import KvError
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.engines import RocksStoreEngines
+from quarry_mq.store.errors import Invalid, StoreLocked, StoreUnusable
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.kind import inspect_store
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.opening.parts import open_identity
+from quarry_mq.store.replication import SharedKind
+from quarry_mq.store.replication.ledger import open_ledger
+from quarry_mq.store.security.model import Secret, User, UserKind
+from quarry_mq.store.security.policies import PolicyTable
+from quarry_mq.store.security.sealer import Sealer
+from quarry_mq.store.security.users import UserTable, checked_secret, generated_secret
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 Public face of the package: other packages import from here.
 """
 
-from store.verify.report import Check, Count, Difference, Note, VerifyReport
-from store.verify.verification import DIFFERENCES_MAX, verify
+from quarry_mq.store.verify.report import Check, Count, Difference, Note, VerifyReport
+from quarry_mq.store.verify.verification import DIFFERENCES_MAX, verify
 
 __all__ = ["DIFFERENCES_MAX", "Check", "Count", "Difference", "Note", "VerifyReport", "verify"]

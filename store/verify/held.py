@@ -7,12 +7,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from store.offline.store import OfflineStore
-from store.offsets import PhysicalOffset
-from store.pending import HeldBefore, HeldMessages, open_held_engine, reading
-from store.progress import ReportProgress
-from store.recovery.recovery import bring_up_to
-from store.verify.report import Check, Difference, Findings, Note
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.pending import HeldBefore, HeldMessages, open_held_engine, reading
+from quarry_mq.store.progress import ReportProgress
+from quarry_mq.store.recovery.recovery import bring_up_to
+from quarry_mq.store.verify.report import Check, Difference, Findings, Note
 
 
 class _Waiting(NamedTuple):

@@ -14,25 +14,25 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from store.consumequeue.dispatch import is_queued
-from store.errors import StoreDamaged, StoreUnusable
-from store.index.facts import DAMAGED, IndexFile, IndexKind, checked, index_files, items_in
-from store.index.indexes import NO_INDEXES, KeyIndexes
-from store.index.items import Integers, KeyItems, items_of
-from store.index.keys import key_hash, key_text, keys_of, tag_text
-from store.index.message_index import IndexState
-from store.index.opening import HASH_ROW, TIERED_ROW
-from store.layout.kind import StoreKind
-from store.message import DispatchRequest
-from store.offline.key_search import indexes_of
-from store.offline.store import OfflineStore
-from store.offsets import PhysicalOffset
-from store.record import StoredMessage
-from store.record.properties import TAGS
-from store.state.families import META
-from store.verify.log import walk
-from store.verify.report import Check, Difference, Findings, Note
-from store.verify.sums import PIECE_BYTES, Sums, piece_of
+from quarry_mq.store.consumequeue.dispatch import is_queued
+from quarry_mq.store.errors import StoreDamaged, StoreUnusable
+from quarry_mq.store.index.facts import DAMAGED, IndexFile, IndexKind, checked, index_files, items_in
+from quarry_mq.store.index.indexes import NO_INDEXES, KeyIndexes
+from quarry_mq.store.index.items import Integers, KeyItems, items_of
+from quarry_mq.store.index.keys import key_hash, key_text, keys_of, tag_text
+from quarry_mq.store.index.message_index import IndexState
+from quarry_mq.store.index.opening import HASH_ROW, TIERED_ROW
+from quarry_mq.store.layout.kind import StoreKind
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.offline.key_search import indexes_of
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.record.properties import TAGS
+from quarry_mq.store.state.families import META
+from quarry_mq.store.verify.log import walk
+from quarry_mq.store.verify.report import Check, Difference, Findings, Note
+from quarry_mq.store.verify.sums import PIECE_BYTES, Sums, piece_of
 
 Item = tuple[int, int]
 """Hash and physical offset."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from store.consumequeue import ConsumeQueueEntry, UnitColumns
-from store.consumequeue.dispatch import StoredNumbering, dispatch_request, is_queued
-from store.errors import OffsetOutOfRange
-from store.offline.store import OfflineStore
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
-from store.scan import Ending, RecordBatch, ScannedRequests, next_readable, scan_log
+from quarry_mq.store.consumequeue import ConsumeQueueEntry, UnitColumns
+from quarry_mq.store.consumequeue.dispatch import StoredNumbering, dispatch_request, is_queued
+from quarry_mq.store.errors import OffsetOutOfRange
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
+from quarry_mq.store.scan import Ending, RecordBatch, ScannedRequests, next_readable, scan_log
 
 _NUMBERING = StoredNumbering()
 

@@ -11,19 +11,19 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
-from kv import KeyRange, KeyValueEngine
-from store.consumequeue import UnitColumns
-from store.errors import StoreDamaged
-from store.layout.paths import StorePaths
-from store.metadata import ConsumerOffsetTable, TopicTable, is_light_queue, is_system_topic
-from store.offline.store import OfflineStore, QueueReader
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.rocketmq import RocketmqMetadata
-from store.state.deleted_topics import DeletedTopics
-from store.state.families import INFLIGHT
-from store.state.in_flight_key import INDEX_BEGIN, ROWS, index_key, parse_key
-from store.verify.report import Check, Difference, Findings, Note
-from store.verify.sources import entry_at
+from quarry_mq.kv import KeyRange, KeyValueEngine
+from quarry_mq.store.consumequeue import UnitColumns
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.metadata import ConsumerOffsetTable, TopicTable, is_light_queue, is_system_topic
+from quarry_mq.store.offline.store import OfflineStore, QueueReader
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.rocketmq import RocketmqMetadata
+from quarry_mq.store.state.deleted_topics import DeletedTopics
+from quarry_mq.store.state.families import INFLIGHT
+from quarry_mq.store.state.in_flight_key import INDEX_BEGIN, ROWS, index_key, parse_key
+from quarry_mq.store.verify.report import Check, Difference, Findings, Note
+from quarry_mq.store.verify.sources import entry_at
 
 
 class Claim(NamedTuple):

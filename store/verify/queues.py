@@ -6,17 +6,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from store.consumequeue import ConsumeQueueEntry, UnitColumns
-from store.consumequeue.files.layout import is_file_name
-from store.metadata import is_light_queue
-from store.offline.store import OfflineStore
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from store.record import StoredMessage
-from store.scan import RecordBatch
-from store.verify.log import units_of, walk, whole_record_at
-from store.verify.report import Check, Difference, Findings, Note
-from store.verify.sources import StoredQueue, UnitSource, entry_at, entry_of_record
-from store.verify.sums import PIECE_BYTES, UnitSums, piece_of
+from quarry_mq.store.consumequeue import ConsumeQueueEntry, UnitColumns
+from quarry_mq.store.consumequeue.files.layout import is_file_name
+from quarry_mq.store.metadata import is_light_queue
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.scan import RecordBatch
+from quarry_mq.store.verify.log import units_of, walk, whole_record_at
+from quarry_mq.store.verify.report import Check, Difference, Findings, Note
+from quarry_mq.store.verify.sources import StoredQueue, UnitSource, entry_at, entry_of_record
+from quarry_mq.store.verify.sums import PIECE_BYTES, UnitSums, piece_of
 
 UNITS_PER_REPORT: Final = 65_536
 """Units between two reports of progress."""

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 
 class Check(Enum):

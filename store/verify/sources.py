@@ -7,9 +7,9 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kv import KeyRange, KeyValueEngine
-from store.consumequeue import ConsumeQueueEntry
-from store.consumequeue.rocks_layout import (
+from quarry_mq.kv import KeyRange, KeyValueEngine
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND_SIZE,
     CHECKPOINT_KEY,
     CHECKPOINT_SIZE,
@@ -26,9 +26,9 @@ from store.consumequeue.rocks_layout import (
     topic_range,
     unit_prefix,
 )
-from store.offline.store import ENTRIES_PER_READ, QueueReader
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.verify.report import Check, Difference, Findings
+from quarry_mq.store.offline.store import ENTRIES_PER_READ, QueueReader
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.verify.report import Check, Difference, Findings
 
 _TOPIC_AT: Final = 6
 """Where the topic ends in a key, less its own length: the length, a separator, the topic, a separator."""

@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from store.consumequeue import ConsumeQueueEntry, UnitColumns
-from store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.consumequeue import ConsumeQueueEntry, UnitColumns
+from quarry_mq.store.offsets import PhysicalOffset, QueueId
 
 PIECE_BYTES: Final = 16 << 20
 """Of log. A terabyte has 65,536 pieces: 20 MiB of sums."""

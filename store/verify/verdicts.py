@@ -14,10 +14,10 @@ from enum import Enum
 from struct import Struct
 from typing import Any, Final
 
-from kv import KeyValueEngine
-from kv.keys import prefix_range
-from store.state.families import META
-from store.verify.report import VerifyReport
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.kv.keys import prefix_range
+from quarry_mq.store.state.families import META
+from quarry_mq.store.verify.report import VerifyReport
 
 VERDICTS_KEPT: Final = 20
 _PREFIX: Final = b"verification/"

@@ -9,26 +9,26 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from store.consumequeue.rocks_layout import CHECKPOINT_KEY, CHECKPOINT_SIZE, I64, OFFSET_FAMILY, UNITS_FAMILY
-from store.index.indexes import KeyIndexes
-from store.layout.kind import StoreKind
-from store.migration import MigrationRows, Removing
-from store.offline.store import OfflineStore, QueueSource
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.progress import Progress, ReportProgress
-from store.record import Blank, Corrupt, Torn
-from store.rocketmq import read_metadata
-from store.scan import RecordBatch
-from store.state.families import META
-from store.state.identity import StoreIdentity
-from store.verify.held import check_held
-from store.verify.index import IndexComparison, coverages, indexes_to_compare, tell_uncompared
-from store.verify.log import behind_damage, requests_in, scan
-from store.verify.metadata import Metadata, MetadataComparison, QuarryMetadata, RocketmqRows, ends_of
-from store.verify.queues import QueueComparison
-from store.verify.report import Check, Difference, Findings, Note, VerifyReport
-from store.verify.sources import ALL_QUEUES, UnitSource, file_queues, rocks_queues
-from store.verify.sums import PIECE_BYTES, new_key
+from quarry_mq.store.consumequeue.rocks_layout import CHECKPOINT_KEY, CHECKPOINT_SIZE, I64, OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.index.indexes import KeyIndexes
+from quarry_mq.store.layout.kind import StoreKind
+from quarry_mq.store.migration import MigrationRows, Removing
+from quarry_mq.store.offline.store import OfflineStore, QueueSource
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.progress import Progress, ReportProgress
+from quarry_mq.store.record import Blank, Corrupt, Torn
+from quarry_mq.store.rocketmq import read_metadata
+from quarry_mq.store.scan import RecordBatch
+from quarry_mq.store.state.families import META
+from quarry_mq.store.state.identity import StoreIdentity
+from quarry_mq.store.verify.held import check_held
+from quarry_mq.store.verify.index import IndexComparison, coverages, indexes_to_compare, tell_uncompared
+from quarry_mq.store.verify.log import behind_damage, requests_in, scan
+from quarry_mq.store.verify.metadata import Metadata, MetadataComparison, QuarryMetadata, RocketmqRows, ends_of
+from quarry_mq.store.verify.queues import QueueComparison
+from quarry_mq.store.verify.report import Check, Difference, Findings, Note, VerifyReport
+from quarry_mq.store.verify.sources import ALL_QUEUES, UnitSource, file_queues, rocks_queues
+from quarry_mq.store.verify.sums import PIECE_BYTES, new_key
 
 DIFFERENCES_MAX: Final = 20
 """How many differences of each check are told unless more are asked for."""

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kv.memory import MemoryEngine
-from server.admin.administration import Administration, BrokerFacts
-from server.faults import FaultLog
-from server.maintenance.retention import ExpiryReport
-from server.tasks.pacing import Pace
-from store.backup import BackupPoint
-from store.consumequeue.queue_summary import CountedQueue, QueueSummary
-from store.consumequeue.search import TimeBoundary
-from store.errors import Invalid
-from store.metadata import GroupTable, Topic, TopicTable
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from store.retention import Unread
-from store.settings import Durability
-from store.state.families import FAMILIES
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.server.admin.administration import Administration, BrokerFacts
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.maintenance.retention import ExpiryReport
+from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.store.backup import BackupPoint
+from quarry_mq.store.consumequeue.queue_summary import CountedQueue, QueueSummary
+from quarry_mq.store.consumequeue.search import TimeBoundary
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.metadata import GroupTable, Topic, TopicTable
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.retention import Unread
+from quarry_mq.store.settings import Durability
+from quarry_mq.store.state.families import FAMILIES
 from tests.delivery.broker import DeliveryBench
 
 FACTS = BrokerFacts(

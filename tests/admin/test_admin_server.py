@@ -16,20 +16,20 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from kv import EngineCorrupt, EngineFull
-from server._generated.quarry.admin.v1 import admin_pb2 as pb
-from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from server.admin_port import server as admin_port
-from server.admin_port.calls.edge import STATUS_CODES, status_code
-from server.admin_port.metadata.messages import PERMISSIONS, TOPIC_TYPES
-from server.admin_port.metadata.service import SERVICE_NAME
-from server.admin_port.server import AdminServer
-from server.maintenance.retention import Expiring, ExpiryReport
-from server.wire.status import INTERNAL_TEXT
-from store import errors
-from store.metadata import IllegalTopicName, Permission, Topic, TopicType
-from store.offsets import QueueId
-from store.retention import Cause, Unread
+from quarry_mq.kv import EngineCorrupt, EngineFull
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.server.admin_port import server as admin_port
+from quarry_mq.server.admin_port.calls.edge import STATUS_CODES, status_code
+from quarry_mq.server.admin_port.metadata.messages import PERMISSIONS, TOPIC_TYPES
+from quarry_mq.server.admin_port.metadata.service import SERVICE_NAME
+from quarry_mq.server.admin_port.server import AdminServer
+from quarry_mq.server.maintenance.retention import Expiring, ExpiryReport
+from quarry_mq.server.wire.status import INTERNAL_TEXT
+from quarry_mq.store import errors
+from quarry_mq.store.metadata import IllegalTopicName, Permission, Topic, TopicType
+from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.retention import Cause, Unread
 from tests.admin.broker import FACTS, AdminBench
 from tests.delivery.broker import GROUP, TOPIC
 

@@ -12,10 +12,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from server._generated.quarry.admin.v1 import admin_pb2 as pb
-from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from server.admin_port.server import AdminServer
-from server.front import LiveTls
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.server.admin_port.server import AdminServer
+from quarry_mq.server.front import LiveTls
 from tests.admin.broker import AdminBench
 from tests.admin.test_admin_server import run
 from tests.certificates import Tls, make_tls

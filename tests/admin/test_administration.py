@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from server.admin.administration import GroupChange, QueueReset, TopicChange
-from server.delivery.model import Place, ResetTarget, StoredSince
-from server.tasks.pacing import Pace
-from store.errors import AlreadyExists, Forbidden, GroupNotFound, Invalid, TopicNotFound
-from store.metadata import (
+from quarry_mq.server.admin.administration import GroupChange, QueueReset, TopicChange
+from quarry_mq.server.delivery.model import Place, ResetTarget, StoredSince
+from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.store.errors import AlreadyExists, Forbidden, GroupNotFound, Invalid, TopicNotFound
+from quarry_mq.store.metadata import (
     ExponentialBackoff,
     Group,
     IllegalGroupName,
@@ -20,7 +20,7 @@ from store.metadata import (
     Topic,
     TopicType,
 )
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.admin.broker import AdminBench
 from tests.delivery.broker import GROUP, TOPIC
 

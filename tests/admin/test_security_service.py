@@ -12,12 +12,12 @@ import grpc.aio
 import pytest
 import structlog
 
-from server._generated.quarry.admin.v1 import security_pb2 as pb
-from server._generated.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
-from server.admin_port.metadata.security import SecurityService
-from server.admin_port.server import AdminServer
-from store.clock import ManualClock
-from store.security.model import SECRET_TEXT
+from quarry_mq.server._generated.quarry.admin.v1 import security_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
+from quarry_mq.server.admin_port.metadata.security import SecurityService
+from quarry_mq.server.admin_port.server import AdminServer
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.security.model import SECRET_TEXT
 from tests.admin.broker import AdminBench
 from tests.users.tables import FIRST_KEY, SECRET, Tables, orders
 

@@ -6,9 +6,9 @@ import time
 from struct import Struct
 from typing import Final
 
-from server.front.h2.protocol.frames import Flag, FrameType, Setting, frame, settings, window_update
-from server.front.h2.protocol.header_blocks import encode_fields
-from server.security.signature import signed_messaging_headers
+from quarry_mq.server.front.h2.protocol.frames import Flag, FrameType, Setting, frame, settings, window_update
+from quarry_mq.server.front.h2.protocol.header_blocks import encode_fields
+from quarry_mq.server.security.signature import signed_messaging_headers
 from tests.hostile.http2 import PREFACE, SERVICE
 
 PREFIX: Final = Struct(">BI")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from store.fs import CopyingDisk, PosixCopyingDisk
+from quarry_mq.store.fs import CopyingDisk, PosixCopyingDisk
 from tests.backup.disk import FaultyCopyingDisk
 
 SIZE = 3 * 1024 * 1024 + 17

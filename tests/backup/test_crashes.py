@@ -7,14 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from store.backup import BackupPlan, PlannedFile, damaged_files, newest_backup, read_manifest, restore, write_backup
-from store.backup.folder import is_finished
-from store.backup.plan import frozen_below, plan_offline
-from store.clock import ManualClock
-from store.errors import NotAStore
-from store.layout.kind import inspect_store
-from store.layout.paths import StorePaths
-from store.offsets import PhysicalOffset
+from quarry_mq.store.backup import (
+    BackupPlan,
+    PlannedFile,
+    damaged_files,
+    newest_backup,
+    read_manifest,
+    restore,
+    write_backup,
+)
+from quarry_mq.store.backup.folder import is_finished
+from quarry_mq.store.backup.plan import frozen_below, plan_offline
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.errors import NotAStore
+from quarry_mq.store.layout.kind import inspect_store
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.offsets import PhysicalOffset
 from tests.backup.disk import FaultyCopyingDisk
 from tests.faults.disk import FaultyFile, PowerCut
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from isal import isal_zlib
 
-from store.backup import BackupPlan, newest_backup, read_manifest, restore, write_backup
-from store.backup.manifest import MANIFEST_NAME
-from store.backup.plan import BackupPoint, plan_live, plan_offline
-from store.clock import ManualClock
-from store.errors import NotAStore, StoreDamaged, StoreUnusable
-from store.fs import PosixCopyingDisk
-from store.layout.paths import StorePaths
-from store.offsets import PhysicalOffset
+from quarry_mq.store.backup import BackupPlan, newest_backup, read_manifest, restore, write_backup
+from quarry_mq.store.backup.manifest import MANIFEST_NAME
+from quarry_mq.store.backup.plan import BackupPoint, plan_live, plan_offline
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreUnusable
+from quarry_mq.store.fs import PosixCopyingDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.offsets import PhysicalOffset
 
 SEGMENT = 4_096
 SECRET = b"not of the store"

@@ -16,7 +16,7 @@ from bench.harness import CannotRun, Options, Scale
 from bench.peers.quarry import Quarry
 from bench.queue_load import send_body
 from bench.waiting_sends import SendSampler
-from store.settings import Durability
+from quarry_mq.store.settings import Durability
 
 LOADED_S: Final = 3.0
 """py-spy reads symbols first, and sees nothing of a broker that waits."""

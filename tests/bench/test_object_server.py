@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from bench.peers.object_server import ObjectServer
-from store.index.tiered.object_store.cloud import CloudObjects
-from store.index.tiered.object_store.protocol import ObjectStoreError
+from quarry_mq.store.index.tiered.object_store.cloud import CloudObjects
+from quarry_mq.store.index.tiered.object_store.protocol import ObjectStoreError
 
 LARGE = 12 << 20
 """Bytes: the client sends so many in parts."""

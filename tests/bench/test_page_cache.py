@@ -9,7 +9,7 @@ import pytest
 
 from bench import page_cache
 from bench.page_cache import LEFT_FREE, full_page_cache
-from kv.options import MIB
+from quarry_mq.kv.options import MIB
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from bench.raw_client import GREETING, RawClient, make_requests
-from server.front.h2.protocol import frames
-from server.front.h2.protocol.frames import FrameType
+from quarry_mq.server.front.h2.protocol import frames
+from quarry_mq.server.front.h2.protocol.frames import FrameType
 
 CALLS = 400
 BODY = bytes(1_000)

@@ -9,14 +9,14 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from server.admin.browsing.browser import Found, MessageBrowser, Selected, Wanted
-from server.tasks.pacing import Pace
-from store.clock import ManualClock, SystemClock
-from store.fs import PosixDisk
-from store.layout.queue_phase import QueueMode
-from store.message import Appended, DispatchRequest, Message
-from store.opening.open_store import OpenStore, open_store
-from store.settings import StoreSettings
+from quarry_mq.server.admin.browsing.browser import Found, MessageBrowser, Selected, Wanted
+from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.store.clock import ManualClock, SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.message import Appended, DispatchRequest, Message
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.settings import StoreSettings
 from tests.store.assembly import HOST
 
 SEGMENT_SIZE: Final = 64 * 1024

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.admin.browsing import browser
-from server.admin.browsing.browser import Selected, Wanted
-from server.errors import TooMuchForOneCall
-from store.consumequeue import ConsumeQueueEntry
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.server.admin.browsing import browser
+from quarry_mq.server.admin.browsing.browser import Selected, Wanted
+from quarry_mq.server.errors import TooMuchForOneCall
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.browsing.bench import Bench, bench
 
 QUEUES = 2_000

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from server.admin.browsing import browser
-from server.admin.browsing.browser import Selected, Wanted
-from server.admin.browsing.wish import EVERYTHING, MessageWish
-from store.layout.queue_phase import QueueMode
-from store.message import Appended
+from quarry_mq.server.admin.browsing import browser
+from quarry_mq.server.admin.browsing.browser import Selected, Wanted
+from quarry_mq.server.admin.browsing.wish import EVERYTHING, MessageWish
+from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.message import Appended
 from tests.browsing.bench import Bench, bench
 
 QUEUES: Final = 5

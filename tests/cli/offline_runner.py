@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from cli.main import app
+from quarry_mq.cli.main import app
 from tests.cli.said import complaint
 
 

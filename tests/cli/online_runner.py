@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from typer.testing import CliRunner, Result
 
-from cli.main import app
+from quarry_mq.cli.main import app
 from tests.cli.said import complaint, hint_in
 from tests.commands import root
 from tests.e2e.broker import Broker

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyspark
 
-from cli.pipeline import submit
+from quarry_mq.cli.pipeline import submit
 from tests.schemas import assert_documented
 
 SETTINGS = (
@@ -25,7 +25,7 @@ TIMEOUT_S = 280
 
 def quarry(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """`quarry pipeline` to its end. The caller judges the exit status."""
-    done = _run(sys.executable, "-m", "cli.main", "pipeline", *arguments, **environment)
+    done = _run(sys.executable, "-m", "quarry_mq.cli.main", "pipeline", *arguments, **environment)
     assert_documented(["pipeline", *map(str, arguments)], done.stdout)
     return done
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.context_file import FILE_VARIABLE
-from cli.main import app
+from quarry_mq.cli.context_file import FILE_VARIABLE
+from quarry_mq.cli.main import app
 from tests.cli.said import complaint, hint_in
 from tests.e2e.broker import Broker, environment_of
 

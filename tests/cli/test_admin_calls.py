@@ -11,9 +11,9 @@ from typing import Final
 import grpc
 import pytest
 
-from cli.online.connection.client import MessagingClient, Reader
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.cli.online.connection.client import MessagingClient, Reader
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
 from tests.cli.online_runner import Quarry
 from tests.e2e.broker import Broker, environment_of
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
 from tests import golden
 from tests.cli.offline_runner import flip, run
 from tests.cli.said import complaint

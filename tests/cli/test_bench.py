@@ -14,9 +14,9 @@ from typing import Any
 import grpc
 import pytest
 
-from cli.context_file import FILE_VARIABLE
-from server._generated.quarry.admin.v1 import admin_pb2 as pb
-from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.cli.context_file import FILE_VARIABLE
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from tests.certificates import make_tls
 from tests.cli.online_runner import Quarry
 from tests.e2e.broker import PROJECT, SMALL_SEGMENTS, Broker, clean_environment, until
@@ -128,7 +128,7 @@ def running(broker: Broker, *words: str) -> subprocess.Popen[str]:
     command = [
         sys.executable,
         "-m",
-        "cli.main",
+        "quarry_mq.cli.main",
         "bench",
         *words,
         "--endpoint",

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.online.bench.figures import Figures, Plan
-from cli.online.bench.latencies import LARGEST_US, Latencies
-from cli.online.bench.schedule import Schedule
-from store.clock import ManualClock
+from quarry_mq.cli.online.bench.figures import Figures, Plan
+from quarry_mq.cli.online.bench.latencies import LARGEST_US, Latencies
+from quarry_mq.cli.online.bench.schedule import Schedule
+from quarry_mq.store.clock import ManualClock
 
 
 def plan(**more: float | None) -> Plan:

@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
-from cli.online.maintenance import storage
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from store.clock import ManualClock
-from store.fs import PosixDisk
-from store.metadata import Group, Topic, TopicType
-from store.metadata.lite import light_queue_name
-from store.metadata.lite_attributes import BIND_TOPIC
-from store.opening.open_store import open_store
-from store.settings import StoreSettings
+from quarry_mq.cli.main import app
+from quarry_mq.cli.online.maintenance import storage
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.metadata import Group, Topic, TopicType
+from quarry_mq.store.metadata.lite import light_queue_name
+from quarry_mq.store.metadata.lite_attributes import BIND_TOPIC
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.settings import StoreSettings
 from tests.cli.online_runner import Quarry
 from tests.conformance.client import Client, message, producer_settings
 from tests.conformance.lite import GROUP, PARENT, LiteClient
@@ -35,7 +35,7 @@ from tests.e2e.broker import PROJECT, Broker
 from tests.store.assembly import message as record
 
 START_MS = ManualClock().wall_ms()
-MODULE = import_module("cli.online.messages.browse")
+MODULE = import_module("quarry_mq.cli.online.messages.browse")
 """Its command has the same name."""
 
 
@@ -122,7 +122,7 @@ def test_refusals_are_one_line(quarry: Quarry) -> None:
 def test_messages_are_followed_until_the_command_is_told_to_end(quarry: Quarry) -> None:
     words = ["browse", "orders", "--follow", "--filter", "t", "--json", "--admin", quarry.broker.admin]
     with subprocess.Popen(
-        [sys.executable, "-m", "cli.main", *words], cwd=PROJECT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "quarry_mq.cli.main", *words], cwd=PROJECT, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         try:

@@ -16,8 +16,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cli.completion import attach, kind_of
-from cli.main import app
+from quarry_mq.cli.completion import attach, kind_of
+from quarry_mq.cli.main import app
 from tests.cli.online_runner import Quarry
 from tests.commands import commands
 from tests.e2e.broker import PROJECT, Broker, clean_environment
@@ -62,7 +62,8 @@ def environment(tmp_path: Path, broker: Broker) -> dict[str, str]:
     program = tmp_path / "bin" / "quarry"
     program.parent.mkdir()
     program.write_text(
-        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(PROJECT)!r})\nimport cli.main\ncli.main.main()\n"
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(PROJECT)!r})\n"
+        "from quarry_mq.cli.main import main\nmain()\n"
     )
     program.chmod(0o755)
     contexts = tmp_path / "contexts.toml"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.context_file import FILE_VARIABLE, NAME_VARIABLE
-from cli.main import app
+from quarry_mq.cli.context_file import FILE_VARIABLE, NAME_VARIABLE
+from quarry_mq.cli.main import app
 from tests.e2e.broker import Broker
 
 SECRET = "kept-to-itself"

@@ -19,15 +19,15 @@ import pytest
 import trustme
 from typer.testing import CliRunner
 
-from cli.doctor import machine, network, places
-from cli.doctor.findings import Finding, Verdict
-from cli.main import app
-from server.settings.broker_settings import BrokerSettings, load_settings
-from server.settings.sections import NetworkSection
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.opening.open_store import OpenStore, open_store
-from store.settings import StoreSettings
+from quarry_mq.cli.doctor import machine, network, places
+from quarry_mq.cli.doctor.findings import Finding, Verdict
+from quarry_mq.cli.main import app
+from quarry_mq.server.settings.broker_settings import BrokerSettings, load_settings
+from quarry_mq.server.settings.sections import NetworkSection
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.settings import StoreSettings
 from tests.certificates import make_tls
 from tests.conftest import GoldenStore
 from tests.e2e.broker import DISK_OF_THE_TESTS, PROJECT, Broker, clean_environment, environment_of, quarry
@@ -144,7 +144,7 @@ def test_a_value_that_may_not_be(patient: Patient) -> None:
 def test_too_few_descriptors(patient: Patient) -> None:
     # a process that is forked while grpc runs here (`preexec_fn`) may end in it: grpc#43055
     done = subprocess.run(
-        ["sh", "-c", f"ulimit -n 256; exec {sys.executable} -m cli.main doctor"],
+        ["sh", "-c", f"ulimit -n 256; exec {sys.executable} -m quarry_mq.cli.main doctor"],
         cwd=PROJECT,
         env={**clean_environment(), **environment_of(patient.settings)},
         capture_output=True,

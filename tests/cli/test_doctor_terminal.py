@@ -26,7 +26,7 @@ def test_a_person_sees_the_fault_and_what_to_do(tmp_path: Path) -> None:
     wanted = environment_of(settings)
     environment = {name: text for name, text in clean_environment().items() if name in ("PATH", "HOME")} | wanted
     with Terminal(tmp_path / "tmux", columns=160) as terminal:
-        terminal.run([sys.executable, "-m", "cli.main", "doctor"], environment)
+        terminal.run([sys.executable, "-m", "quarry_mq.cli.main", "doctor"], environment)
         lines = terminal.until(lambda lines: any(line.startswith("status=") for line in lines), "its end")
     [at] = [number for number, line in enumerate(lines) if line.startswith("FAULT")]
     assert "secrets" in lines[at]

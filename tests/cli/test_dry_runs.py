@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.online.connection.client import MessagingClient, Reader
+from quarry_mq.cli.online.connection.client import MessagingClient, Reader
 from tests.cli.online_runner import Quarry
 from tests.e2e.broker import SMALL_SEGMENTS, Broker
 from tests.verify.stores import fill

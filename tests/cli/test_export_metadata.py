@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from store.fs import PosixDisk
-from store.rocketmq import read_metadata
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.rocketmq import read_metadata
 from tests.cli.offline_runner import lines, refusal, run
 from tests.verify.stores import fill
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.context_file import FILE_VARIABLE
-from cli.main import app
-from cli.terminal.hints import RULES, hint
-from store.fs import PosixDisk
+from quarry_mq.cli.context_file import FILE_VARIABLE
+from quarry_mq.cli.main import app
+from quarry_mq.cli.terminal.hints import RULES, hint
+from quarry_mq.store.fs import PosixDisk
 from tests.cli.online_runner import Quarry
 from tests.cli.said import hint_in
 from tests.conftest import GoldenStore

@@ -19,14 +19,14 @@ import pytest
 import structlog
 from typer.testing import CliRunner
 
-from cli.offline.opened_store import logs_aside
-from cli.terminal.text import harmless, say
-from server.property_names import DEAD_LETTER_TOPIC
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.metadata import Topic, TopicType
-from store.opening.open_store import open_store
-from store.settings import StoreSettings
+from quarry_mq.cli.offline.opened_store import logs_aside
+from quarry_mq.cli.terminal.text import harmless, say
+from quarry_mq.server.property_names import DEAD_LETTER_TOPIC
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.settings import StoreSettings
 from tests.cli.online_runner import Quarry, broker_over
 from tests.e2e.broker import PROJECT, Broker, clean_environment
 from tests.house.source import name, production_files
@@ -66,7 +66,7 @@ def on_terminal(*words: str) -> str:
     ours, theirs = pty.openpty()
     environment = {**clean_environment(), "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "200"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "cli.main", *words],
+        [sys.executable, "-m", "quarry_mq.cli.main", *words],
         cwd=PROJECT,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -208,7 +208,7 @@ def test_logs_of_offline_commands_are_harmless() -> None:
 
 
 def test_wrong_words_of_a_command_line_are_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cli.main import app
+    from quarry_mq.cli.main import app
 
     found = CliRunner().invoke(app, ["browse", "orders", "--from", HOSTILE, "--limit", f"{HOSTILE}"])
     assert found.exit_code == 2
@@ -228,4 +228,4 @@ def test_nothing_but_say_prints() -> None:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if printing.search(line)
     ]
-    assert not found, "cli.terminal.text.say prints what strangers wrote without harm"
+    assert not found, "quarry_mq.cli.terminal.text.say prints what strangers wrote without harm"

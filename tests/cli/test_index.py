@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import pytest
 
-from store.clock import ManualClock
-from store.fs import PosixDisk
-from store.index.tiered.folders import Stage
-from store.message import Host, Message
-from store.metadata import Topic, TopicType
-from store.opening.open_store import OpenStore, open_store
-from store.settings import IndexSettings, StoreSettings
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.index.tiered.folders import Stage
+from quarry_mq.store.message import Host, Message
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.settings import IndexSettings, StoreSettings
 from tests.cli.offline_runner import flip, lines, refusal, run
 
 HOST: Final = Host(bytes([127, 0, 0, 1]), 8081)
@@ -118,7 +118,7 @@ def test_queries_of_a_store_whose_index_cannot_be_trusted_read_the_log(root: Pat
 def test_only_what_the_index_does_not_tell_is_read_from_the_log(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in (root / "index").iterdir():
         path.unlink()
-    monkeypatch.setattr("store.offline.key_search.scan_log", lambda *_, **__: iter(()))
+    monkeypatch.setattr("quarry_mq.store.offline.key_search.scan_log", lambda *_, **__: iter(()))
     assert found(root, "all") == newest_first(COUNT)
 
 

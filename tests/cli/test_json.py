@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.online.connection.client import MessagingClient, Reader
-from cli.schemas.shapes import commands
+from quarry_mq.cli.online.connection.client import MessagingClient, Reader
+from quarry_mq.cli.schemas.shapes import commands
 from tests.cli.online_runner import Quarry
 from tests.conftest import GoldenStore
 from tests.e2e.broker import PROJECT, Broker, environment_of

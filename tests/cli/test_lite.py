@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cli.online.topics import lite
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.metadata import Topic, TopicType
-from store.metadata.lite import light_queue_name
-from store.opening.open_store import open_store
-from store.settings import StoreSettings
+from quarry_mq.cli.online.topics import lite
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.metadata.lite import light_queue_name
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.settings import StoreSettings
 from tests.cli.online_runner import Quarry
 from tests.e2e.broker import Broker, until
 from tests.store.assembly import message

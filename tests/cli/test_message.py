@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from cli.online.messages import message_query
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.metadata import Topic, TopicType
-from store.metadata.lite import light_queue_name
-from store.opening.open_store import open_store
-from store.record.system_flag import COMPRESSED
-from store.settings import StoreSettings
+from quarry_mq.cli.online.messages import message_query
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.metadata.lite import light_queue_name
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.record.system_flag import COMPRESSED
+from quarry_mq.store.settings import StoreSettings
 from tests.cli.online_runner import Quarry, broker_over
 from tests.cli.said import complaint
 from tests.e2e.broker import Broker

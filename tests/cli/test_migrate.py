@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from store.consumequeue import open_consume_queue_engine
-from store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
-from store.layout.queue_phase import QueueMode, QueuePhase
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.store.consumequeue import open_consume_queue_engine
+from quarry_mq.store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
+from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.cli.offline_runner import lines, refusal, run
 from tests.store.test_queue_modes import opened, send
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from cli.online.messages.consume import message_fields
-from cli.terminal.times import moment, time_text
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.admin.storage import expires_at_ms
-from server.wire.times import TIME_MS_MAX
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.metadata import Topic, TopicType
-from store.opening.open_store import open_store
-from store.record.tags import SCHEDULE_TOPIC, tags_code
-from store.retention import ExpirySettings
-from store.settings import StoreSettings
+from quarry_mq.cli.online.messages.consume import message_fields
+from quarry_mq.cli.terminal.times import moment, time_text
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.admin.storage import expires_at_ms
+from quarry_mq.server.wire.times import TIME_MS_MAX
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.record.tags import SCHEDULE_TOPIC, tags_code
+from quarry_mq.store.retention import ExpirySettings
+from quarry_mq.store.settings import StoreSettings
 from tests.cli.online_runner import Quarry, broker_over
 from tests.e2e.broker import Broker, quarry
 from tests.store.assembly import message

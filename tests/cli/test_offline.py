@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from store.record import tags_code
+from quarry_mq.store.record import tags_code
 from tests import golden
 from tests.cli.offline_runner import lines, run
 

@@ -11,7 +11,7 @@ GoldenStore = Callable[[str], Path]
 
 
 def quarry(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "cli.main", *map(str, arguments)]
+    command = [sys.executable, "-m", "quarry_mq.cli.main", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, encoding="utf-8")
 
 
@@ -31,7 +31,14 @@ def test_directory_that_is_no_store(tmp_path: Path) -> None:
 
 def test_reader_of_the_output_that_goes_away(golden_store: GoldenStore) -> None:
     """`quarry decode … | head` ends quietly."""
-    command = [sys.executable, "-m", "cli.main", "decode", str(golden_store("file-clean") / "store"), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "quarry_mq.cli.main",
+        "decode",
+        str(golden_store("file-clean") / "store"),
+        "--json",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -12,7 +12,7 @@ from struct import pack
 
 import pytest
 
-from store.fs import PosixDisk
+from quarry_mq.store.fs import PosixDisk
 from tests import golden
 from tests.cli.offline_runner import flip, lines, refusal, run, zero
 

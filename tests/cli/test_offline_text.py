@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from cli.offline.record_text import json_line, record_fields, record_lines, time_text
-from store.message import Host, host_text
-from store.offsets import PhysicalOffset
-from store.record import Blank
+from quarry_mq.cli.offline.record_text import json_line, record_fields, record_lines, time_text
+from quarry_mq.store.message import Host, host_text
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import Blank
 from tests.record.records import HOST_V6, message, record, whole
 
 

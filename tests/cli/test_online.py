@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.online.connection.client import MessagingClient, Reader
+from quarry_mq.cli.online.connection.client import MessagingClient, Reader
 from tests.cli.online_runner import Quarry
 from tests.cli.said import hint_in
 from tests.e2e.broker import PROJECT, SMALL_SEGMENTS, Broker, until
@@ -283,7 +283,7 @@ def test_tail_shows_messages_and_leaves_no_group(quarry: Quarry, topic: str) -> 
 _HEED_INTERRUPTS = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from cli.main import main
+from quarry_mq.cli.main import main
 main()
 """
 """Tests that run in the background of a shell inherit that SIGINT is ignored.

@@ -8,12 +8,12 @@ from importlib import import_module
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
-from server._generated.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.cli.main import app
+from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
 from tests.cli import overview_stub
 from tests.cli.overview_stub import Stub, overview
 
-overview_module = import_module("cli.online.broker.overview")
+overview_module = import_module("quarry_mq.cli.online.broker.overview")
 """Its command has the same name."""
 
 

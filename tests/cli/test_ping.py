@@ -14,11 +14,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from cli.context_file import FILE_VARIABLE
-from cli.online.ping.tries import figures_of, paced
-from server._generated.quarry.admin.v1 import admin_pb2 as pb
-from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from store.clock import ManualClock
+from quarry_mq.cli.context_file import FILE_VARIABLE
+from quarry_mq.cli.online.ping.tries import figures_of, paced
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.store.clock import ManualClock
 from tests.cli.online_runner import Quarry
 from tests.e2e.broker import PROJECT, SMALL_SEGMENTS, Broker, clean_environment
 
@@ -158,7 +158,17 @@ def test_who_is_interrupted_gets_the_summary(quarry: Quarry) -> None:
 
 def running(broker: Broker, *words: str) -> subprocess.Popen[str]:
     """`quarry ping` in a process of its own."""
-    command = [sys.executable, "-m", "cli.main", "ping", *words, "--endpoint", broker.endpoint, "--admin", broker.admin]
+    command = [
+        sys.executable,
+        "-m",
+        "quarry_mq.cli.main",
+        "ping",
+        *words,
+        "--endpoint",
+        broker.endpoint,
+        "--admin",
+        broker.admin,
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, cwd=PROJECT, env=clean_environment(), text=True)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
-from store.fs import PosixDisk
-from store.layout.kind import inspect_store
-from store.offsets import QueueOffset
+from quarry_mq.store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.kind import inspect_store
+from quarry_mq.store.offsets import QueueOffset
 from tests.cli.spark_runner import SPARK, quarry
 from tests.conftest import GoldenStore
 from tests.verify.stores import ORDERS, delete, fill, queue_rows, verified

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cli.pipeline import COMMANDS
+from quarry_mq.cli.pipeline import COMMANDS
 from tests.cli.spark_runner import SPARK, spark_submit
 from tests.conftest import GoldenStore
 

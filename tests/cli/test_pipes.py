@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.online.connection.client import Outgoing
-from cli.online.messages.message_lines import LineInvalid, lines_as_they_come, message_of_json
+from quarry_mq.cli.online.connection.client import Outgoing
+from quarry_mq.cli.online.messages.message_lines import LineInvalid, lines_as_they_come, message_of_json
 from tests.cli.online_runner import Quarry
 from tests.e2e.broker import PROJECT, SMALL_SEGMENTS, Broker, until
 
@@ -134,7 +134,7 @@ def process(quarry: Quarry, *words: str) -> subprocess.Popen[bytes]:
     """Also of a shell's background job, which ignores it, Ctrl-C ends the command."""
     python = ["env", "--default-signal=INT", sys.executable]
     return subprocess.Popen(
-        [*python, "-m", "cli.main", *words, "--endpoint", quarry.broker.endpoint],
+        [*python, "-m", "quarry_mq.cli.main", *words, "--endpoint", quarry.broker.endpoint],
         cwd=PROJECT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from cli.terminal.progress_bar import progress_bar
-from store.progress import Progress
+from quarry_mq.cli.terminal.progress_bar import progress_bar
+from quarry_mq.store.progress import Progress
 
 
 def test_the_bar_names_each_phase() -> None:

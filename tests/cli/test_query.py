@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from store.index.keys import keys_of
+from quarry_mq.store.index.keys import keys_of
 from tests import golden
 from tests.cli.offline_runner import lines, refusal, run
 from tests.conftest import GoldenStore

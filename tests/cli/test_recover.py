@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from store.fs import PosixDisk
+from quarry_mq.store.fs import PosixDisk
 from tests import golden
 from tests.cli.offline_runner import flip, refusal, run, zero
 from tests.conftest import GoldenStore

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.security.model import SECRET_TEXT, UserKind
-from store.security.sealer import Sealer, read_keys
-from store.tools.users import users_of
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.security.model import SECRET_TEXT, UserKind
+from quarry_mq.store.security.sealer import Sealer, read_keys
+from quarry_mq.store.tools.users import users_of
 from tests.cli.online_runner import Quarry
 from tests.e2e.broker import SMALL_SEGMENTS, Broker, quarry
 from tests.users.tables import SECRET

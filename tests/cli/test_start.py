@@ -9,7 +9,7 @@ import tomllib
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
+from quarry_mq.cli.main import app
 from tests.e2e.broker import PROJECT
 
 HEAVY = {"aiohttp", "cryptography", "jsonschema", "numpy", "pyspark", "structlog", "textual"}
@@ -18,7 +18,7 @@ HEAVY = {"aiohttp", "cryptography", "jsonschema", "numpy", "pyspark", "structlog
 def imported(*words: str) -> set[str]:
     """Outermost names of the modules that `quarry` has imported at its end."""
     code = (
-        "import sys\nfrom cli.main import app\n"
+        "import sys\nfrom quarry_mq.cli.main import app\n"
         f"try:\n    app({words!r})\n"
         "except SystemExit as ended:\n    assert ended.code == 0\n"
         "print(*{each.partition('.')[0] for each in sys.modules})"

@@ -13,17 +13,17 @@ import grpc
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.context_file import Context
-from cli.main import app
-from cli.online.top.known import CALLS, Known, look
-from cli.online.top.poller import Follower
-from cli.online.top.readings import CallFailed, Failure, Reading, Wish, overview_of
-from cli.online.top.screen.lines import Canvas
-from cli.online.top.screen.pages import head
-from cli.online.top.screen.tables import topic_details
-from cli.online.top.snapshot import object_of, plain_text
-from server._generated.quarry.admin.v1 import jobs_pb2
-from server._generated.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.cli.context_file import Context
+from quarry_mq.cli.main import app
+from quarry_mq.cli.online.top.known import CALLS, Known, look
+from quarry_mq.cli.online.top.poller import Follower
+from quarry_mq.cli.online.top.readings import CallFailed, Failure, Reading, Wish, overview_of
+from quarry_mq.cli.online.top.screen.lines import Canvas
+from quarry_mq.cli.online.top.screen.pages import head
+from quarry_mq.cli.online.top.screen.tables import topic_details
+from quarry_mq.cli.online.top.snapshot import object_of, plain_text
+from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2
+from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
 from tests.cli import overview_stub
 from tests.cli.overview_stub import NOW_MS, Stub, later, overview, served
 from tests.cli.said import complaint

@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from cli.online.top.figures import Tally, between, busy_share, left_s, quantile_s, stage_figures
-from cli.online.top.screen.lines import (
+from quarry_mq.cli.online.top.figures import Tally, between, busy_share, left_s, quantile_s, stage_figures
+from quarry_mq.cli.online.top.screen.lines import (
     LABEL_WIDTH,
     Canvas,
     Column,
@@ -23,7 +23,7 @@ from cli.online.top.screen.lines import (
     styled,
     table,
 )
-from cli.online.top.screen.texts import (
+from quarry_mq.cli.online.top.screen.texts import (
     bar,
     bytes_text,
     count_text,

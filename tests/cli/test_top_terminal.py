@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.online.connection.administration import admin_port
-from cli.online.connection.client import MessagingClient, Outgoing, Reader
-from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.cli.online.connection.administration import admin_port
+from quarry_mq.cli.online.connection.client import MessagingClient, Outgoing, Reader
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
 from tests.e2e.broker import Broker, clean_environment, environment_of
 from tests.terminal import Terminal
 
@@ -76,7 +76,7 @@ def environment(**more: str) -> Mapping[str, str]:
 
 
 def watch(terminal: Terminal, broker: Broker, *words: str, **more: str) -> None:
-    command = [sys.executable, "-m", "cli.main", "top", "--admin", broker.admin, "--interval", "0.5", *words]
+    command = [sys.executable, "-m", "quarry_mq.cli.main", "top", "--admin", broker.admin, "--interval", "0.5", *words]
     terminal.run(command, environment(**more))
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from shutil import rmtree
 
-from store.consumequeue.rocks_layout import CHECKPOINT_KEY, I64, OFFSET_FAMILY, UNITS_FAMILY, unit_key
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.offsets import QueueOffset
+from quarry_mq.store.consumequeue.rocks_layout import CHECKPOINT_KEY, I64, OFFSET_FAMILY, UNITS_FAMILY, unit_key
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.offsets import QueueOffset
 from tests.cli.offline_runner import lines, refusal, run
 from tests.verify.stores import ORDERS, delete, fill, put, queue_rows
 

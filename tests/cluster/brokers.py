@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from server.cluster.membership.member import MemberState
-from server.cluster.membership.views import View, slot_of
-from store.metadata import TopicType
-from store.security.sealer import new_key
+from quarry_mq.server.cluster.membership.member import MemberState
+from quarry_mq.server.cluster.membership.views import View, slot_of
+from quarry_mq.store.metadata import TopicType
+from quarry_mq.store.security.sealer import new_key
 from tests.conformance.broker import RunningBroker, running_broker, until
 
 TOPIC, CONSUMERS = "orders", "billing"

@@ -10,16 +10,16 @@ import json
 from pathlib import Path
 from typing import Final
 
-from kv import KeyRange
-from kv.memory import MemoryEngine
-from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
-from server.admin_port.cluster.shared_rows import from_horizons, from_position, from_row
-from server.cluster.membership.member import Member
-from store.clock import ManualClock
-from store.metadata import Group
-from store.replication import Position, SharedKind
-from store.security.model import Action, Decision, Resource, Rule, Secret, User
-from store.state.families import FAMILIES
+from quarry_mq.kv import KeyRange
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from quarry_mq.server.admin_port.cluster.shared_rows import from_horizons, from_position, from_row
+from quarry_mq.server.cluster.membership.member import Member
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.metadata import Group
+from quarry_mq.store.replication import Position, SharedKind
+from quarry_mq.store.security.model import Action, Decision, Resource, Rule, Secret, User
+from quarry_mq.store.state.families import FAMILIES
 from tests.shared.members import SECRET, gathered
 from tests.shared.members import Member as Store
 from tests.shared.members import member as store_of

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from server.cluster.membership.member import Member
-from server.cluster.membership.members import Members
-from server.cluster.replication.exchange import Exchange, Page, Peer
-from server.errors import MemberUnreachable
-from store.clock import SystemClock
-from store.replication import Applied, Position
+from quarry_mq.server.cluster.membership.member import Member
+from quarry_mq.server.cluster.membership.members import Members
+from quarry_mq.server.cluster.replication.exchange import Exchange, Page, Peer
+from quarry_mq.server.errors import MemberUnreachable
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.replication import Applied, Position
 from tests.shared import members as stores
 
 INTERVAL_S = 0.02

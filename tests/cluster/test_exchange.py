@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from kv import EngineFull
-from server.cluster.membership.member import MemberState
-from server.cluster.replication.exchange import Exchange, Peer
-from server.errors import MemberUnreachable, NoSuchMember
-from store.errors import Forbidden
-from store.replication import SharedKind
+from quarry_mq.kv import EngineFull
+from quarry_mq.server.cluster.membership.member import MemberState
+from quarry_mq.server.cluster.replication.exchange import Exchange, Peer
+from quarry_mq.server.errors import MemberUnreachable, NoSuchMember
+from quarry_mq.store.errors import Forbidden
+from quarry_mq.store.replication import SharedKind
 from tests.cluster.nodes import INTERVAL_S, Network, Node, until
 
 
@@ -86,7 +86,7 @@ def test_news_are_told_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
 def test_among_many_each_asks_each_other_one_less_often_and_all_stay_reachable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("server.cluster.replication.exchange.ASKED_PER_INTERVAL", 1)
+    monkeypatch.setattr("quarry_mq.server.cluster.replication.exchange.ASKED_PER_INTERVAL", 1)
 
     async def test() -> None:
         network, nodes = started(8)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.cluster.membership.member import MemberState
-from store.metadata import Group, TopicType
-from store.metadata.lite import light_queue_name
-from store.metadata.lite_subscriptions import LiteSubscriptionTable
-from store.offsets import QueueId
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.cluster.membership.member import MemberState
+from quarry_mq.store.metadata import Group, TopicType
+from quarry_mq.store.metadata.lite import light_queue_name
+from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.store.offsets import QueueId
 from tests.cluster.brokers import BrokerCluster, groups_of, soon
 from tests.cluster.conftest import WithCluster
 from tests.conformance.broker import PATIENCE_S, RunningBroker, until

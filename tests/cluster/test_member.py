@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from server.cluster.membership.member import TEXT_MAX, Member, MemberState
-from server.routing import Address
-from store.errors import Invalid, StoreDamaged
+from quarry_mq.server.cluster.membership.member import TEXT_MAX, Member, MemberState
+from quarry_mq.server.routing import Address
+from quarry_mq.store.errors import Invalid, StoreDamaged
 
 MEMBER = Member(
     name="quarry-0",

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from server.cluster.replication import deletions as forgetting
-from server.cluster.replication.deletions import DAY_MS, Forgetting
-from server.cluster.replication.exchange import Page
-from server.cluster.replication.rejoin import Rejoining
-from server.errors import NoSuchMember
-from store.errors import Forbidden
-from store.replication import SharedKind
+from quarry_mq.server.cluster.replication import deletions as forgetting
+from quarry_mq.server.cluster.replication.deletions import DAY_MS, Forgetting
+from quarry_mq.server.cluster.replication.exchange import Page
+from quarry_mq.server.cluster.replication.rejoin import Rejoining
+from quarry_mq.server.errors import NoSuchMember
+from quarry_mq.store.errors import Forbidden
+from quarry_mq.store.replication import SharedKind
 from tests.cluster.nodes import Network, Node, until
 from tests.cluster.test_exchange import agree, run, started
 

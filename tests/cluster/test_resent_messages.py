@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from server.wire.property_room import RESENT_ID
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.server.wire.property_room import RESENT_ID
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.cluster.brokers import TOPIC, BrokerCluster, groups_of
 from tests.cluster.conftest import WithCluster
 from tests.cluster.test_message_groups import receive, send

@@ -12,20 +12,20 @@ import grpc
 import grpc.aio
 import pytest
 
-from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
-from server.admin_port.cluster.client import PeerClient
-from server.admin_port.cluster.service import ClusterService, GroupCalls
-from server.admin_port.cluster.shared_rows import EXCHANGE
-from server.cluster.handover.barriers import Consumed, Pair
-from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
-from server.cluster.reading_order import GroupLeft
-from server.cluster.signing import SIGNATURE, ClusterKeys
-from server.errors import MemberUnreachable, NotAMember
-from server.faults import FaultLog
-from server.front.grpcio import bind
-from server.process.certificates import PeerTls
-from store.clock import ManualClock, SystemClock
-from store.errors import Invalid
+from quarry_mq.server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from quarry_mq.server.admin_port.cluster.client import PeerClient
+from quarry_mq.server.admin_port.cluster.service import ClusterService, GroupCalls
+from quarry_mq.server.admin_port.cluster.shared_rows import EXCHANGE
+from quarry_mq.server.cluster.handover.barriers import Consumed, Pair
+from quarry_mq.server.cluster.peers import Confirmation, ForwardedSend, LiteChange
+from quarry_mq.server.cluster.reading_order import GroupLeft
+from quarry_mq.server.cluster.signing import SIGNATURE, ClusterKeys
+from quarry_mq.server.errors import MemberUnreachable, NotAMember
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.front.grpcio import bind
+from quarry_mq.server.process.certificates import PeerTls
+from quarry_mq.store.clock import ManualClock, SystemClock
+from quarry_mq.store.errors import Invalid
 from tests.certificates import Tls, make_tls
 from tests.cluster.nodes import Network, Node
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from server.cluster.signing import DATE, DATE_TOLERANCE_S, SIGNATURE, ClusterKeys
-from server.errors import NotAMember
-from store.security.sealer import new_key
+from quarry_mq.server.cluster.signing import DATE, DATE_TOLERANCE_S, SIGNATURE, ClusterKeys
+from quarry_mq.server.errors import NotAMember
+from quarry_mq.store.security.sealer import new_key
 
 METHOD = "/quarry.cluster.v1.ClusterService/Exchange"
 NOW_S = 1_700_000_000

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
-from server.admin_port.cluster.shared_rows import from_row, to_horizons, to_position, to_row
-from server.cluster.replication.exchange import Page
-from store.metadata.topics import encode_topic
-from store.replication import Applied, RowRefused, SharedKind, SharedRow
+from quarry_mq.server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from quarry_mq.server.admin_port.cluster.shared_rows import from_row, to_horizons, to_position, to_row
+from quarry_mq.server.cluster.replication.exchange import Page
+from quarry_mq.store.metadata.topics import encode_topic
+from quarry_mq.store.replication import Applied, RowRefused, SharedKind, SharedRow
 from tests.cluster.golden import GOLDEN, NAME, PRESENT, example, loaded, response_of
 from tests.cluster.nodes import Network, Node
 from tests.shared.members import Member, member, rows_of
@@ -162,8 +162,8 @@ def test_what_a_newer_member_says_is_kept_told_on_and_changes_nothing_here() -> 
 
 
 def test_what_was_kept_unread_is_read_after_the_upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
-    from store.replication import row_checks as checking
-    from store.replication import shared_rows
+    from quarry_mq.store.replication import row_checks as checking
+    from quarry_mq.store.replication import shared_rows
 
     source = example()
     source.clock.advance(10)

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from server.cluster.membership.member import MemberState
-from server.cluster.membership.siphash import siphash
-from server.cluster.membership.views import SLOTS, View, slot_of
+from quarry_mq.server.cluster.membership.member import MemberState
+from quarry_mq.server.cluster.membership.siphash import siphash
+from quarry_mq.server.cluster.membership.views import SLOTS, View, slot_of
 
 
 def view(*names: str, draining: tuple[str, ...] = ()) -> View:

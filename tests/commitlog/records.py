@@ -6,11 +6,11 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
-from store.commitlog import CommitLogReader, CommitLogWriter, SegmentList
-from store.fs.protocol import Disk
-from store.message import Host, Message
-from store.offsets import PhysicalOffset, QueueOffset
-from store.record import StoredMessage, encode_record, record_size
+from quarry_mq.store.commitlog import CommitLogReader, CommitLogWriter, SegmentList
+from quarry_mq.store.fs.protocol import Disk
+from quarry_mq.store.message import Host, Message
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.record import StoredMessage, encode_record, record_size
 
 LOG = Path("/store/commitlog")
 HOST = Host(b"\x7f\0\0\x01", 10911)

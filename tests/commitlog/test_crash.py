@@ -9,8 +9,8 @@ import random
 
 import pytest
 
-from store.commitlog import CommitLogFlusher, CommitLogWriter, SegmentList, cut
-from store.offsets import PhysicalOffset
+from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogWriter, SegmentList, cut
+from quarry_mq.store.offsets import PhysicalOffset
 from tests.commitlog.records import SMALLEST, append, log_end, open_log, records_in
 from tests.faults.disk import FaultyDisk, PowerCut
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from store.commitlog import CommitLogReader, CommitLogWriter, SegmentList, cut
-from store.errors import OffsetOutOfRange
-from store.layout.paths import cut_directory
-from store.offsets import PhysicalOffset
-from store.record import EndOfData, StoredMessage
+from quarry_mq.store.commitlog import CommitLogReader, CommitLogWriter, SegmentList, cut
+from quarry_mq.store.errors import OffsetOutOfRange
+from quarry_mq.store.layout.paths import cut_directory
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import EndOfData, StoredMessage
 from tests.commitlog.records import LOG, append, log_end, open_log, records_in
 from tests.faults.disk import FaultyDisk, PowerCut
 

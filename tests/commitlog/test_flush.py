@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
-from store.errors import StorePoisoned
-from store.fs.posix import PosixDisk
-from store.offsets import PhysicalOffset
-from store.record import StoredMessage
+from quarry_mq.store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
+from quarry_mq.store.errors import StorePoisoned
+from quarry_mq.store.fs.posix import PosixDisk
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import StoredMessage
 from tests.commitlog.records import append, log_end, open_log, records_in
 from tests.faults.disk import FaultyDisk
 

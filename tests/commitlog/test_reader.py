@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from store.commitlog import CommitLogReader, CommitLogWriter, SegmentList
-from store.errors import OffsetOutOfRange
-from store.fs.posix import PosixDisk
-from store.offsets import PhysicalOffset
-from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
+from quarry_mq.store.commitlog import CommitLogReader, CommitLogWriter, SegmentList
+from quarry_mq.store.errors import OffsetOutOfRange
+from quarry_mq.store.fs.posix import PosixDisk
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
 from tests import golden
 from tests.commitlog.records import append, open_log, record
 from tests.conftest import GoldenStore

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from store.commitlog import CommitLogReader, CommitLogWriter, SegmentList
-from store.errors import NotAStore, OffsetOutOfRange, StoreDamaged
-from store.fs.posix import PosixDisk
-from store.fs.protocol import SegmentFile
-from store.layout.paths import segment_name
-from store.offsets import PhysicalOffset
+from quarry_mq.store.commitlog import CommitLogReader, CommitLogWriter, SegmentList
+from quarry_mq.store.errors import NotAStore, OffsetOutOfRange, StoreDamaged
+from quarry_mq.store.fs.posix import PosixDisk
+from quarry_mq.store.fs.protocol import SegmentFile
+from quarry_mq.store.layout.paths import segment_name
+from quarry_mq.store.offsets import PhysicalOffset
 from tests.commitlog.records import LOG, SameThread, append, open_log, records_in
 from tests.faults.disk import FaultyDisk, FaultyFile, PowerCut
 

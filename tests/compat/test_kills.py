@@ -22,7 +22,7 @@ import pytest
 
 from bench.harness import CannotRun
 from bench.peers.rocketmq import RocketMQ
-from store.settings import Durability
+from quarry_mq.store.settings import Durability
 from tests.compat.rocketmq_store import open_in_rocketmq
 from tests.e2e.broker import Broker
 from tests.e2e.clients import ClientError, Clients

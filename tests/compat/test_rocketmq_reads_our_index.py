@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from store.index.keys import keys_of
+from quarry_mq.store.index.keys import keys_of
 from tests import golden
 from tests.compat.rocketmq_store import keys_in_rocketmq
 from tests.conftest import GoldenStore

@@ -8,9 +8,9 @@ from typing import Final
 
 import pytest
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.maintenance.key_index import Move
-from store.layout.paths import StorePaths
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.maintenance.key_index import Move
+from quarry_mq.store.layout.paths import StorePaths
 from tests.cli.offline_runner import run
 from tests.conformance.broker import RunningBroker, running_broker
 from tests.conformance.broker import run as run_test

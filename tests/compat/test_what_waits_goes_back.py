@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from bench.peers.rocketmq import RocketMQ
-from store.settings import Durability
+from quarry_mq.store.settings import Durability
 from tests.e2e.broker import Broker, quarry
 from tests.e2e.clients import Clients, Outgoing, SimpleConsumer
 from tests.e2e.conftest import StartBroker

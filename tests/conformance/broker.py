@@ -11,22 +11,22 @@ from typing import Any, Final, TypeVar
 import pytest
 from prometheus_client import CollectorRegistry
 
-from server import broker as broker_module
-from server.broker import Broker
-from server.cluster.cluster import Cluster
-from server.delivery import Delivery
-from server.main import FLUSH_THREADS
-from server.process.certificates import Certificates
-from server.process.health import HealthState
-from server.rpc.messaging import Messaging
-from server.settings.broker_settings import BrokerSettings
-from server.tasks.loop_threads import LoopThreads
-from server.tasks.supervision import Supervisor
-from store.clock import Clock, SystemClock
-from store.fs import PosixDisk
-from store.metadata import Group, Topic, TopicType
-from store.metadata.groups import ATTEMPTS_DEFAULT
-from store.opening.open_store import OpenStore, open_store
+from quarry_mq.server import broker as broker_module
+from quarry_mq.server.broker import Broker
+from quarry_mq.server.cluster.cluster import Cluster
+from quarry_mq.server.delivery import Delivery
+from quarry_mq.server.main import FLUSH_THREADS
+from quarry_mq.server.process.certificates import Certificates
+from quarry_mq.server.process.health import HealthState
+from quarry_mq.server.rpc.messaging import Messaging
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.tasks.loop_threads import LoopThreads
+from quarry_mq.server.tasks.supervision import Supervisor
+from quarry_mq.store.clock import Clock, SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.metadata import Group, Topic, TopicType
+from quarry_mq.store.metadata.groups import ATTEMPTS_DEFAULT
+from quarry_mq.store.opening.open_store import OpenStore, open_store
 
 PATIENCE_S: Final = 30.0
 """How long a test waits for something that must happen. Only a failing test waits this long."""

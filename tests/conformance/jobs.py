@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc.aio
 
-from server._generated.quarry.admin.v1 import jobs_pb2 as pb
-from server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
-from store.metadata.lite import light_queue_name
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
+from quarry_mq.store.metadata.lite import light_queue_name
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import PATIENCE_S, RunningBroker
 
 OPEN = {"waiting", "running"}

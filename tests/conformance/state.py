@@ -11,10 +11,10 @@ from types import FunctionType, MethodType
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
-from kv import KeyRange, RocksEngine
+from quarry_mq.kv import KeyRange, RocksEngine
 from tests.conformance.broker import RunningBroker
 
-PACKAGES: Final = ("server.", "store.", "kv.")
+PACKAGES: Final = ("quarry_mq.server.", "quarry_mq.store.", "quarry_mq.kv.")
 GROWING: Final = (dict, list, set, deque, WeakSet, WeakKeyDictionary, WeakValueDictionary)
 ALL_KEYS: Final = KeyRange(b"", None)
 

@@ -11,12 +11,12 @@ import pytest
 from cryptography.fernet import Fernet
 from google.protobuf.message import Message
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.rpc.clients.telemetry import STRANGERS_MAX
-from server.rpc.methods import METHOD_NAMES
-from store.errors import SecretsUnreadable
-from store.security.model import Decision, UserKind
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.rpc.clients.telemetry import STRANGERS_MAX
+from quarry_mq.server.rpc.methods import METHOD_NAMES
+from quarry_mq.store.errors import SecretsUnreadable
+from quarry_mq.store.security.model import Decision, UserKind
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, consumer_settings, message, producer_settings, resource
 from tests.conformance.conftest import WithBroker, both_ways

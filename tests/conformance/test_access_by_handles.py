@@ -6,14 +6,14 @@ from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.delivery.handle_key import HandleKey
-from server.delivery.receipt_handle import ReceiptHandle
-from server.held.recall_handle import RecallHandle
-from server.held.transaction_id import encode_transaction_id
-from store.metadata import TopicType
-from store.offsets import PhysicalOffset
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.delivery.handle_key import HandleKey
+from quarry_mq.server.delivery.receipt_handle import ReceiptHandle
+from quarry_mq.server.held.recall_handle import RecallHandle
+from quarry_mq.server.held.transaction_id import encode_transaction_id
+from quarry_mq.store.metadata import TopicType
+from quarry_mq.store.offsets import PhysicalOffset
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import message, resource
 from tests.conformance.conftest import WithBroker, both_ways

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.front import Call
-from store.metadata import TopicType
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.front import Call
+from quarry_mq.store.metadata import TopicType
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker, both_ways

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from store.metadata import Group, Permission, Topic, TopicType
-from store.security.model import Resource
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.store.metadata import Group, Permission, Topic, TopicType
+from quarry_mq.store.security.model import Resource
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, Received, message
 from tests.conformance.conftest import WithBroker, both_ways

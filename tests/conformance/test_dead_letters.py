@@ -11,16 +11,16 @@ from typing import Any
 import grpc
 import pytest
 
-from server._generated.quarry.admin.v1 import admin_pb2, jobs_pb2, overview_pb2
-from server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
-from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
-from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
-from server.append.copies import copy_of
-from store.message import Message
-from store.record import StoredMessage
-from store.state.families import INFLIGHT
-from store.state.in_flight_key import ROWS
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2, jobs_pb2, overview_pb2
+from quarry_mq.server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
+from quarry_mq.server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
+from quarry_mq.server.append.copies import copy_of
+from quarry_mq.store.message import Message
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.state.families import INFLIGHT
+from quarry_mq.store.state.in_flight_key import ROWS
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker
@@ -47,7 +47,7 @@ async def stub_of(broker: RunningBroker) -> DeadLetterServiceStub:
 
 
 async def run_command(*arguments: str) -> tuple[int, list[dict[str, object]], str]:
-    command = [sys.executable, "-m", "cli.main", "dead-letters", *arguments, "--json"]
+    command = [sys.executable, "-m", "quarry_mq.cli.main", "dead-letters", *arguments, "--json"]
     process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
     stdout, stderr = await process.communicate()
     assert_documented(command[3:], stdout.decode())
@@ -226,7 +226,7 @@ def test_one_that_cannot_be_stored_does_not_keep_the_others(
 
             stub = await stub_of(broker)
             with monkeypatch.context() as patch:
-                patch.setattr("server.admin.dead_letter_box.copy_of", too_large)
+                patch.setattr("quarry_mq.server.admin.dead_letter_box.copy_of", too_large)
                 answer = await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing"))
             [refused] = answer.refused
             assert (answer.resent, refused.offset) == (2, 1), refused

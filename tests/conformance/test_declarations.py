@@ -5,9 +5,9 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from store.metadata import TopicType
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.store.metadata import TopicType
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, consumer_settings, message, producer_settings, resource
 from tests.conformance.conftest import WithBroker

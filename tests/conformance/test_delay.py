@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from store.clock import BelievedClock
-from store.metadata import TopicType
-from store.offsets import QueueId, QueueOffset
-from store.pending.topics import TIMER_TOPIC
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.store.clock import BelievedClock
+from quarry_mq.store.metadata import TopicType
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.pending.topics import TIMER_TOPIC
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, message, resource
 from tests.conformance.conftest import WithBroker

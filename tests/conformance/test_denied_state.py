@@ -16,21 +16,21 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server._generated.quarry.cluster.v1 import cluster_pb2
-from server.admin_port.calls.access import ACCESSES, SUPER_SERVICES, admin_needs, short_name
-from server.admin_port.methods import methods, path_of
-from server.cluster.signing import ClusterKeys
-from server.rpc.access import NEEDS, needs_of
-from server.rpc.methods import METHOD_NAMES
-from server.security.authorization import Need
-from server.security.signature import signed_admin_headers, signed_messaging_headers
-from server.security.terms import Access
-from server.wire.limits import ENTRIES_MAX
-from store.metadata import TopicType
-from store.security.model import Action, Decision, Resource, ResourceKind, UserKind
-from store.security.sealer import new_key
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server._generated.quarry.cluster.v1 import cluster_pb2
+from quarry_mq.server.admin_port.calls.access import ACCESSES, SUPER_SERVICES, admin_needs, short_name
+from quarry_mq.server.admin_port.methods import methods, path_of
+from quarry_mq.server.cluster.signing import ClusterKeys
+from quarry_mq.server.rpc.access import NEEDS, needs_of
+from quarry_mq.server.rpc.methods import METHOD_NAMES
+from quarry_mq.server.security.authorization import Need
+from quarry_mq.server.security.signature import signed_admin_headers, signed_messaging_headers
+from quarry_mq.server.security.terms import Access
+from quarry_mq.server.wire.limits import ENTRIES_MAX
+from quarry_mq.store.metadata import TopicType
+from quarry_mq.store.security.model import Action, Decision, Resource, ResourceKind, UserKind
+from quarry_mq.store.security.sealer import new_key
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import consumer_settings, message, producer_settings
 from tests.conformance.conftest import WithBroker, both_ways

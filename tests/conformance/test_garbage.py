@@ -13,8 +13,8 @@ from typing import Final
 
 import pytest
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from store.metadata import Group, TopicType
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.store.metadata import Group, TopicType
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, consumer_settings, message, producer_settings
 from tests.conformance.conftest import WithBroker, both_ways
@@ -22,7 +22,7 @@ from tests.conformance.lite import GROUP, PARENT, LiteClient, send
 from tests.conformance.secured import SECURED, add_user, client_of
 from tests.conformance.test_access import REQUESTS
 
-OURS: Final = ("server.", "store.", "kv.")
+OURS: Final = ("quarry_mq.server.", "quarry_mq.store.", "quarry_mq.kv.")
 TIMES: Final = 8
 """Some of the first times make what is kept."""
 

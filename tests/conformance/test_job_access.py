@@ -9,11 +9,11 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from server._generated.quarry.admin.v1 import jobs_pb2 as pb
-from server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
-from server._generated.quarry.admin.v1.verification_pb2 import BeginVerificationRequest
-from server._generated.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
-from store.security.model import UserKind
+from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
+from quarry_mq.server._generated.quarry.admin.v1.verification_pb2 import BeginVerificationRequest
+from quarry_mq.server._generated.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
+from quarry_mq.store.security.model import UserKind
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.conftest import WithBroker
 from tests.conformance.jobs import resend, reset_to_latest

@@ -12,20 +12,20 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from cli.main import app
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.quarry.admin.v1 import admin_pb2, dead_letters_pb2, verification_pb2
-from server._generated.quarry.admin.v1 import jobs_pb2 as pb
-from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
-from server._generated.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
-from server.admin import administration as administration_module
-from server.admin import dead_letter_box as box_module
-from server.jobs.running_job import Running
-from server.tasks import pacing as pacing_module
-from server.wire.property_room import RESENT_FROM, RESENT_ID
-from store.metadata import Topic, TopicType
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.cli.main import app
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2, dead_letters_pb2, verification_pb2
+from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
+from quarry_mq.server._generated.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
+from quarry_mq.server.admin import administration as administration_module
+from quarry_mq.server.admin import dead_letter_box as box_module
+from quarry_mq.server.jobs.running_job import Running
+from quarry_mq.server.tasks import pacing as pacing_module
+from quarry_mq.server.wire.property_room import RESENT_FROM, RESENT_ID
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker, run, running_broker
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker

@@ -17,13 +17,13 @@ from typing import Final
 
 import pytest
 
-from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.delivery.model import Place
-from server.tasks.pacing import Pace
-from store.fs import PosixDisk
-from store.metadata import TopicType
-from store.offsets import QueueId
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.delivery.model import Place
+from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.metadata import TopicType
+from quarry_mq.store.offsets import QueueId
 from tests.conformance.broker import RunningBroker, run, running_broker
 from tests.conformance.client import Client, consumer_settings, message, resource
 from tests.conformance.official import official
@@ -188,7 +188,7 @@ async def check_commands(broker: RunningBroker, counts: Counts) -> None:
     """`quarry lag` as an operator calls it."""
     for group in ("billing", "limited"):
         topics = READ[group]
-        command = [sys.executable, "-m", "cli.main", "lag", group, "--json", "--admin", broker.admin]
+        command = [sys.executable, "-m", "quarry_mq.cli.main", "lag", group, "--json", "--admin", broker.admin]
         process = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
         output, _ = await process.communicate()
         assert process.returncode == 0

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from store.metadata import Group, TopicType
-from store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.store.metadata import Group, TopicType
+from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, consumer_settings, read_all
 from tests.conformance.conftest import WithBroker

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.lite.starts import Start
-from server.lite.subscriptions import Asking
-from store.metadata.lite import LiteGroup
-from store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.lite.starts import Start
+from quarry_mq.server.lite.subscriptions import Asking
+from quarry_mq.store.metadata.lite import LiteGroup
+from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import resource
 from tests.conformance.conftest import WithBroker

@@ -10,18 +10,18 @@ import grpc
 import grpc.aio
 import pytest
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.quarry.admin.v1 import query_pb2 as pb
-from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from server.admin_port.messages import queries
-from server.security.signature import signed_admin_headers
-from server.wire.messages import host_from_text
-from store.message import Host, Message
-from store.metadata import TopicType
-from store.offsets import PhysicalOffset, QueueOffset
-from store.record import StoredMessage, decode_record, encode_record, offset_message_id
-from store.record.layout import HEAD_SIZE
-from store.record.replacement import encode_replacement
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from quarry_mq.server.admin_port.messages import queries
+from quarry_mq.server.security.signature import signed_admin_headers
+from quarry_mq.server.wire.messages import host_from_text
+from quarry_mq.store.message import Host, Message
+from quarry_mq.store.metadata import TopicType
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.record import StoredMessage, decode_record, encode_record, offset_message_id
+from quarry_mq.store.record.layout import HEAD_SIZE
+from quarry_mq.store.record.replacement import encode_replacement
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker

@@ -5,9 +5,9 @@ from __future__ import annotations
 import grpc.aio
 import pytest
 
-from server._generated.quarry.admin.v1 import query_pb2 as pb
-from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from store.metadata import Group, TopicType
+from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from quarry_mq.store.metadata import Group, TopicType
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker

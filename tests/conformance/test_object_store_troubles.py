@@ -13,12 +13,12 @@ from typing import Final
 import grpc.aio
 import pytest
 
-from server._generated.quarry.admin.v1 import query_pb2 as pb
-from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from store.index.tiered.object_store import cloud
-from store.index.tiered.tiered_index import TieredIndex
-from store.offsets import PhysicalOffset
-from store.record import StoredMessage, decode_record
+from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from quarry_mq.store.index.tiered.object_store import cloud
+from quarry_mq.store.index.tiered.tiered_index import TieredIndex
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import StoredMessage, decode_record
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker
@@ -63,7 +63,7 @@ TROUBLES: Final[dict[str, Callable[[FaultyProxy], AbstractContextManager[None]]]
 @pytest.fixture
 def proxy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
     for name in ("SAVE_INTERVAL_S", "MOVE_INTERVAL_S", "RETRY_INTERVAL_S"):
-        monkeypatch.setattr(f"server.maintenance.key_index.{name}", 0.05)
+        monkeypatch.setattr(f"quarry_mq.server.maintenance.key_index.{name}", 0.05)
     with proxy_before(s3_server.port) as proxy:
         yield proxy
 

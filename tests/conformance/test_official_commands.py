@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.admin_port.official import commands as commands_module
-from server.rpc.clients import client_commands
-from server.security.signature import signed_admin_headers
-from store.security.model import Resource, UserKind
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.admin_port.official import commands as commands_module
+from quarry_mq.server.rpc.clients import client_commands
+from quarry_mq.server.security.signature import signed_admin_headers
+from quarry_mq.store.security.model import Resource, UserKind
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, consumer_settings, message, resource
 from tests.conformance.conftest import WithBroker

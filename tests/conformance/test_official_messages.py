@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.admin_port.official import queries as queries_module
-from store.metadata import Topic, TopicType
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.admin_port.official import queries as queries_module
+from quarry_mq.store.metadata import Topic, TopicType
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, consumer_settings, message, resource
 from tests.conformance.conftest import WithBroker

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from store.metadata import TopicType
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.store.metadata import TopicType
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, consumer_settings, message, resource
 from tests.conformance.conftest import WithBroker

@@ -16,21 +16,21 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from cli.main import app
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.quarry.admin.v1 import jobs_pb2
-from server._generated.quarry.admin.v1 import overview_pb2 as pb
-from server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
-from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
-from server.admin.figures import measures as measures_module
-from server.admin.figures import recorder as recording_module
-from server.admin.figures.concerns import concerns
-from server.admin.figures.recorder import make_recording
-from server.admin.pages import pairs as pairs_module
-from server.admin.pages import topics as topics_module
-from store.errors import StoreDamaged
-from store.metadata import Topic, TopicType
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.cli.main import app
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2
+from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
+from quarry_mq.server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
+from quarry_mq.server.admin.figures import measures as measures_module
+from quarry_mq.server.admin.figures import recorder as recording_module
+from quarry_mq.server.admin.figures.concerns import concerns
+from quarry_mq.server.admin.figures.recorder import make_recording
+from quarry_mq.server.admin.pages import pairs as pairs_module
+from quarry_mq.server.admin.pages import topics as topics_module
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import PATIENCE_S, RunningBroker, running_broker
 from tests.conformance.client import Client, consumer_settings, message, producer_settings
 from tests.conformance.test_order import bury

@@ -13,12 +13,12 @@ import grpc.aio
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
-from server._generated.quarry.admin.v1 import query_pb2 as pb
-from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from store.index import IndexState
-from store.offsets import PhysicalOffset
-from store.record import StoredMessage, decode_record
+from quarry_mq.cli.main import app
+from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from quarry_mq.store.index import IndexState
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import StoredMessage, decode_record
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker
@@ -66,8 +66,8 @@ def test_a_message_is_found_as_soon_as_its_send_is_answered(with_broker: WithBro
 def test_files_go_through_their_stages_by_themselves(
     with_broker: WithBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.maintenance.key_index.SAVE_INTERVAL_S", 0.05)
-    monkeypatch.setattr("server.maintenance.key_index.MOVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("quarry_mq.server.maintenance.key_index.SAVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("quarry_mq.server.maintenance.key_index.MOVE_INTERVAL_S", 0.05)
 
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders")
@@ -89,7 +89,7 @@ def test_files_go_through_their_stages_by_themselves(
 def test_what_nobody_asks_for_is_written_and_saved_by_itself(
     with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.maintenance.key_index.SAVE_INTERVAL_S", 0.1)
+    monkeypatch.setattr("quarry_mq.server.maintenance.key_index.SAVE_INTERVAL_S", 0.1)
 
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders")
@@ -133,7 +133,7 @@ def test_refusals(
 async def command(*arguments: str, of: str = "query") -> tuple[int | None, list[dict[str, object]], str]:
     """`quarry query`, or another: its exit code, what it found, its words."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "cli.main", of, *arguments, "--json", stdout=PIPE, stderr=PIPE
+        sys.executable, "-m", "quarry_mq.cli.main", of, *arguments, "--json", stdout=PIPE, stderr=PIPE
     )
     stdout, stderr = await process.communicate()
     return process.returncode, [json.loads(line) for line in stdout.splitlines()], stderr.decode()
@@ -159,8 +159,8 @@ def test_the_command(with_broker: WithBroker) -> None:
 def test_an_answer_names_the_files_that_could_not_be_read(
     with_broker: WithBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.maintenance.key_index.SAVE_INTERVAL_S", 0.05)
-    monkeypatch.setattr("server.maintenance.key_index.MOVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("quarry_mq.server.maintenance.key_index.SAVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("quarry_mq.server.maintenance.key_index.MOVE_INTERVAL_S", 0.05)
     objects = tmp_path / "objects"
 
     async def test(broker: RunningBroker) -> None:
@@ -193,10 +193,10 @@ def test_an_answer_names_the_files_that_could_not_be_read(
 def test_a_damaged_file_is_made_anew_while_the_broker_serves(
     with_broker: WithBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    monkeypatch.setattr("server.maintenance.key_index.SAVE_INTERVAL_S", 0.05)
-    monkeypatch.setattr("server.maintenance.key_index.MOVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("quarry_mq.server.maintenance.key_index.SAVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("quarry_mq.server.maintenance.key_index.MOVE_INTERVAL_S", 0.05)
     if stage == "sealed":
-        monkeypatch.setattr("store.index.tiered.tiered_index.TieredIndex.compact_one", lambda _: False)
+        monkeypatch.setattr("quarry_mq.store.index.tiered.tiered_index.TieredIndex.compact_one", lambda _: False)
 
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders")
@@ -230,8 +230,8 @@ def test_a_damaged_file_is_made_anew_while_the_broker_serves(
 
 def test_the_commands_of_files(with_broker: WithBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the broker does by itself now and then is done when it is asked for."""
-    monkeypatch.setattr("server.maintenance.key_index.SAVE_INTERVAL_S", 0.05)
-    monkeypatch.setattr("server.maintenance.key_index.MOVE_INTERVAL_S", 3600)
+    monkeypatch.setattr("quarry_mq.server.maintenance.key_index.SAVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("quarry_mq.server.maintenance.key_index.MOVE_INTERVAL_S", 3600)
 
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders")

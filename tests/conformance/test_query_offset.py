@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from store.metadata import Permission, Topic, TopicType
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.store.metadata import Permission, Topic, TopicType
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, message, resource
 from tests.conformance.conftest import WithBroker

@@ -5,10 +5,10 @@ from __future__ import annotations
 import grpc.aio
 import pytest
 
-from server._generated.quarry.admin.v1 import admin_pb2 as pb
-from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from server.append.queue_choice import queue_of_group
-from store.metadata import TopicType
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.server.append.queue_choice import queue_of_group
+from quarry_mq.store.metadata import TopicType
 from tests.conformance.broker import PATIENCE_S, RunningBroker
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker

@@ -9,8 +9,8 @@ import hashlib
 import grpc
 import pytest
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from store.metadata import Topic, TopicType
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.store.metadata import Topic, TopicType
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, consumer_settings, message, read_all
 from tests.conformance.conftest import WithBroker, both_ways

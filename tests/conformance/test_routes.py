@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import pytest
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from store.metadata import READ_WRITE, Topic, TopicType
-from store.metadata.topics import Permission
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
+from quarry_mq.store.metadata.topics import Permission
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, producer_settings, resource
 from tests.conformance.conftest import WithBroker

@@ -12,9 +12,9 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from store.metadata import Topic, TopicType
-from store.metadata.topics import Permission
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.metadata.topics import Permission
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker, both_ways

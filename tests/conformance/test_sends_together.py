@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from kv import KvError
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from store import message_store
-from store.message import Appended, EncodedMessage, Message
-from store.metadata import Permission, Topic, TopicType
-from store.offsets import QueueId, QueueOffset
-from store.record import encode_record
+from quarry_mq.kv import KvError
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.store import message_store
+from quarry_mq.store.message import Appended, EncodedMessage, Message
+from quarry_mq.store.metadata import Permission, Topic, TopicType
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.record import encode_record
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import message
 from tests.conformance.conftest import WithBroker, both_ways

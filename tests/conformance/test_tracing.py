@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.observability import tracing
-from server.settings.sections import TracingSection
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.observability import tracing
+from quarry_mq.server.settings.sections import TracingSection
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker
@@ -148,7 +148,10 @@ def test_a_collector_that_is_not_there_costs_spans_and_nothing_else(with_broker:
 
 
 def test_without_the_setting_nothing_is_imported() -> None:
-    code = "import sys, server.main, server.rpc.traced; print(any(m.startswith('opentelemetry') for m in sys.modules))"
+    code = (
+        "import sys, quarry_mq.server.main, quarry_mq.server.rpc.traced; "
+        "print(any(m.startswith('opentelemetry') for m in sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -10,12 +10,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server._generated.quarry.admin.v1 import admin_pb2
-from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from store.message import host_text
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2
+from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.store.message import host_text
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import (
     Client,

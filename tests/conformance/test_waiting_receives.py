@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.delivery import Delivered
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.delivery import Delivered
 from tests.conformance.broker import QUICK, RunningBroker, running_broker, until
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker, both_ways

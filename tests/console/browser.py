@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from cli.demo import free_ports
+from quarry_mq.cli.demo import free_ports
 from tests.e2e.broker import Broker, environment_of
 
 JSON: Final = {"Content-Type": "application/json"}

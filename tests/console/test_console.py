@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from cli.online.connection.client import Outgoing, messaging_port
-from server.console.static_files import FOLDER
+from quarry_mq.cli.online.connection.client import Outgoing, messaging_port
+from quarry_mq.server.console.static_files import FOLDER
 from tests.console.browser import JSON, Browser, broker_with_console
 from tests.e2e.broker import Broker
 

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 from playwright.sync_api import Locator, expect
 
-from cli.demo import free_ports
+from quarry_mq.cli.demo import free_ports
 from tests.console.chromium import Console, chromium, needs_chromium, window
 from tests.e2e.broker import Broker, environment_of
 from tests.e2e.members import ClusterOfBrokers, reachable

@@ -10,14 +10,14 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from server.admin_port.console.calls import AdminCalls, plain_channel
-from server.console.contract import Caller
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.opening.open_store import open_store
-from store.security.model import Action, Resource, Rule, Secret, User, UserKind
-from store.security.sealer import Sealer, new_key
-from store.settings import Durability, StoreSettings
+from quarry_mq.server.admin_port.console.calls import AdminCalls, plain_channel
+from quarry_mq.server.console.contract import Caller
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.security.model import Action, Resource, Rule, Secret, User, UserKind
+from quarry_mq.store.security.sealer import Sealer, new_key
+from quarry_mq.store.settings import Durability, StoreSettings
 from tests.console.browser import Browser, broker_with_console
 from tests.e2e.accounts import SEGMENT_SIZE
 from tests.e2e.broker import Broker

@@ -12,9 +12,9 @@ from typing import Final
 
 import pytest
 
-import server
-from cli.terminal.text import harmless
-from server.admin_port.methods import methods
+from quarry_mq import server
+from quarry_mq.cli.terminal.text import harmless
+from quarry_mq.server.admin_port.methods import methods
 
 STATIC: Final = Path(server.__file__).parent / "console" / "static"
 SIZE_MAX: Final = 300_000

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from cli.demo import free_ports
+from quarry_mq.cli.demo import free_ports
 from tests.console.chromium import PHONE, WIDE, Console, chromium, needs_chromium, window
 from tests.console.shop import DEAD, HOSTILE, ORDERS, Sent, Shop
 from tests.e2e.broker import Broker, environment_of

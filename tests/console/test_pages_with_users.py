@@ -9,13 +9,13 @@ from typing import Final
 import pytest
 from playwright.sync_api import expect
 
-from cli.demo import free_ports
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.opening.open_store import open_store
-from store.security.model import Action, Resource, Rule, Secret, User, UserKind
-from store.security.sealer import Sealer, new_key
-from store.settings import Durability, StoreSettings
+from quarry_mq.cli.demo import free_ports
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.security.model import Action, Resource, Rule, Secret, User, UserKind
+from quarry_mq.store.security.sealer import Sealer, new_key
+from quarry_mq.store.settings import Durability, StoreSettings
 from tests.console.chromium import Console, chromium, needs_chromium, window
 from tests.e2e.broker import Broker, environment_of
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from server.console.contract import Identity
-from server.console.sessions import ABSOLUTE_END_S, IDLE_END_S, SESSIONS_MAX, Sessions
+from quarry_mq.server.console.contract import Identity
+from quarry_mq.server.console.sessions import ABSOLUTE_END_S, IDLE_END_S, SESSIONS_MAX, Sessions
 from tests.conformance.broker import PushedClock
 
 NOBODY = Identity(None, None)

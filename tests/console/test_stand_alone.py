@@ -47,7 +47,7 @@ def contexts(broker: Broker, tmp_path: Path) -> Path:
 @contextmanager
 def console(contexts: Path, context: str, *options: str) -> Iterator[str]:
     """Its URL; it ends well at Ctrl-C."""
-    words = [sys.executable, "-m", "cli.main", "--context", context, "console", *options]
+    words = [sys.executable, "-m", "quarry_mq.cli.main", "--context", context, "console", *options]
     environment = {**clean_environment(), "QUARRY_CONTEXTS": str(contexts)}
     with subprocess.Popen(
         words, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

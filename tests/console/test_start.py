@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from server.settings.sections.network import NetworkSection
+from quarry_mq.server.settings.sections.network import NetworkSection
 from tests.certificates import make_tls
 from tests.console.browser import QUICK
 from tests.e2e.broker import NO_CONSOLE, PROJECT, Broker, clean_environment, environment_of, quarry
@@ -68,7 +68,7 @@ def test_it_stays_away_where_it_would_go_around_certificates(tmp_path: Path) -> 
 
 
 def test_a_broker_that_no_browser_asks_does_not_load_what_serves_them() -> None:
-    code = "import sys, server.main; sys.exit('aiohttp' in sys.modules)"
+    code = "import sys, quarry_mq.server.main; sys.exit('aiohttp' in sys.modules)"
     environment = {**os.environ, **clean_environment()}
     assert subprocess.run([sys.executable, "-c", code], cwd=PROJECT, env=environment, check=False).returncode == 0
 

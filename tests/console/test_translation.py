@@ -12,12 +12,12 @@ from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server._generated.apache.rocketmq.v2 import admin_pb2 as official
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.quarry.admin.v1 import admin_pb2, browsing_pb2, overview_pb2, query_pb2
-from server.admin_port.console.translation import answer_text, request_from
-from server.admin_port.methods import methods, methods_by_short_name
-from server.console.contract import CallFailed
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as official
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2, browsing_pb2, overview_pb2, query_pb2
+from quarry_mq.server.admin_port.console.translation import answer_text, request_from
+from quarry_mq.server.admin_port.methods import methods, methods_by_short_name
+from quarry_mq.server.console.contract import CallFailed
 from tests.console.test_message_json import AT, record
 
 METHODS: Final = methods()

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
-from kv import KeyValueEngine
-from kv.memory import MemoryEngine
-from store.consumequeue import (
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.consumequeue import (
     ConsumeQueueStore,
     DoubleWriteConsumeQueues,
     FileConsumeQueues,
@@ -16,10 +16,10 @@ from store.consumequeue import (
     open_consume_queue_engine,
     units_in_files,
 )
-from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
-from store.fs import Disk, PosixDisk
-from store.native import NATIVE
-from store.offsets import PhysicalOffset
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.fs import Disk, PosixDisk
+from quarry_mq.store.native import NATIVE
+from quarry_mq.store.offsets import PhysicalOffset
 from tests.consumequeue.samples import warm
 
 UNITS_PER_FILE: Final = 7

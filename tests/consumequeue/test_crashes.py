@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from kv.memory import MemoryEngine
-from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
-from store.offsets import PhysicalOffset, QueueId
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.offsets import PhysicalOffset, QueueId
 from tests.consumequeue.samples import A0, B0, offsets, physical, put, queues_over, request
 
 

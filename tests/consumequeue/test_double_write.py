@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kv import EngineFull
-from kv.memory import MemoryEngine
-from store.consumequeue import DoubleWriteConsumeQueues
-from store.offsets import QueueId
+from quarry_mq.kv import EngineFull
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.consumequeue import DoubleWriteConsumeQueues
+from quarry_mq.store.offsets import QueueId
 from tests.consumequeue.backings import DoubleBacking, files_of, rocks_of
 from tests.consumequeue.samples import A0, B0, LITE, offsets, physical, put, request
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kv import KeyRange, KeyValueEngine
-from kv.memory import MemoryEngine
-from store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
-from store.consumequeue.rocks.expired_entries import ExpiredEntries
-from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNIT, UNIT_SIZE, UNITS_FAMILY
-from store.offsets import PhysicalOffset, QueueId
+from quarry_mq.kv import KeyRange, KeyValueEngine
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
+from quarry_mq.store.consumequeue.rocks.expired_entries import ExpiredEntries
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNIT, UNIT_SIZE, UNITS_FAMILY
+from quarry_mq.store.offsets import PhysicalOffset, QueueId
 from tests.consumequeue.samples import A0, A1, B0, LITE, offsets, physical, put, queues_over, request
 
 ALL = KeyRange(b"", None)

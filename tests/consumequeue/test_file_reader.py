@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.consumequeue import ConsumeQueueEntry, FileConsumeQueueReader
-from store.consumequeue.files.layout import FILLER_SIZE, UNIT
-from store.fs import PosixDisk
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.consumequeue import ConsumeQueueEntry, FileConsumeQueueReader
+from quarry_mq.store.consumequeue.files.layout import FILLER_SIZE, UNIT
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 QUEUE = QueueId("TopicA", 0)
 UNITS_PER_FILE = 10
@@ -144,7 +144,7 @@ def test_the_files_tell_the_segment_size(reader: FileConsumeQueueReader, tmp_pat
 def test_long_files_are_read_in_steps(
     reader: FileConsumeQueueReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.consumequeue.files.reader.UNITS_PER_STEP", 4)
+    monkeypatch.setattr("quarry_mq.store.consumequeue.files.reader.UNITS_PER_STEP", 4)
     write(tmp_path, QUEUE, 0, [FILLER] * 5 + [unit(number) for number in range(5, 19)], size=20 * 40)
     assert offsets(reader) == list(range(5, 19))
     assert offsets(reader, start=7, limit=6) == list(range(7, 13))

@@ -8,19 +8,24 @@ from typing import Any
 
 import pytest
 
-from kv import FamilyOptions, KeyRange, RocksEngine, list_families
-from store.consumequeue import ConsumeQueueEntry, FileConsumeQueueReader, RocksConsumeQueues, open_consume_queue_engine
-from store.consumequeue.rocks_layout import (
+from quarry_mq.kv import FamilyOptions, KeyRange, RocksEngine, list_families
+from quarry_mq.store.consumequeue import (
+    ConsumeQueueEntry,
+    FileConsumeQueueReader,
+    RocksConsumeQueues,
+    open_consume_queue_engine,
+)
+from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND_SIZE,
     OFFSET_FAMILY,
     UNITS_FAMILY,
     parse_maximum_key,
     parse_unit_key,
 )
-from store.fs import PosixDisk
-from store.message import DispatchRequest
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.record import tags_code
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.record import tags_code
 from tests import golden
 
 ALL = KeyRange(b"", None)

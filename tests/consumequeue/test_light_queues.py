@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kv import KeyRange
-from kv.memory import MemoryEngine
-from store.consumequeue import LastEntry, RocksConsumeQueues, light_queues, names
-from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
-from store.metadata.lite import light_queue_name, light_queue_prefix, parse_light_queue_name
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.kv import KeyRange
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.consumequeue import LastEntry, RocksConsumeQueues, light_queues, names
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.metadata.lite import light_queue_name, light_queue_prefix, parse_light_queue_name
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.consumequeue.samples import A0, physical, put, queues_over, request
 
 PARENTS = ["P", "Q", "PP", "orders", "%LMQ%", "P|Q"]

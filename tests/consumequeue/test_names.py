@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kv import KeyRange
-from kv.memory import MemoryEngine
-from store.consumequeue import LastEntry, RocksConsumeQueues, names
-from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY, StoredBound, minimum_key
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.kv import KeyRange
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.consumequeue import LastEntry, RocksConsumeQueues, names
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY, StoredBound, minimum_key
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from tests.consumequeue.samples import A0, A1, B0, LITE, physical, put, queues_over, request
 
 NAMES = [

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kv.memory import MemoryEngine
-from store.consumequeue import RocksConsumeQueues
-from store.consumequeue.rocks_layout import (
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.consumequeue import RocksConsumeQueues
+from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND,
     CHECKPOINT_KEY,
     I64,
@@ -21,9 +21,9 @@ from store.consumequeue.rocks_layout import (
     minimum_key,
     unit_key,
 )
-from store.message import DispatchRequest
-from store.native import NATIVE
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.native import NATIVE
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from tests.consumequeue.samples import warm
 
 QUEUE = QueueId("TopicA", 3)

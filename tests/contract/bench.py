@@ -17,24 +17,24 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
-from kv.engine import KeyRange
-from server._generated.apache.rocketmq.v2 import admin_pb2 as official_admin
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server._generated.quarry.admin.v1 import admin_pb2 as quarry_admin
-from server._generated.quarry.admin.v1 import jobs_pb2, migration_pb2, verification_pb2
-from server.admin_port.methods import methods
-from server.cluster.membership.member import Member
-from server.observability.logs import levels
-from server.security.signature import signed_admin_headers
-from server.settings.broker_settings import BrokerSettings
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.metadata import Topic, TopicType
-from store.opening.open_store import open_store
-from store.security.model import UserKind
-from store.security.sealer import new_key
-from store.state.families import FAMILIES, META, SHARED
+from quarry_mq.kv.engine import KeyRange
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as official_admin
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as quarry_admin
+from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2, migration_pb2, verification_pb2
+from quarry_mq.server.admin_port.methods import methods
+from quarry_mq.server.cluster.membership.member import Member
+from quarry_mq.server.observability.logs import levels
+from quarry_mq.server.security.signature import signed_admin_headers
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.security.model import UserKind
+from quarry_mq.store.security.sealer import new_key
+from quarry_mq.store.state.families import FAMILIES, META, SHARED
 from tests.conformance.broker import QUICK, RunningBroker, running_broker
 from tests.conformance.client import Client, consumer_settings, resource
 from tests.conformance.secured import SECRET, SECURED, add_user, client_of

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from grpc import StatusCode
 
-from store.metadata import TopicType
+from quarry_mq.store.metadata import TopicType
 from tests.contract.bench import GROUP, OWN_TOPIC, TOPIC, Bench
 from tests.contract.rows import Fields, Never, Refusal, Row, Table, bad_names, of_service
 

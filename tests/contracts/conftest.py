@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from server.front import FrontKind
-from store.consumequeue import ConsumeQueueStore
+from quarry_mq.server.front import FrontKind
+from quarry_mq.store.consumequeue import ConsumeQueueStore
 from tests.certificates import Tls, make_tls
 from tests.consumequeue.backings import BACKINGS, Backing
 from tests.contracts.front_client import KINDS, TLS

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import uvloop
 
-from server.front import Call, Front, FrontKind, FrontLimits, Method, Methods, make_front
+from quarry_mq.server.front import Call, Front, FrontKind, FrontLimits, Method, Methods, make_front
 from tests.certificates import Tls
 
 KINDS = get_args(FrontKind)

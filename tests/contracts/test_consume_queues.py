@@ -13,17 +13,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kv import EngineFull, KvError
-from store.consumequeue import (
+from quarry_mq.kv import EngineFull, KvError
+from quarry_mq.store.consumequeue import (
     ConsumeQueueEntry,
     ConsumeQueueStore,
     DoubleWriteConsumeQueues,
     FileConsumeQueues,
     RocksConsumeQueues,
 )
-from store.fs.posix import PosixSparseFile
-from store.message import DispatchRequest
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.fs.posix import PosixSparseFile
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from tests.consumequeue.backings import Backing, EngineBacking
 from tests.consumequeue.samples import A0, A1, B0, LITE, offsets, physical, put, request
 from tests.consumequeue.samples import entry as timed_entry
@@ -254,7 +254,7 @@ def test_truncate_of_a_queue_whose_beginning_expired_keeps_its_numbering(queues:
 
 
 def test_truncate_of_more_queues_than_a_batch_takes(queues: ConsumeQueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.consumequeue.rocks.store.QUEUES_PER_BATCH", 3)
+    monkeypatch.setattr("quarry_mq.store.consumequeue.rocks.store.QUEUES_PER_BATCH", 3)
     put(queues, [request(number, QueueId("TopicA", number % 20), number // 20) for number in range(40)])
     queues.truncate(physical(20))
     assert [queues.bounds(queue) for queue in queues.queues()] == [(0, 1)] * 20

@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from store.fs.posix import PosixDisk
-from store.fs.protocol import DirectoryEntry, Disk, DiskSpace
+from quarry_mq.store.fs.posix import PosixDisk
+from quarry_mq.store.fs.protocol import DirectoryEntry, Disk, DiskSpace
 from tests.faults.disk import FaultyDisk
 from tests.faults.kernel import Kernel
 

@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from server.front import Call, FrontKind, FrontLimits, GrpcStatus, Method
+from quarry_mq.server.front import Call, FrontKind, FrontLimits, GrpcStatus, Method
 from tests.contracts.front_client import (
     BIDI,
     STREAM,

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from server.front import Call, Front, FrontKind, GrpcStatus, Method, make_front
+from quarry_mq.server.front import Call, Front, FrontKind, GrpcStatus, Method, make_front
 from tests.contracts.front_client import (
     BIDI,
     PATIENCE_S,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 import grpc.aio
 
-from server.front import Call, FrontKind, FrontLimits, Method
+from quarry_mq.server.front import Call, FrontKind, FrontLimits, Method
 from tests.contracts.front_client import (
     UNARY,
     Kept,

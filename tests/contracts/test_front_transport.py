@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from server.front import Call, FrontKind, LiveTls, Method, TlsFiles, make_front
+from quarry_mq.server.front import Call, FrontKind, LiveTls, Method, TlsFiles, make_front
 from tests.certificates import Tls, make_tls
 from tests.contracts.front_client import BIDI, UNARY, echo, open_channel, run, soon, status_of
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kv import (
+from quarry_mq.kv import (
     EngineClosed,
     FamilyOptions,
     KeyRange,
@@ -20,7 +20,7 @@ from kv import (
     Snapshot,
     WriteBatch,
 )
-from kv.memory import MemoryEngine
+from quarry_mq.kv.memory import MemoryEngine
 
 ALL = KeyRange(b"", None)
 FAMILIES = ("first", "second")

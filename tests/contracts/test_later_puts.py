@@ -10,8 +10,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kv import EngineClosed, EngineFull, FamilyOptions, KeyRange, KeyValueEngine, KvError, RocksEngine, WriteBatch
-from kv.memory import MemoryEngine
+from quarry_mq.kv import (
+    EngineClosed,
+    EngineFull,
+    FamilyOptions,
+    KeyRange,
+    KeyValueEngine,
+    KvError,
+    RocksEngine,
+    WriteBatch,
+)
+from quarry_mq.kv.memory import MemoryEngine
 
 ALL = KeyRange(b"", None)
 OPTIONS = {"plain": FamilyOptions(), "later": FamilyOptions(later_puts=True)}

@@ -11,11 +11,11 @@ from typing import Final
 import pytest
 from obstore.store import LocalStore, MemoryStore
 
-from store.errors import Invalid
-from store.fs import PosixDisk
-from store.index.tiered.object_store.cloud import CloudObjects
-from store.index.tiered.object_store.folder import FolderObjects
-from store.index.tiered.object_store.protocol import ObjectMissing, ObjectStore, ObjectStoreError
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.index.tiered.object_store.cloud import CloudObjects
+from quarry_mq.store.index.tiered.object_store.folder import FolderObjects
+from quarry_mq.store.index.tiered.object_store.protocol import ObjectMissing, ObjectStore, ObjectStoreError
 from tests.index.objects import FaultyObjects
 from tests.object_store.server import S3Server, options
 

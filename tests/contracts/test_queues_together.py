@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from store.consumequeue import ConsumeQueueStore
-from store.offsets import QueueExtent, QueueId, QueueOffset
+from quarry_mq.store.consumequeue import ConsumeQueueStore
+from quarry_mq.store.offsets import QueueExtent, QueueId, QueueOffset
 from tests.consumequeue.backings import Backing
 from tests.consumequeue.samples import A0, A1, B0, physical, put, request
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
 
-from kv.memory import MemoryEngine
-from server.delivery import (
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.server.delivery import (
     Delivered,
     Delivery,
     DeliverySettings,
@@ -17,16 +17,16 @@ from server.delivery import (
     ReceiveRequest,
     StateWriter,
 )
-from server.delivery.receipt_handle import ReceiptHandle
-from server.filters import MessageFilter, TagFilter
-from store.clock import ManualClock
-from store.errors import MessageGivenUp
-from store.message import ConsumeQueueEntry, DispatchRequest, Host
-from store.metadata.lite_subscriptions import LiteSubscriptionTable
-from store.metadata.offsets import ConsumerOffsetTable
-from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
-from store.record import StoredMessage, encode_properties, java_hash
-from store.state.families import FAMILIES
+from quarry_mq.server.delivery.receipt_handle import ReceiptHandle
+from quarry_mq.server.filters import MessageFilter, TagFilter
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.errors import MessageGivenUp
+from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest, Host
+from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.store.metadata.offsets import ConsumerOffsetTable
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
+from quarry_mq.store.record import StoredMessage, encode_properties, java_hash
+from quarry_mq.store.state.families import FAMILIES
 from tests.handles import HANDLE_KEY
 
 GROUP = "billing"

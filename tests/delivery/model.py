@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from server.delivery import Delivered
-from store.record import StoredMessage
+from quarry_mq.server.delivery import Delivered
+from quarry_mq.store.record import StoredMessage
 from tests.delivery.broker import Receive
 
 HIDDEN_AT_LEAST_MS = 60_000

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kv import EngineFull
+from quarry_mq.kv import EngineFull
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench, Receive
 
 

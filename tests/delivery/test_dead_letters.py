@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from server.delivery.deliveries import FORWARDING_MS
-from server.errors import InvalidReceiptHandle
-from store.errors import DiskRefused
+from quarry_mq.server.delivery.deliveries import FORWARDING_MS
+from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.store.errors import DiskRefused
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from kv import KeyRange, WriteBatch
-from server.delivery import DeliverySettings, NewGroupStart, ReceiptHandle
-from server.errors import InvalidReceiptHandle
-from store.errors import Busy
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.kv import KeyRange, WriteBatch
+from quarry_mq.server.delivery import DeliverySettings, NewGroupStart, ReceiptHandle
+from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.store.errors import Busy
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 from tests.handles import HANDLE_KEY
 
@@ -346,7 +346,7 @@ def test_deleting_a_group_or_a_topic_leaves_no_row() -> None:
 
 @pytest.mark.parametrize("by_key_max", [0, 2, 64])
 def test_deleting_topics_leaves_nothing_of_what_is_in_flight(monkeypatch: pytest.MonkeyPatch, by_key_max: int) -> None:
-    monkeypatch.setattr("server.delivery.state.inflight.ROWS_BY_KEY_MAX", by_key_max)
+    monkeypatch.setattr("quarry_mq.server.delivery.state.inflight.ROWS_BY_KEY_MAX", by_key_max)
     bench = DeliveryBench()
     for number in range(5):
         bench.send(b"m", queue=number % 4)
@@ -392,7 +392,7 @@ def test_an_idle_subscription_is_dropped_from_memory_and_comes_back() -> None:
 
 def test_with_very_many_queues_those_not_used_lately_are_dropped_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     """rmq#8956: groups that read a million queues within minutes keep a bounded number of them in memory."""
-    monkeypatch.setattr("server.delivery.open_subscriptions.QUEUES_KEPT_MAX", 12)
+    monkeypatch.setattr("quarry_mq.server.delivery.open_subscriptions.QUEUES_KEPT_MAX", 12)
     bench = DeliveryBench(queues=4, settings=EARLIEST)
     bench.send(b"m")
     for number in range(8):

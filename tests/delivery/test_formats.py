@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kv.memory import MemoryEngine
-from server.delivery import InFlightTable, ReceiptHandle
-from server.delivery.state.inflight import InFlight
-from server.errors import InvalidReceiptHandle
-from store.offsets import QueueId
-from store.state.families import FAMILIES, INFLIGHT
-from store.state.in_flight_key import group_prefix, subscription_prefix
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.server.delivery import InFlightTable, ReceiptHandle
+from quarry_mq.server.delivery.state.inflight import InFlight
+from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.state.families import FAMILIES, INFLIGHT
+from quarry_mq.store.state.in_flight_key import group_prefix, subscription_prefix
 from tests.handles import HANDLE_KEY
 
 PAGE = (Path(__file__).parents[2] / "docs/formats/delivery-state.md").read_text()

@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 
-from server.delivery import DeliverySettings, InFlightTable
-from server.delivery.state.registry import FILTERS_LENGTH_MAX
-from server.errors import OverLimit
-from server.filters import SqlFilter, TagFilter
-from store.clock import ManualClock
-from store.message import ConsumeQueueEntry
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.server.delivery import DeliverySettings, InFlightTable
+from quarry_mq.server.delivery.state.registry import FILTERS_LENGTH_MAX
+from quarry_mq.server.errors import OverLimit
+from quarry_mq.server.filters import SqlFilter, TagFilter
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.message import ConsumeQueueEntry
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench, ListedMessages
 
 

@@ -15,18 +15,18 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from kv.engine import KeyRange
-from server.delivery import DeliverySettings, Forwarded, InFlightTable, NewGroupStart, ReceiveRequest
-from server.delivery.deliveries import Deliveries
-from server.delivery.life_cycle import Event
-from server.delivery.redelivery.due_walk import DueWalk
-from server.delivery.retry_topics import retry_topic_name
-from server.delivery.state.subscription import GroupMessage
-from server.errors import InvalidReceiptHandle
-from server.filters import TagFilter
-from store.offsets import QueueId
-from store.record import StoredMessage
-from store.state.families import INFLIGHT
+from quarry_mq.kv.engine import KeyRange
+from quarry_mq.server.delivery import DeliverySettings, Forwarded, InFlightTable, NewGroupStart, ReceiveRequest
+from quarry_mq.server.delivery.deliveries import Deliveries
+from quarry_mq.server.delivery.life_cycle import Event
+from quarry_mq.server.delivery.redelivery.due_walk import DueWalk
+from quarry_mq.server.delivery.retry_topics import retry_topic_name
+from quarry_mq.server.delivery.state.subscription import GroupMessage
+from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.server.filters import TagFilter
+from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.state.families import INFLIGHT
 from tests.delivery.broker import TOPIC, DeliveryBench, Receive
 from tests.delivery.model import Group, Place, Promises, Request
 

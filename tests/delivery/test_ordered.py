@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.delivery import DeliverySettings
+from quarry_mq.server.delivery import DeliverySettings
 from tests.delivery.broker import DeliveryBench, Receive
 
 

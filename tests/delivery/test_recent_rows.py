@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from server.delivery import Delivered, InFlightTable
-from server.delivery.redelivery import recent_rows
+from quarry_mq.server.delivery import Delivered, InFlightTable
+from quarry_mq.server.delivery.redelivery import recent_rows
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 
 

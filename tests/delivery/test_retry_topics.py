@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from server.delivery import ReceiptHandle, ReceiveRequest, retry_topic_name
-from server.delivery.retry_topics import retry_topics
-from server.errors import InvalidReceiptHandle
-from server.filters import TagFilter
-from store.errors import Invalid
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.server.delivery import ReceiptHandle, ReceiveRequest, retry_topic_name
+from quarry_mq.server.delivery.retry_topics import retry_topics
+from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.server.filters import TagFilter
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench, Receive
 from tests.handles import HANDLE_KEY
 

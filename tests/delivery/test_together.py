@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kv import KeyRange
-from kv.memory import MemoryEngine
-from server.delivery import Delivered
-from server.errors import InvalidReceiptHandle
-from store.errors import StorePoisoned
-from store.offsets import QueueId, QueueOffset
-from store.state.families import INFLIGHT
+from quarry_mq.kv import KeyRange
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.server.delivery import Delivered
+from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.store.errors import StorePoisoned
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.state.families import INFLIGHT
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 
 

@@ -6,12 +6,12 @@ from typing import NoReturn
 
 import pytest
 
-from kv import EngineFull, KvError
-from server.delivery import DeliverySettings, NewGroupStart
-from store.errors import StorePoisoned
-from store.metadata.offsets import ConsumerOffsetTable
-from store.offsets import QueueBounds, QueueId, QueueOffset
-from store.state.in_flight_key import delete_beyond
+from quarry_mq.kv import EngineFull, KvError
+from quarry_mq.server.delivery import DeliverySettings, NewGroupStart
+from quarry_mq.store.errors import StorePoisoned
+from quarry_mq.store.metadata.offsets import ConsumerOffsetTable
+from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.state.in_flight_key import delete_beyond
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 
 LATEST = DeliverySettings(new_group_start=NewGroupStart.LATEST)

@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from server.delivery import ReceiveRequest, open_subscriptions
-from server.delivery import deliveries as deliveries_module
-from server.delivery.deliveries import Deliveries
-from server.delivery.fetch.pulls import PullRequest, Pulls
-from server.delivery.lite.lite_delivery import LiteDelivery
-from server.delivery.long_poll import Serving, Waking
-from server.delivery.model import Received
-from server.delivery.redelivery.due_walk import DueWalk
-from server.delivery.state.subscription import Subscription
-from server.filters import TagFilter
-from store.offsets import QueueId, QueueOffset
-from store.record import StoredMessage
+from quarry_mq.server.delivery import ReceiveRequest, open_subscriptions
+from quarry_mq.server.delivery import deliveries as deliveries_module
+from quarry_mq.server.delivery.deliveries import Deliveries
+from quarry_mq.server.delivery.fetch.pulls import PullRequest, Pulls
+from quarry_mq.server.delivery.lite.lite_delivery import LiteDelivery
+from quarry_mq.server.delivery.long_poll import Serving, Waking
+from quarry_mq.server.delivery.model import Received
+from quarry_mq.server.delivery.redelivery.due_walk import DueWalk
+from quarry_mq.server.delivery.state.subscription import Subscription
+from quarry_mq.server.filters import TagFilter
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.record import StoredMessage
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench, Receive
 from tests.delivery.waiting import GROUPS, Consuming, Schedule, WaitingBench
 

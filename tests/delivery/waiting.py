@@ -12,16 +12,24 @@ from contextlib import suppress
 from random import Random
 from typing import Final, NamedTuple
 
-from kv import EngineFull, KeyRange, WriteBatch
-from kv.memory import MemoryEngine
-from server.delivery import Delivered, Delivery, DeliverySettings, Forwarded, NewGroupStart, ReceiveRequest, WaitingPoll
-from server.delivery.retry_topics import retry_topic_name
-from server.errors import InvalidReceiptHandle
-from server.filters import TagFilter
-from store.metadata.lite import LiteGroup, light_queue_name
-from store.offsets import QueueId, QueueOffset
-from store.record import StoredMessage
-from store.state.families import FAMILIES
+from quarry_mq.kv import EngineFull, KeyRange, WriteBatch
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.server.delivery import (
+    Delivered,
+    Delivery,
+    DeliverySettings,
+    Forwarded,
+    NewGroupStart,
+    ReceiveRequest,
+    WaitingPoll,
+)
+from quarry_mq.server.delivery.retry_topics import retry_topic_name
+from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.server.filters import TagFilter
+from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.state.families import FAMILIES
 from tests.delivery.broker import TOPIC, DeliveryBench, ListedDeadLetters, Receive
 
 SETTINGS: Final = DeliverySettings(

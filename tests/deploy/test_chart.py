@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 
-from server.settings.broker_settings import load_settings
+from quarry_mq.server.settings.broker_settings import load_settings
 from tests.deploy.manifests import CHART, DEPLOY, VARIANTS, Manifests, manifests
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

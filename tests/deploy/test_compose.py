@@ -10,8 +10,8 @@ from pathlib import Path
 
 import yaml
 
-from cli.demo import free_ports
-from server.settings.broker_settings import load_settings
+from quarry_mq.cli.demo import free_ports
+from quarry_mq.server.settings.broker_settings import load_settings
 from tests.deploy.manifests import DEPLOY, ROOT, Object
 from tests.e2e.broker import Broker
 

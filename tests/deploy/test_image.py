@@ -25,8 +25,8 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from cli.demo import free_ports
-from server.settings.broker_settings import load_settings
+from quarry_mq.cli.demo import free_ports
+from quarry_mq.server.settings.broker_settings import load_settings
 from tests.deploy.container import command, this_python, why_not
 from tests.deploy.manifests import DEPLOY, ROOT, VARIANTS, manifests
 
@@ -184,7 +184,10 @@ def run_as_the_image_does(folder: Path, python: str, read_only: dict[str, Path],
     """With the image's own command, settings and environment."""
     parts = read_only | {"/etc/quarry": DEPLOY / "image"}
     run_and_stop(
-        folder, [python, "-m", "cli.main", *json.loads(said("CMD"))], environment() | {"PATH": search_path}, parts
+        folder,
+        [python, "-m", "quarry_mq.cli.main", *json.loads(said("CMD"))],
+        environment() | {"PATH": search_path},
+        parts,
     )
 
 
@@ -242,7 +245,7 @@ def test_so_does_the_pod_of_the_chart(tmp_path: Path) -> None:
     probes = [these.broker[name]["httpGet"]["path"] for name in ("startupProbe", "livenessProbe", "readinessProbe")]
     given = environment() | these.environment(0) | {"PATH": folders}
     parts = this_python() | {str(file.parent): settings}
-    run_and_stop(tmp_path, [sys.executable, "-m", "cli.main", *arguments], given, parts, probes)
+    run_and_stop(tmp_path, [sys.executable, "-m", "quarry_mq.cli.main", *arguments], given, parts, probes)
 
 
 @pytest.mark.usefixtures("_container")
@@ -251,7 +254,7 @@ def test_without_a_volume_it_ends_and_says_why(tmp_path: Path) -> None:
     _, addresses = ports()
     given = environment() | addresses
     parts = this_python() | {"/etc/quarry": DEPLOY / "image", str(said("WORKDIR")): volume(tmp_path)}
-    words = [sys.executable, "-m", "cli.main", "serve"]
+    words = [sys.executable, "-m", "quarry_mq.cli.main", "serve"]
     with container(words, tmp_path, environment=given, read_only=parts) as outside:
         assert outside.wait(READY_TIMEOUT_S) == 2
     assert "/var/lib/quarry/store" in (tmp_path / "output").read_text()

@@ -15,8 +15,8 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from server.addresses import split_address
-from server.settings.broker_settings import BrokerSettings, load_settings
+from quarry_mq.server.addresses import split_address
+from quarry_mq.server.settings.broker_settings import BrokerSettings, load_settings
 from tests.commands import root
 from tests.deploy.manifests import DEPLOY, ROOT, VARIANTS, Manifests, manifests, mount_of, selects
 

@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 import pytest
 
-from cli.demo import free_ports
-from server._generated.apache.rocketmq.v2 import definition_pb2, service_pb2, service_pb2_grpc
+from quarry_mq.cli.demo import free_ports
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2, service_pb2, service_pb2_grpc
 from tests.certificates import Tls, make_tls
 from tests.deploy.manifests import DEPLOY, Manifests, manifests
 from tests.e2e.broker import Broker, quarry

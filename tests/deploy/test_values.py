@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 from tests.deploy.manifests import CHART, DEPLOY, ROOT, VARIANTS, manifests
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())

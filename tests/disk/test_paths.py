@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.layout.paths import StorePaths, cut_directory, cut_name, parse_segment_name, segment_name
-from store.offsets import PhysicalOffset
+from quarry_mq.store.layout.paths import StorePaths, cut_directory, cut_name, parse_segment_name, segment_name
+from quarry_mq.store.offsets import PhysicalOffset
 
 OFFSETS = st.integers(0, 2**63 - 1).map(PhysicalOffset)
 

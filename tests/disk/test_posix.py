@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from store.fs import hold_descriptors
-from store.fs.posix import PosixDisk
-from store.fs.reserve import RESERVE
+from quarry_mq.store.fs import hold_descriptors
+from quarry_mq.store.fs.posix import PosixDisk
+from quarry_mq.store.fs.reserve import RESERVE
 from tests.descriptors import starved
 
 SIZE = 64 * 1024
@@ -38,7 +38,7 @@ else:
 WRITE_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
-from store.fs.posix import PosixDisk
+from quarry_mq.store.fs.posix import PosixDisk
 segment = PosixDisk().create_segment(Path(sys.argv[1]), 65536)
 segment.write(40000, b"written before death")
 os.kill(os.getpid(), signal.SIGKILL)

@@ -181,7 +181,7 @@ class Session:
 
 def _make_commands(folder: Path) -> None:
     """`quarry` and `python` of this checkout, whatever is installed."""
-    for name, words in {"quarry": "-m cli.main ", "python": "", "python3": ""}.items():
+    for name, words in {"quarry": "-m quarry_mq.cli.main ", "python": "", "python3": ""}.items():
         script = folder / name
         script.write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n')
         script.chmod(0o755)

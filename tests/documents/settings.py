@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from server.settings.broker_settings import BrokerSettings, in_one_line
+from quarry_mq.server.settings.broker_settings import BrokerSettings, in_one_line
 
 SECTIONS: Final = BrokerSettings.model_fields
 

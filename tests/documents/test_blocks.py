@@ -14,8 +14,8 @@ import promql_parser
 import pytest
 import yaml
 
-from server.filters.sql import SqlFilter
-from server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.filters.sql import SqlFilter
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 from tests.documents import settings
 from tests.documents.invocations import in_block, in_prose, mistake
 from tests.documents.pages import PAGES, ROOT, Block, blocks

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.opening.open_store import open_store
-from store.security.model import Action, Resource, Rule, Secret, User, UserKind
-from store.security.sealer import Sealer, new_key
-from store.settings import Durability, StoreSettings
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.security.model import Action, Resource, Rule, Secret, User, UserKind
+from quarry_mq.store.security.sealer import Sealer, new_key
+from quarry_mq.store.settings import Durability, StoreSettings
 from tests.e2e.clients import Login
 
 SEGMENT_SIZE: Final = 16 * 1024 * 1024

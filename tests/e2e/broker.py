@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from cli.demo import free_ports
+from quarry_mq.cli.demo import free_ports
 from tests.schemas import assert_documented
 
 PROJECT: Final = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def quarry(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line to its end. The caller judges the exit status; what --json prints is held to its schema."""
     done = subprocess.run(
-        [sys.executable, "-m", "cli.main", *arguments],
+        [sys.executable, "-m", "quarry_mq.cli.main", *arguments],
         cwd=PROJECT,
         env={**clean_environment(), **(environment or {})},
         capture_output=True,
@@ -113,7 +113,7 @@ class Broker:
         self,
         *,
         under: Sequence[str] = (),
-        program: str = "cli.main",
+        program: str = "quarry_mq.cli.main",
         settings: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         """Start without waiting for anything. `under` goes before the command, such as a tracer; `settings` are for
@@ -259,4 +259,4 @@ def clean_environment() -> dict[str, str]:
 
 def command_line(broker: Broker) -> Sequence[str]:
     """The full command of a second broker on the same store."""
-    return [sys.executable, "-m", "cli.main", *broker.arguments]
+    return [sys.executable, "-m", "quarry_mq.cli.main", *broker.arguments]

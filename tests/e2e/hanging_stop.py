@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from threading import Event
 
-from cli.main import app
-from store.message_store import MessageStore
+from quarry_mq.cli.main import app
+from quarry_mq.store.message_store import MessageStore
 
 
 def main() -> None:

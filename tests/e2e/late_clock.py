@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from cli import main
-from server.cluster.replication import deletions as forgetting
-from store.clock import SystemClock
+from quarry_mq.cli import main
+from quarry_mq.server.cluster.replication import deletions as forgetting
+from quarry_mq.store.clock import SystemClock
 
 AHEAD_MS: Final = 40 * 86_400_000
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from store.security.sealer import new_key
+from quarry_mq.store.security.sealer import new_key
 from tests.e2e.broker import Broker, until
 
 QUICK: Mapping[str, object] = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from store.layout.queue_phase import QueueMode, QueuePhase
+from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
 from tests.cli.offline_runner import lines
 from tests.e2e.broker import Broker, environment_of, until
 from tests.migration.test_repairing import spoil

@@ -118,7 +118,7 @@ def test_a_command_that_is_killed_harms_nobody(tmp_path: Path, start_broker: Sta
     """The broker serves on, the next backup works at once, and the next start removes what was left."""
     broker = start_broker(settings=SMALL_SEGMENTS)
     backups, acked = tmp_path / "backups", tmp_path / "acked"
-    command = [sys.executable, "-m", "cli.main", "backup", "--admin", broker.admin, str(backups), "--copy"]
+    command = [sys.executable, "-m", "quarry_mq.cli.main", "backup", "--admin", broker.admin, str(backups), "--copy"]
     with sending(broker, acked):
         with Popen(command, cwd=PROJECT, env=clean_environment(), stdout=PIPE, stderr=PIPE) as killed:
             while not any(backups.glob("*/commitlog/*")) and killed.poll() is None:

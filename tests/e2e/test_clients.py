@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.demo import free_ports
+from quarry_mq.cli.demo import free_ports
 from tests.certificates import make_tls
 from tests.e2e.clients import Clients, Delivery, Outgoing, SimpleConsumer, content_of
 from tests.e2e.conftest import StartBroker, StartClients

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from store.security.sealer import new_key
+from quarry_mq.store.security.sealer import new_key
 from tests.e2e.broker import DELIVERED_TIMEOUT_S, Broker, quarry, until
 from tests.e2e.clients import Outgoing
 from tests.e2e.conftest import StartClients

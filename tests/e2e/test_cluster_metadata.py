@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from store.security.sealer import new_key
+from quarry_mq.store.security.sealer import new_key
 from tests.e2e.broker import Broker
 from tests.e2e.member_changes import Changes, MemberAdmin, Thing, number_of
 from tests.e2e.members import ClusterOfBrokers, reachable

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from store.layout.paths import StorePaths
+from quarry_mq.store.layout.paths import StorePaths
 from tests.e2e.broker import Broker, quarry, until
 from tests.e2e.conftest import StartBroker, StartClients
 from tests.e2e.ledger import Call, Ledger, Workers, start_pairs

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 import trustme
 
-from store.security.subjects import subject_of
+from quarry_mq.store.security.subjects import subject_of
 from tests.e2e import languages
 from tests.e2e.accounts import make_accounts
 from tests.e2e.broker import PROJECT

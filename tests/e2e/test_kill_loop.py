@@ -19,7 +19,7 @@ from typing import Final
 
 import pytest
 
-from store.settings import Durability
+from quarry_mq.store.settings import Durability
 from tests.e2e.broker import Broker, quarry, until
 from tests.e2e.conftest import StartBroker, StartClients
 from tests.e2e.ledger import Ledger, Workers, start_pairs

@@ -14,14 +14,14 @@ from typing import Final
 import pytest
 
 from bench import scratch_store
-from kv.options import MIB
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.metadata import Topic, TopicType
-from store.opening.open_store import open_store
-from store.recovery.recovery import SAVE_EVERY_BYTES
-from store.settings import Durability, StoreSettings
+from quarry_mq.kv.options import MIB
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.recovery.recovery import SAVE_EVERY_BYTES
+from quarry_mq.store.settings import Durability, StoreSettings
 from tests.e2e.broker import Broker, environment_of, quarry
 
 BATCH: Final = 4096

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.demo import free_ports
+from quarry_mq.cli.demo import free_ports
 from tests.certificates import make_tls
 from tests.e2e.broker import Broker, until
 from tests.e2e.clients import Clients, Outgoing

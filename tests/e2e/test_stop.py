@@ -16,14 +16,14 @@ from typing import Any, Final
 import pytest
 
 from bench import scratch_store
-from kv.options import MIB
-from server.process.stop import STATUS_STOP_HUNG
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.metadata import Topic, TopicType
-from store.opening.open_store import open_store
-from store.settings import Durability, StoreSettings
+from quarry_mq.kv.options import MIB
+from quarry_mq.server.process.stop import STATUS_STOP_HUNG
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.settings import Durability, StoreSettings
 from tests.e2e.broker import Broker, environment_of, quarry, until
 from tests.e2e.clients import Outgoing
 from tests.e2e.conftest import QUICK, StartBroker, StartClients

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from kv import KeyRange
-from store.consumequeue import open_consume_queue_engine
-from store.consumequeue.rocks_layout import UNITS_FAMILY
+from quarry_mq.kv import KeyRange
+from quarry_mq.store.consumequeue import open_consume_queue_engine
+from quarry_mq.store.consumequeue.rocks_layout import UNITS_FAMILY
 from tests.e2e.broker import Broker, environment_of, quarry
 from tests.hostile.caller import Client
 

@@ -8,16 +8,16 @@ from random import Random
 from time import monotonic, sleep
 from typing import Final
 
-from kv.memory import MemoryEngine
-from store.clock import ManualClock
-from store.commitlog import CommitLogReader
-from store.commitlog.pins import SegmentPins
-from store.fs import Disk
-from store.metadata import ConsumerOffsetTable
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.retention import LogExpiry
-from store.state.families import FAMILIES
-from store.state.identity import StoreIdentity
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.commitlog import CommitLogReader
+from quarry_mq.store.commitlog.pins import SegmentPins
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.metadata import ConsumerOffsetTable
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.retention import LogExpiry
+from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.identity import StoreIdentity
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import LOG, SEGMENT_SIZE, Assembly, assemble, message, queue_engine
 

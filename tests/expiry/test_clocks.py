@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from store.clock import BelievedClock, CautiousClock, ManualClock, SteadyClock
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.message import EncodedMessage
-from store.native import NATIVE
-from store.opening.open_store import OpenStore, open_store
-from store.record import encode_properties
-from store.recovery.checkpoint import read_checkpoint
-from store.retention.rules import ExpirySettings
-from store.settings import StoreSettings
+from quarry_mq.store.clock import BelievedClock, CautiousClock, ManualClock, SteadyClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.message import EncodedMessage
+from quarry_mq.store.native import NATIVE
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.record import encode_properties
+from quarry_mq.store.recovery.checkpoint import read_checkpoint
+from quarry_mq.store.retention.rules import ExpirySettings
+from quarry_mq.store.settings import StoreSettings
 from tests.store.assembly import message
 
 DAY_S = 86_400

@@ -11,12 +11,12 @@ from typing import Literal
 import pytest
 from structlog.testing import capture_logs
 
-from store.clock import ManualClock
-from store.errors import OffsetOutOfRange
-from store.layout.paths import expired_directory
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from store.opening.open_store import warn_of_missing_begin
-from store.retention import Candidate, Cause, ExpirySettings, Situation
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.errors import OffsetOutOfRange
+from quarry_mq.store.layout.paths import expired_directory
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import warn_of_missing_begin
+from quarry_mq.store.retention import Candidate, Cause, ExpirySettings, Situation
 from tests.expiry.log import QUEUE, Life, fill, machine, view_of
 from tests.faults.disk import PowerCut
 from tests.store.assembly import LOG, SEGMENT_SIZE, message

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kv import KeyRange
-from kv.memory import MemoryEngine
-from store.consumequeue import ConsumeQueueStore, DoubleWriteConsumeQueues
-from store.consumequeue.files.layout import UNIT_SIZE as FILE_UNIT_SIZE
-from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNIT, UNITS_FAMILY, unit_key
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.retention.queue_rounds import FileRound, QueueRound, RocksRound
+from quarry_mq.kv import KeyRange
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.consumequeue import ConsumeQueueStore, DoubleWriteConsumeQueues
+from quarry_mq.store.consumequeue.files.layout import UNIT_SIZE as FILE_UNIT_SIZE
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNIT, UNITS_FAMILY, unit_key
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.retention.queue_rounds import FileRound, QueueRound, RocksRound
 from tests.consumequeue.backings import UNITS_PER_FILE, FileBacking
 from tests.consumequeue.samples import A0, A1, B0, LITE, entry, offsets, physical, put, queues_over, request
 from tests.faults.disk import FaultyDisk, PowerCut

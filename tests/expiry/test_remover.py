@@ -11,18 +11,18 @@ from threading import Event, Thread
 
 import pytest
 
-from store.clock import ManualClock
-from store.commitlog import CommitLogReader, SegmentList
-from store.errors import OffsetOutOfRange
-from store.fs import PosixDisk
-from store.layout.paths import expired_directory, segment_name
-from store.offsets import PhysicalOffset
-from store.opening.open_store import open_store
-from store.record import StoredMessage
-from store.retention import SegmentRemover
-from store.retention import remover as remover_module
-from store.retention.remover import STEP_BYTES
-from store.settings import StoreSettings
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.commitlog import CommitLogReader, SegmentList
+from quarry_mq.store.errors import OffsetOutOfRange
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import expired_directory, segment_name
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.retention import SegmentRemover
+from quarry_mq.store.retention import remover as remover_module
+from quarry_mq.store.retention.remover import STEP_BYTES
+from quarry_mq.store.settings import StoreSettings
 from tests.store.assembly import message
 
 SIZE = 3 * STEP_BYTES

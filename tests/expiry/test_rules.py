@@ -7,10 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import Invalid
-from store.fs import DiskSpace
-from store.offsets import PhysicalOffset
-from store.retention import Candidate, Cause, ExpirySettings, FileSystem, Forced, Plan, Situation, decide, refusal
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.fs import DiskSpace
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.retention import (
+    Candidate,
+    Cause,
+    ExpirySettings,
+    FileSystem,
+    Forced,
+    Plan,
+    Situation,
+    decide,
+    refusal,
+)
 
 SIZE = 100
 HOUR_MS = 3_600_000

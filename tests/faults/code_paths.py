@@ -5,9 +5,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from store.message import EncodedMessage, Message
-from store.native import NATIVE
-from store.record import encode_properties, tags_code
+from quarry_mq.store.message import EncodedMessage, Message
+from quarry_mq.store.native import NATIVE
+from quarry_mq.store.record import encode_properties, tags_code
 
 CACHED_QUEUES_MAX: Final = 4
 """Fewer than the queues of the tests, so that caches drop some of them all the time."""

@@ -19,14 +19,14 @@ class AtOnce(SameThread):
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next segment is made, and bytes are read ahead of a scan, by the thread that asks for it."""
-    for module in ("store.commitlog.allocate", "store.scan.log"):
+    for module in ("quarry_mq.store.commitlog.allocate", "quarry_mq.store.scan.log"):
         monkeypatch.setattr(f"{module}.ThreadPoolExecutor", AtOnce)
 
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """The native part's table is warmed up in steps, with sends and deletions between them."""
-    monkeypatch.setattr("store.consumequeue.rocks.known_queues.ROWS_PER_PAGE", 3)
+    monkeypatch.setattr("quarry_mq.store.consumequeue.rocks.known_queues.ROWS_PER_PAGE", 3)
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from kv import KvError
-from store.errors import StoreUnusable
-from store.opening.open_store import OpenStore
+from quarry_mq.kv import KvError
+from quarry_mq.store.errors import StoreUnusable
+from quarry_mq.store.opening.open_store import OpenStore
 from tests.faults.small_store import Content, content, opened
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 from weakref import WeakSet
 
-from store.fs.protocol import DirectoryEntry, DiskSpace
+from quarry_mq.store.fs.protocol import DirectoryEntry, DiskSpace
 
 PAGE = 4096
 SECTOR = 512

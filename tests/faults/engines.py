@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from kv import FamilyOptions, KeyValueEngine
-from kv.engine import WriteBatch
-from kv.memory import MemoryEngine
-from kv.rocks import RocksEngine
-from store.consumequeue.rocks.engine import FAMILY_OPTIONS
-from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
-from store.fs import Disk
-from store.pending import FAMILY
-from store.state.families import FAMILIES
+from quarry_mq.kv import FamilyOptions, KeyValueEngine
+from quarry_mq.kv.engine import WriteBatch
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.kv.rocks import RocksEngine
+from quarry_mq.store.consumequeue.rocks.engine import FAMILY_OPTIONS
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.pending import FAMILY
+from quarry_mq.store.state.families import FAMILIES
 from tests.faults.disk import PowerCut
 from tests.faults.kernel import Kernel
 

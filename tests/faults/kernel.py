@@ -29,8 +29,8 @@ from random import Random
 from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any, ClassVar, Final, cast
 
-import store.fs.posix
-from store.fs.protocol import Disk
+import quarry_mq.store.fs.posix
+from quarry_mq.store.fs.protocol import Disk
 from tests.faults.disk import PAGE, PowerCut
 from tests.faults.inodes import Directory, Inode, Pages
 
@@ -96,7 +96,7 @@ class _Open:
 @cache
 def _posix_code() -> CodeType:
     """Compiled once: each of some hundred thousand machines has a module of its own."""
-    file = store.fs.posix.__file__
+    file = quarry_mq.store.fs.posix.__file__
     return compile(Path(file).read_bytes(), file, "exec")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import NamedTuple
 
-from store.message import Appended
-from store.offsets import QueueId
-from store.opening.open_store import OpenStore
-from store.settings import Durability
+from quarry_mq.store.message import Appended
+from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.settings import Durability
 
 GROUPS = ("billing", "audit")
 PATTERN = bytes(range(1, 252))

@@ -10,24 +10,24 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from server.delivery.state.inflight import InFlight, InFlightTable
-from store.clock import ManualClock
-from store.commitlog import BegunFlush
-from store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues
-from store.engines import StoreEngines
-from store.errors import MessageTooLarge, StoreDamaged
-from store.index import MessageIndex
-from store.index.tiered.folders import Stage
-from store.index.tiered.tiered_index import TieredIndex
-from store.layout.queue_phase import QueueMode
-from store.message import Appended, Host, Message
-from store.metadata import Topic, TopicType, is_light_queue
-from store.native import NATIVE
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.opening.open_store import OpenStore, open_store
-from store.record.properties import LIGHT_QUEUES
-from store.settings import Durability, IndexSettings, StoreSettings
-from store.state.in_flight_key import subscription_prefix
+from quarry_mq.server.delivery.state.inflight import InFlight, InFlightTable
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.commitlog import BegunFlush
+from quarry_mq.store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues
+from quarry_mq.store.engines import StoreEngines
+from quarry_mq.store.errors import MessageTooLarge, StoreDamaged
+from quarry_mq.store.index import MessageIndex
+from quarry_mq.store.index.tiered.folders import Stage
+from quarry_mq.store.index.tiered.tiered_index import TieredIndex
+from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.message import Appended, Host, Message
+from quarry_mq.store.metadata import Topic, TopicType, is_light_queue
+from quarry_mq.store.native import NATIVE
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.record.properties import LIGHT_QUEUES
+from quarry_mq.store.settings import Durability, IndexSettings, StoreSettings
+from quarry_mq.store.state.in_flight_key import subscription_prefix
 from tests.faults.code_paths import BEGUN, CACHED_QUEUES_MAX, COMPARED, ENCODED, CodePath, encoded_message
 from tests.faults.engines import MachineEngines, MachineRocksEngines
 from tests.faults.kernel import Kernel

@@ -17,16 +17,16 @@ from random import Random
 
 import pytest
 
-from store.commitlog import BegunFlush, CommitLogFlusher
-from store.consumequeue import RocksConsumeQueues
-from store.consumequeue.next_offsets import NextOffsets
-from store.consumequeue.rocks.known_queues import KnownQueues
-from store.consumequeue.rocks_layout import OFFSET_FAMILY
-from store.layout.queue_phase import QueueMode
-from store.message_store import MessageStore
-from store.native import NATIVE
-from store.offsets import QueueId, QueueOffset
-from store.settings import Durability
+from quarry_mq.store.commitlog import BegunFlush, CommitLogFlusher
+from quarry_mq.store.consumequeue import RocksConsumeQueues
+from quarry_mq.store.consumequeue.next_offsets import NextOffsets
+from quarry_mq.store.consumequeue.rocks.known_queues import KnownQueues
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY
+from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.message_store import MessageStore
+from quarry_mq.store.native import NATIVE
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.settings import Durability
 from tests.faults.code_paths import CODE_PATHS, CodePath
 from tests.faults.disk import PowerCut
 from tests.faults.inodes import Directory
@@ -296,23 +296,23 @@ def plant_names_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_nothing_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.metadata.ConsumerOffsetTable.lower", lambda *_: 0)
+    monkeypatch.setattr("quarry_mq.store.metadata.ConsumerOffsetTable.lower", lambda *_: 0)
 
 
 def plant_watermark_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.consumequeue.rocks.store.ENTRIES_FAMILIES", (OFFSET_FAMILY,))
+    monkeypatch.setattr("quarry_mq.store.consumequeue.rocks.store.ENTRIES_FAMILIES", (OFFSET_FAMILY,))
 
 
 def plant_queues_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.consumequeue.RocksConsumeQueues.truncate", lambda *_: None)
+    monkeypatch.setattr("quarry_mq.store.consumequeue.RocksConsumeQueues.truncate", lambda *_: None)
 
 
 def plant_queues_that_do_not_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.consumequeue.RocksConsumeQueues.put_again", RocksConsumeQueues.put)
+    monkeypatch.setattr("quarry_mq.store.consumequeue.RocksConsumeQueues.put_again", RocksConsumeQueues.put)
 
 
 def plant_an_index_taken_as_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.index.hash.index.HashIndex.go_back", lambda *_: None)
+    monkeypatch.setattr("quarry_mq.store.index.hash.index.HashIndex.go_back", lambda *_: None)
 
 
 def plant_a_flush_that_ends_too_far(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,12 +18,12 @@ from typing import Any, Final
 import pytest
 from structlog.testing import capture_logs
 
-from kv import KvError
-from store.consumequeue import ConsumeQueueEntry
-from store.errors import StoreDamaged, StoreUnusable
-from store.layout.paths import StorePaths, segment_name
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.opening.open_store import OpenStore
+from quarry_mq.kv import KvError
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.errors import StoreDamaged, StoreUnusable
+from quarry_mq.store.layout.paths import StorePaths, segment_name
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore
 from tests.golden import NAMES
 from tests.store.test_golden_stores import opened, records_of
 

@@ -16,8 +16,8 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from kv.rocks_logs import HEAD
-from store.errors import StoreDamaged
+from quarry_mq.kv.rocks_logs import HEAD
+from quarry_mq.store.errors import StoreDamaged
 from tests.faults.damage import after
 from tests.faults.small_store import Content, build, build_killed, opened
 

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from store.layout.queue_phase import QueueMode
-from store.offsets import QueueId, QueueOffset
-from store.settings import Durability
+from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.settings import Durability
 from tests.faults.code_paths import CODE_PATHS, CodePath
 from tests.faults.disk import PowerCut
 from tests.faults.ledger import GROUPS

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from store.commitlog import SegmentList
-from store.fs import Disk
-from store.layout.paths import segment_name
-from store.offsets import PhysicalOffset
+from quarry_mq.store.commitlog import SegmentList
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.paths import segment_name
+from quarry_mq.store.offsets import PhysicalOffset
 from tests.faults.disk import PAGE, SECTOR, PowerCut
 from tests.faults.kernel import Kernel
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.admin.figures.history import History, Series
-from store.errors import Invalid
+from quarry_mq.server.admin.figures.history import History, Series
+from quarry_mq.store.errors import Invalid
 
 SERIES = (Series("sent", "messages/s"), Series("lag", "seconds"))
 STEPS = st.lists(st.tuples(st.integers(-30, 60), st.floats(0, 9), st.floats(0, 9)), max_size=40)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.admin.figures.measures import Gauge, Percentile, Rate, percentile
-from server.counters.tally import Tally
+from quarry_mq.server.admin.figures.measures import Gauge, Percentile, Rate, percentile
+from quarry_mq.server.counters.tally import Tally
 
 BOUNDS = (0.001, 0.004, 0.016, 0.064)
 

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kv.memory import MemoryEngine
-from server.admin.pages import names as names_module
-from server.admin.pages.names import NamePage, NameSearch
-from server.observability.name_counts import NameCounts
-from server.tasks.pacing import Pace
-from store.clock import ManualClock
-from store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
-from store.metadata.rows import NamesFound
-from store.metadata.topics import SYSTEM_ATTRIBUTE
-from store.state.families import FAMILIES
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.server.admin.pages import names as names_module
+from quarry_mq.server.admin.pages.names import NamePage, NameSearch
+from quarry_mq.server.observability.name_counts import NameCounts
+from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
+from quarry_mq.store.metadata.rows import NamesFound
+from quarry_mq.store.metadata.topics import SYSTEM_ATTRIBUTE
+from quarry_mq.store.state.families import FAMILIES
 
 NAMES = st.sets(st.text("aAbB_", min_size=1, max_size=4), max_size=40)
 

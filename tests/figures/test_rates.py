@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from server.counters.rates import RecentRates
-from server.counters.traffic import Traffic
-from store.clock import ManualClock
-from store.message import Appended
-from store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.server.counters.rates import RecentRates
+from quarry_mq.server.counters.traffic import Traffic
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.message import Appended
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 
 
 class Load:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.filters import IllegalExpression, SqlFilter
-from server.filters.message_filter import LENGTH_MAX
-from server.filters.sql import INTEGER_MAX
-from server.filters.sql_nodes import NESTED_MAX
+from quarry_mq.server.filters import IllegalExpression, SqlFilter
+from quarry_mq.server.filters.message_filter import LENGTH_MAX
+from quarry_mq.server.filters.sql import INTEGER_MAX
+from quarry_mq.server.filters.sql_nodes import NESTED_MAX
 
 ANSWERS = Path(__file__).with_name("rocketmq_answers.jsonl.gz")
 

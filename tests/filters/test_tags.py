@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.admin.browsing.wish import EVERYTHING, MessageWish
-from server.filters import TagFilter
-from server.filters.java_text import is_blank, trimmed
-from store.record import java_hash
+from quarry_mq.server.admin.browsing.wish import EVERYTHING, MessageWish
+from quarry_mq.server.filters import TagFilter
+from quarry_mq.server.filters.java_text import is_blank, trimmed
+from quarry_mq.store.record import java_hash
 
 JAVA_WHITE_SPACE = {
     *range(0x09, 0x0E), *range(0x1C, 0x21), 0x1680, *range(0x2000, 0x2007), *range(0x2008, 0x200B), 0x2028, 0x2029,

@@ -13,13 +13,13 @@ from typing import Final
 
 import pytest
 
-from server.front import Front, FrontLimits, Method, make_front
-from server.front.h2 import adapter, door, front, patience, switchboard
-from server.front.h2.greeting import HTTP_1_ANSWER
-from server.front.h2.limits import allowance
-from server.front.h2.protocol import frames
-from server.front.h2.protocol.frames import ErrorCode, Setting
-from server.front.h2.protocol.grpc_messages import with_prefix
+from quarry_mq.server.front import Front, FrontLimits, Method, make_front
+from quarry_mq.server.front.h2 import adapter, door, front, patience, switchboard
+from quarry_mq.server.front.h2.greeting import HTTP_1_ANSWER
+from quarry_mq.server.front.h2.limits import allowance
+from quarry_mq.server.front.h2.protocol import frames
+from quarry_mq.server.front.h2.protocol.frames import ErrorCode, Setting
+from quarry_mq.server.front.h2.protocol.grpc_messages import with_prefix
 from tests.certificates import Tls, make_tls
 from tests.contracts.front_client import run, soon
 from tests.front.engine import (
@@ -80,7 +80,7 @@ class Serving:
 
 
 def large(call: object, body: bytes) -> None:
-    from server.front.h2.call import H2Call
+    from quarry_mq.server.front.h2.call import H2Call
 
     assert isinstance(call, H2Call)
     for _ in range(body[0] if body else 1):

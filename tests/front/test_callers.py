@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from server.front.h2 import callers
-from server.front.h2.callers import Callers
-from server.front.h2.limits.turns import FRAMES_PER_TURN, Turns
+from quarry_mq.server.front.h2 import callers
+from quarry_mq.server.front.h2.callers import Callers
+from quarry_mq.server.front.h2.limits.turns import FRAMES_PER_TURN, Turns
 from tests.contracts.front_client import soon
 from tests.front.test_turns import Passes, Talker
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from server.front import Call, FrontLimits, GrpcStatus, Method
-from server.front.h2.call import H2Call
-from server.front.h2.protocol import frames
-from server.front.h2.protocol.frames import ErrorCode, Flag, Setting
-from server.front.h2.protocol.grpc_messages import with_prefix
+from quarry_mq.server.front import Call, FrontLimits, GrpcStatus, Method
+from quarry_mq.server.front.h2.call import H2Call
+from quarry_mq.server.front.h2.protocol import frames
+from quarry_mq.server.front.h2.protocol.frames import ErrorCode, Flag, Setting
+from quarry_mq.server.front.h2.protocol.grpc_messages import with_prefix
 from tests.front.engine import BIDI, ECHO, KEEP, NOTHING, Engine, Kept, call, data, headers, resets, statuses
 
 

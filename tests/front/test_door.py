@@ -16,9 +16,9 @@ import grpc
 import pytest
 import uvloop
 
-from server.front import Call, Front, LiveTls, Method, TlsFiles, grpcio, make_front
-from server.front.h2 import H2Front, callers, door
-from server.front.h2.limits.turns import FRAMES_PER_HANDSHAKE, Source
+from quarry_mq.server.front import Call, Front, LiveTls, Method, TlsFiles, grpcio, make_front
+from quarry_mq.server.front.h2 import H2Front, callers, door
+from quarry_mq.server.front.h2.limits.turns import FRAMES_PER_HANDSHAKE, Source
 from tests.certificates import Tls, make_tls
 from tests.contracts.front_client import UNARY, open_channel, soon, status_of
 from tests.front.test_hello import real_hello

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.front.h2.protocol.frames import FRAME_SIZE_MAX
-from server.front.h2.protocol.grpc_messages import (
+from quarry_mq.server.front.h2.protocol.frames import FRAME_SIZE_MAX
+from quarry_mq.server.front.h2.protocol.grpc_messages import (
     MESSAGE_PREFIX,
     BadMessage,
     pack_messages,
@@ -25,9 +25,9 @@ from server.front.h2.protocol.grpc_messages import (
     trailers,
     with_prefix,
 )
-from server.front.h2.protocol.header_blocks import split_block
-from server.front.h2.protocol.message_reader import MessageReader
-from server.front.status import GrpcStatus
+from quarry_mq.server.front.h2.protocol.header_blocks import split_block
+from quarry_mq.server.front.h2.protocol.message_reader import MessageReader
+from quarry_mq.server.front.status import GrpcStatus
 
 SIZE_MAX: Final = 10_000
 

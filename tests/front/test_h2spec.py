@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 import uvloop
 
-from server.front import Method, make_front
+from quarry_mq.server.front import Method, make_front
 from tests.contracts.front_client import echo
 from tests.e2e.languages import installed, need, run
 

@@ -12,8 +12,8 @@ from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.front.h2.protocol.frames import ErrorCode, PeerError
-from server.front.h2.protocol.header_blocks import (
+from quarry_mq.server.front.h2.protocol.frames import ErrorCode, PeerError
+from quarry_mq.server.front.h2.protocol.header_blocks import (
     FIELDS_MAX,
     STATIC_TABLE,
     BlockDecoder,

@@ -10,7 +10,7 @@ from pathlib import Path
 PASS_SOCKET = str(Path(__file__).parents[1] / "e2e" / "pass_socket.py")
 SHOW = """
 import sys
-from server.front.inherited import close_inherited, inherited_sockets
+from quarry_mq.server.front.inherited import close_inherited, inherited_sockets
 for host, port in (each.rsplit(":", 1) for each in sys.argv[1:]):
     if host == "close":
         close_inherited()

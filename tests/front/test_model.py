@@ -15,13 +15,20 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from server.front import Call, GrpcStatus, Method
-from server.front.h2.call import H2Call
-from server.front.h2.protocol import frames
-from server.front.h2.protocol.frames import FRAME_SIZE_MAX, WINDOW_DEFAULT, ErrorCode, Flag, FrameType, Setting
-from server.front.h2.protocol.grpc_messages import with_prefix
-from server.front.h2.sender import WAITING_CALL_SIZE
-from server.front.h2.switchboard import WHOLE_REQUEST_S
+from quarry_mq.server.front import Call, GrpcStatus, Method
+from quarry_mq.server.front.h2.call import H2Call
+from quarry_mq.server.front.h2.protocol import frames
+from quarry_mq.server.front.h2.protocol.frames import (
+    FRAME_SIZE_MAX,
+    WINDOW_DEFAULT,
+    ErrorCode,
+    Flag,
+    FrameType,
+    Setting,
+)
+from quarry_mq.server.front.h2.protocol.grpc_messages import with_prefix
+from quarry_mq.server.front.h2.sender import WAITING_CALL_SIZE
+from quarry_mq.server.front.h2.switchboard import WHOLE_REQUEST_S
 from tests.front.engine import NOTHING, Engine, Frame, data, headers, statuses
 
 UNARY: Final = "/model/Unary"

@@ -8,12 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.front import Call, FrontLimits, Method
-from server.front.h2 import sender as sending
-from server.front.h2.protocol import frames
-from server.front.h2.protocol.frames import FRAME_SIZE_MAX, WINDOW_DEFAULT, WINDOW_MAX, ErrorCode, FrameType, Setting
-from server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX_SIZE, with_prefix
-from server.front.h2.sender import WAITING_CALL_SIZE
+from quarry_mq.server.front import Call, FrontLimits, Method
+from quarry_mq.server.front.h2 import sender as sending
+from quarry_mq.server.front.h2.protocol import frames
+from quarry_mq.server.front.h2.protocol.frames import (
+    FRAME_SIZE_MAX,
+    WINDOW_DEFAULT,
+    WINDOW_MAX,
+    ErrorCode,
+    FrameType,
+    Setting,
+)
+from quarry_mq.server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX_SIZE, with_prefix
+from quarry_mq.server.front.h2.sender import WAITING_CALL_SIZE
 from tests.front.engine import (
     ECHO,
     KEEP,

@@ -6,11 +6,18 @@ import asyncio
 
 import pytest
 
-from server.front import Method, make_front
-from server.front.h2 import H2Front
-from server.front.h2.adapter import WRITE_BUFFER_MAX
-from server.front.h2.protocol import frames
-from server.front.h2.protocol.frames import FRAME_HEAD_SIZE, WINDOW_DEFAULT, WINDOW_MAX, ErrorCode, FrameType, Setting
+from quarry_mq.server.front import Method, make_front
+from quarry_mq.server.front.h2 import H2Front
+from quarry_mq.server.front.h2.adapter import WRITE_BUFFER_MAX
+from quarry_mq.server.front.h2.protocol import frames
+from quarry_mq.server.front.h2.protocol.frames import (
+    FRAME_HEAD_SIZE,
+    WINDOW_DEFAULT,
+    WINDOW_MAX,
+    ErrorCode,
+    FrameType,
+    Setting,
+)
 from tests.contracts.front_client import PATIENCE_S, echo, run, soon
 from tests.front.engine import ECHO, GREETING, Frame, call, frames_of
 

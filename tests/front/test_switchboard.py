@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from server.front import FrontFigures, FrontLimits, Method
-from server.front.h2.call import Client
-from server.front.h2.calls import Calls
-from server.front.h2.sender import Sender
-from server.front.h2.switchboard import STALE_DEADLINES_MAX, Switchboard
+from quarry_mq.server.front import FrontFigures, FrontLimits, Method
+from quarry_mq.server.front.h2.call import Client
+from quarry_mq.server.front.h2.calls import Calls
+from quarry_mq.server.front.h2.sender import Sender
+from quarry_mq.server.front.h2.switchboard import STALE_DEADLINES_MAX, Switchboard
 
 
 def test_calls_that_end_long_before_their_deadlines_leave_nothing_behind() -> None:

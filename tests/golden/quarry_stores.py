@@ -25,9 +25,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from cli.demo import free_ports
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.cli.demo import free_ports
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
 from tests.conformance.client import Client, message, resource
 
 ARCHIVES: Final = Path(__file__).parent
@@ -133,7 +133,7 @@ class EarlierBroker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "cli.main", "serve", *self._arguments]
+        command = [sys.executable, "-m", "quarry_mq.cli.main", "serve", *self._arguments]
         self._process = subprocess.Popen(command, cwd=self._tree, env=self._settings)
         deadline_s = time.monotonic() + TIMEOUT_S
         while not self._is_ready():
@@ -147,7 +147,7 @@ class EarlierBroker:
         self._process.wait(TIMEOUT_S)
 
     def administer(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "cli.main", *arguments, "--admin", self._admin]
+        command = [sys.executable, "-m", "quarry_mq.cli.main", *arguments, "--admin", self._admin]
         subprocess.run(command, cwd=self._tree, check=True, timeout=TIMEOUT_S)
 
     def _is_ready(self) -> bool:

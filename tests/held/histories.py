@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from store.message import Appended, Message
-from store.message_store import MessageStore
-from store.offsets import QueueOffset
-from store.pending import DueMessage, HalfMessage, HeldMessages, Resolution
-from store.pending.topics import (
+from quarry_mq.store.message import Appended, Message
+from quarry_mq.store.message_store import MessageStore
+from quarry_mq.store.offsets import QueueOffset
+from quarry_mq.store.pending import DueMessage, HalfMessage, HeldMessages, Resolution
+from quarry_mq.store.pending.topics import (
     CHECKED_TIMES,
     DELIVER_AT_MS,
     DEQUEUED_MS,
@@ -21,10 +21,10 @@ from store.pending.topics import (
     TIMER_OUT_MS,
     TIMER_TOPIC,
 )
-from store.record.properties import TAGS, UNIQUE_KEY
-from store.record.system_flag import TransactionState
-from store.record.tags import DELAY_LEVELS_MS, SCHEDULE_TOPIC
-from store.settings import CHECK_AFTER_MS
+from quarry_mq.store.record.properties import TAGS, UNIQUE_KEY
+from quarry_mq.store.record.system_flag import TransactionState
+from quarry_mq.store.record.tags import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from quarry_mq.store.settings import CHECK_AFTER_MS
 from tests.store.assembly import message
 
 

@@ -8,11 +8,11 @@ from struct import pack
 import pytest
 from isal.isal_zlib import crc32
 
-from server.delivery.handle_key import HandleKey
-from server.errors import InvalidRecallHandle, InvalidTransactionId
-from server.held.recall_handle import RecallHandle
-from server.held.transaction_id import decode_transaction_id, encode_transaction_id
-from store.offsets import PhysicalOffset
+from quarry_mq.server.delivery.handle_key import HandleKey
+from quarry_mq.server.errors import InvalidRecallHandle, InvalidTransactionId
+from quarry_mq.server.held.recall_handle import RecallHandle
+from quarry_mq.server.held.transaction_id import decode_transaction_id, encode_transaction_id
+from quarry_mq.store.offsets import PhysicalOffset
 from tests.handles import HANDLE_KEY
 
 OTHER_STORE = HandleKey(bytes(32), PhysicalOffset(0))

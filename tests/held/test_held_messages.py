@@ -10,27 +10,27 @@ from typing import Any
 
 import pytest
 
-from kv.memory import MemoryEngine
-from store.commitlog import CommitLogReader, SegmentList
-from store.consumequeue.dispatch import StoredNumbering
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.message import DispatchRequest
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.pending import FAMILY, HeldBefore, HeldMessages, Resolution, progress_now, reading
-from store.pending.changes import may_any_change, may_change
-from store.pending.messages import RESOLUTIONS_FORGOTTEN, RESOLUTIONS_KEPT
-from store.pending.progress import HALVES, TIMERS
-from store.pending.topics import DEQUEUED_MS, HALF_TOPIC, OPERATION_DONE, OPERATION_TOPIC, TIMER_TOPIC
-from store.progress import Progress
-from store.record import StoredMessage
-from store.record.properties import EncodedProperties
-from store.record.system_flag import TransactionState
-from store.record.tags import SCHEDULE_TOPIC
-from store.recovery.recovery import bring_up_to, whole_batches
-from store.rocketmq.held_progress import HALVES_RESOLVED, held_files, read_held_progress
-from store.rocketmq.model import ConsumerOffset, DataVersion, Warnings
-from store.scan import found_in, held_requests
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.commitlog import CommitLogReader, SegmentList
+from quarry_mq.store.consumequeue.dispatch import StoredNumbering
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.pending import FAMILY, HeldBefore, HeldMessages, Resolution, progress_now, reading
+from quarry_mq.store.pending.changes import may_any_change, may_change
+from quarry_mq.store.pending.messages import RESOLUTIONS_FORGOTTEN, RESOLUTIONS_KEPT
+from quarry_mq.store.pending.progress import HALVES, TIMERS
+from quarry_mq.store.pending.topics import DEQUEUED_MS, HALF_TOPIC, OPERATION_DONE, OPERATION_TOPIC, TIMER_TOPIC
+from quarry_mq.store.progress import Progress
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.record.properties import EncodedProperties
+from quarry_mq.store.record.system_flag import TransactionState
+from quarry_mq.store.record.tags import SCHEDULE_TOPIC
+from quarry_mq.store.recovery.recovery import bring_up_to, whole_batches
+from quarry_mq.store.rocketmq.held_progress import HALVES_RESOLVED, held_files, read_held_progress
+from quarry_mq.store.rocketmq.model import ConsumerOffset, DataVersion, Warnings
+from quarry_mq.store.scan import found_in, held_requests
 from tests.faults.disk import FaultyDisk
 from tests.held.histories import History
 from tests.store.assembly import Assembly, assemble, message, queue_engine

@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.process.http import CONNECTIONS_MAX
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.process.http import CONNECTIONS_MAX
 from tests.e2e.broker import Broker, until
 from tests.hostile.absurd import GOOD_NAME
 from tests.hostile.caller import Caller, assert_unharmed

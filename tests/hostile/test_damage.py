@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from store.errors import StoreUnusable
+from quarry_mq.store.errors import StoreUnusable
 from tests.e2e.broker import Broker, environment_of, quarry
 from tests.e2e.load.raw_client import Refused
 from tests.hostile.caller import Client

@@ -83,7 +83,7 @@ def test_a_disk_that_takes_no_file_of_any_size(tmp_path: Path) -> None:
 
 def _serve_within(store: Path, limit: str) -> subprocess.CompletedProcess[str]:
     # a process that is forked while grpc runs here (`preexec_fn`) may end in it: grpc#43055
-    command = f"import resource; from cli.main import main; {limit}; main()"
+    command = f"import resource; from quarry_mq.cli.main import main; {limit}; main()"
     return subprocess.run(
         [sys.executable, "-c", command, "serve", "--store", str(store), *ADDRESSES],
         cwd=PROJECT,

@@ -12,15 +12,15 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.observability.metrics.instruments import watch, watch_certificates, watch_health
-from server.process.health import HealthState
-from server.process.process_figures import ProcessFigures, RecoveryFigures
-from server.process.process_metrics import process_figures, recovery_figures, watch_python
-from store.clock import SystemClock
-from store.metadata import TopicType
-from store.progress import Progress
-from store.security.sealer import new_key
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.observability.metrics.instruments import watch, watch_certificates, watch_health
+from quarry_mq.server.process.health import HealthState
+from quarry_mq.server.process.process_figures import ProcessFigures, RecoveryFigures
+from quarry_mq.server.process.process_metrics import process_figures, recovery_figures, watch_python
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.metadata import TopicType
+from quarry_mq.store.progress import Progress
+from quarry_mq.store.security.sealer import new_key
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 from tests.conformance.client import Client, consumer_settings, message, producer_settings
 from tests.conformance.test_order import bury

@@ -12,8 +12,8 @@ import pytest
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
-from cli import main
-from cli.command_table import COMMANDS
+from quarry_mq.cli import main
+from quarry_mq.cli.command_table import COMMANDS
 from tests.commands import commands, root
 from tests.house.source import ROOT, name, production_files
 
@@ -50,7 +50,7 @@ def test_a_command_is_where_the_table_says_and_does_what_it_says(command: str) -
 def test_no_command_is_missing() -> None:
     known = {inspect.unwrap(command.callback) for _, command in commands()}
     missing = [f"{each.__module__}:{each.__name__}" for each in functions_with_options() if each not in known]
-    assert missing == [f"cli.main:{main.quarry.__name__}"], (
+    assert missing == [f"quarry_mq.cli.main:{main.quarry.__name__}"], (
         "to be in cli/command_table.py, or in a family that is there"
     )
 

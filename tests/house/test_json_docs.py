@@ -8,9 +8,9 @@ import jsonschema
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
-from cli.schemas.shapes import commands as with_schema
-from cli.schemas.shapes import own_name, page, schema_of
+from quarry_mq.cli.main import app
+from quarry_mq.cli.schemas.shapes import commands as with_schema
+from quarry_mq.cli.schemas.shapes import own_name, page, schema_of
 from tests.commands import commands
 from tests.house.source import ROOT
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ByteSize
 
-from server.settings.broker_settings import BrokerSettings
-from server.settings.live_settings import live_fields
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.live_settings import live_fields
 from tests.house.source import name, production_files, tree
 
 DOCS = Path(__file__).parents[2] / "docs" / "settings.md"

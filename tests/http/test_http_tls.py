@@ -13,12 +13,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from server.front import LiveTls
-from server.observability.metrics.instruments import watch_health
-from server.process.health import HealthState
-from server.process.http import CONNECTION_S, CONNECTIONS_MAX, HttpEndpoint, TokenFile
-from store.clock import ManualClock
-from store.errors import Invalid
+from quarry_mq.server.front import LiveTls
+from quarry_mq.server.observability.metrics.instruments import watch_health
+from quarry_mq.server.process.health import HealthState
+from quarry_mq.server.process.http import CONNECTION_S, CONNECTIONS_MAX, HttpEndpoint, TokenFile
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.errors import Invalid
 from tests.certificates import Tls, make_tls
 from tests.http.test_http import wait_until_all_are_served
 

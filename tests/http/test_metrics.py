@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from server.observability.metrics.instruments import ServerMetrics
-from server.observability.metrics.rocksdb import OF_CAUSE, OF_DATABASE, OF_FAMILY, OF_LEVEL
-from store.state.engine import open_state_engine
+from quarry_mq.server.observability.metrics.instruments import ServerMetrics
+from quarry_mq.server.observability.metrics.rocksdb import OF_CAUSE, OF_DATABASE, OF_FAMILY, OF_LEVEL
+from quarry_mq.store.state.engine import open_state_engine
 
 
 class Delivery:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from store.index.tiered.object_store.protocol import ObjectMissing, ObjectStoreError
+from quarry_mq.store.index.tiered.object_store.protocol import ObjectMissing, ObjectStoreError
 
 CHUNK = 100
 

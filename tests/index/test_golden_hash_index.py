@@ -8,14 +8,14 @@ from typing import Any, Final
 
 import pytest
 
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.index.hash.index import HashIndex
-from store.index.hash.layout import HashHeader, shape_of
-from store.index.items import items_of
-from store.index.keys import key_text, keys_of
-from store.message import DispatchRequest
-from store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.index.hash.index import HashIndex
+from quarry_mq.store.index.hash.layout import HashHeader, shape_of
+from quarry_mq.store.index.items import items_of
+from quarry_mq.store.index.keys import key_text, keys_of
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 from tests import golden
 
 SHAPE: Final = shape_of(5_000, 20_000)

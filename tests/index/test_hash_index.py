@@ -11,14 +11,14 @@ from typing import Final
 import numpy as np
 import pytest
 
-from store.clock import ManualClock
-from store.errors import StoreDamaged
-from store.fs import Disk
-from store.index.hash.index import HashIndex, HashIndexState
-from store.index.hash.layout import shape_of
-from store.index.items import KeyItems
-from store.index.keys import key_hash, key_hashes
-from store.offsets import PhysicalOffset
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.index.hash.index import HashIndex, HashIndexState
+from quarry_mq.store.index.hash.layout import shape_of
+from quarry_mq.store.index.items import KeyItems
+from quarry_mq.store.index.keys import key_hash, key_hashes
+from quarry_mq.store.offsets import PhysicalOffset
 from tests.faults.disk import FaultyDisk, PowerCut
 
 DIRECTORY: Final = Path("/store/index")

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.clock import ManualClock
-from store.index.hash.index import HashIndex
-from store.index.hash.layout import shape_of
-from store.index.hash.shape import find_shape
-from store.settings import HASH_ITEMS, HASH_SLOTS
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.index.hash.index import HashIndex
+from quarry_mq.store.index.hash.layout import shape_of
+from quarry_mq.store.index.hash.shape import find_shape
+from quarry_mq.store.settings import HASH_ITEMS, HASH_SLOTS
 from tests import golden
 from tests.conftest import GoldenStore
 from tests.faults.disk import FaultyDisk

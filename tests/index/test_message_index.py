@@ -10,16 +10,16 @@ from typing import Final
 
 import pytest
 
-from store.clock import ManualClock
-from store.errors import Unavailable
-from store.fs import PosixDisk
-from store.fs.posix import PosixSegment
-from store.index import NO_INDEXES, MessageIndex
-from store.message import Host, Message
-from store.metadata import Topic, TopicType
-from store.offsets import PhysicalOffset
-from store.opening.open_store import OpenStore, open_store
-from store.settings import IndexSettings, StoreSettings
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.errors import Unavailable
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.fs.posix import PosixSegment
+from quarry_mq.store.index import NO_INDEXES, MessageIndex
+from quarry_mq.store.message import Host, Message
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.settings import IndexSettings, StoreSettings
 from tests.cli.offline_runner import flip
 
 HOST: Final = Host(bytes([127, 0, 0, 1]), 8081)
@@ -121,7 +121,7 @@ def test_a_clean_stop_leaves_nothing_to_read(opened: Opener, monkeypatch: pytest
     store = opened()
     send(store, range(100))
     store.close()
-    monkeypatch.setattr("store.index.opening.whole_runs", lambda *_: pytest.fail("it reads the log"))
+    monkeypatch.setattr("quarry_mq.store.index.opening.whole_runs", lambda *_: pytest.fail("it reads the log"))
     again = opened()
     assert not index_of(again).step()
     assert found(again, "all") == ids(range(100))
@@ -194,7 +194,7 @@ def test_files_that_are_gone_or_damaged_are_made_again_from_the_log(tmp_path: Pa
 
 
 def test_what_waits_too_long_is_read_from_the_log(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.index.message_index.WAITING_MAX", 20)
+    monkeypatch.setattr("quarry_mq.store.index.message_index.WAITING_MAX", 20)
     store = opened()
     send(store, range(150))
     while index_of(store).step():
@@ -252,7 +252,7 @@ def test_after_a_failed_flush_it_is_not_asked_any_more(opened: Opener, monkeypat
 
     with monkeypatch.context() as broken:
         for name in ("hash.file.HashIndexFile.flush", "tiered.chain_file.ChainedFile.flush"):
-            broken.setattr(f"store.index.{name}", fail)
+            broken.setattr(f"quarry_mq.store.index.{name}", fail)
         with pytest.raises(OSError, match="input/output"):
             index.save()
     index.save()

@@ -10,12 +10,12 @@ from typing import Final
 import numpy as np
 import pytest
 
-from store.errors import StoreDamaged
-from store.index.tiered.chain_file import Found, IndexItems
-from store.index.tiered.folders import Stage
-from store.index.tiered.layout import SPAN_MAX_MS
-from store.index.tiered.repair import Gap
-from store.index.tiered.tiered_index import TieredIndex
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.index.tiered.chain_file import Found, IndexItems
+from quarry_mq.store.index.tiered.folders import Stage
+from quarry_mq.store.index.tiered.layout import SPAN_MAX_MS
+from quarry_mq.store.index.tiered.repair import Gap
+from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 from tests.faults.disk import FaultyDisk, PowerCut
 from tests.index.objects import FaultyObjects
 from tests.index.test_tiered_index import HASHES, PAYLOAD, ROOT, SHAPE

@@ -7,11 +7,11 @@ from random import Random
 import numpy as np
 import pytest
 
-from store.index.tiered.layout import PART_SIZE, PART_SLOTS, SLOT, Slots
-from store.index.tiered.object_store.protocol import ObjectStoreError
-from store.index.tiered.object_store.slot_cache import SlotCache
-from store.index.tiered.runs import LoadPart
-from store.index.tiered.tiered_index import TieredIndex
+from quarry_mq.store.index.tiered.layout import PART_SIZE, PART_SLOTS, SLOT, Slots
+from quarry_mq.store.index.tiered.object_store.protocol import ObjectStoreError
+from quarry_mq.store.index.tiered.object_store.slot_cache import SlotCache
+from quarry_mq.store.index.tiered.runs import LoadPart
+from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 from tests.faults.disk import FaultyDisk
 from tests.index.objects import FaultyObjects
 from tests.index.test_tiered_index import HASHES, ROOT, SHAPE, Items, all_moved_on, check, search, settled

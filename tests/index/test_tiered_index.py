@@ -10,13 +10,13 @@ from typing import Final
 import numpy as np
 import pytest
 
-from store.clock import ManualClock
-from store.index.key_files import Answer
-from store.index.tiered.chain_file import Found, IndexItems, IndexShape
-from store.index.tiered.folders import Stage
-from store.index.tiered.layout import HEADER_SIZE, PART_SIZE
-from store.index.tiered.object_store.protocol import ObjectStoreError
-from store.index.tiered.tiered_index import TieredIndex, TieredState
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.index.key_files import Answer
+from quarry_mq.store.index.tiered.chain_file import Found, IndexItems, IndexShape
+from quarry_mq.store.index.tiered.folders import Stage
+from quarry_mq.store.index.tiered.layout import HEADER_SIZE, PART_SIZE
+from quarry_mq.store.index.tiered.object_store.protocol import ObjectStoreError
+from quarry_mq.store.index.tiered.tiered_index import TieredIndex, TieredState
 from tests.faults.disk import FaultyDisk, PowerCut
 from tests.faults.kernel import Kernel
 from tests.index.objects import FaultyObjects
@@ -313,7 +313,7 @@ def test_an_object_store_in_trouble(trouble: str) -> None:
 
 
 def test_a_search_does_not_wait_for_file_after_file_of_a_store_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.index.tiered.tiered_index.REMOTE_READERS", 1)
+    monkeypatch.setattr("quarry_mq.store.index.tiered.tiered_index.REMOTE_READERS", 1)
     objects, items, clock = FaultyObjects(), Items(Random(9)), ManualClock()
     index = TieredIndex(FaultyDisk(), ROOT, SHAPE, objects=objects, keep_uploaded=False, clock=clock)
     for _ in range(20):

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from server.front import FrontKind
+from quarry_mq.server.front import FrontKind
 from tests.interop.row import CASES, Certificates, outcomes_of
 from tests.interop.stacks import STACKS
 

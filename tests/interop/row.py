@@ -13,7 +13,7 @@ from typing import Final
 
 import trustme
 
-from server.front import FrontKind
+from quarry_mq.server.front import FrontKind
 
 ROOT: Final = Path(__file__).parents[2]
 CLIENT_TIMEOUT_S: Final = 180.0

@@ -13,8 +13,8 @@ from typing import cast
 
 import uvloop
 
-from server.front import Front, FrontKind, LiveTls, TlsFiles, make_front
-from server.front.h2 import H2Front
+from quarry_mq.server.front import Front, FrontKind, LiveTls, TlsFiles, make_front
+from quarry_mq.server.front.h2 import H2Front
 from tests.interop.service import InteropService
 
 

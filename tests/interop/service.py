@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from server.front import Call, GrpcStatus, Method, Methods
+from quarry_mq.server.front import Call, GrpcStatus, Method, Methods
 
 PREFIX: Final = "/interop.Service/"
 STREAM_COUNT: Final = 100

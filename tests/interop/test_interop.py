@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from server.front import FrontKind
+from quarry_mq.server.front import FrontKind
 from tests.e2e.languages import INSTALL_TIMEOUT_S
 from tests.interop.row import CASES, CLIENT_TIMEOUT_S, Certificates, outcomes_of
 from tests.interop.stacks import STACKS, Stack

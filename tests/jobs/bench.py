@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from server.delivery import StateWriter
-from server.jobs import JobKind, Jobs
-from server.jobs.asked import DeadLetterResend
-from server.jobs.running_job import Running
-from store.clock import SystemClock
-from store.state.families import FAMILIES, META
-from store.state.jobs import Job, JobState, JobTable
+from quarry_mq.server.delivery import StateWriter
+from quarry_mq.server.jobs import JobKind, Jobs
+from quarry_mq.server.jobs.asked import DeadLetterResend
+from quarry_mq.server.jobs.running_job import Running
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.state.families import FAMILIES, META
+from quarry_mq.store.state.jobs import Job, JobState, JobTable
 from tests.server.committing import FillingEngine
 
 PATIENCE_S = 30.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kv.memory import MemoryEngine
-from store.state.families import FAMILIES
-from store.state.jobs import ENDED_KEPT, FIRST_ERRORS_MAX, TEXT_MAX, Job, JobState, JobTable
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.jobs import ENDED_KEPT, FIRST_ERRORS_MAX, TEXT_MAX, Job, JobState, JobTable
 
 TEXTS = st.text(max_size=20)
 NUMBERS = st.integers(0, 2**62)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from kv import EngineFull
-from server.errors import NoSuchJob
-from server.jobs import jobs as jobs_module
-from server.jobs.asked import DeadLetterResend
-from server.jobs.jobs import OPEN_MAX, UNEXPECTED
-from store.errors import Busy, Invalid, Unavailable
-from store.state.jobs import Job, JobState, JobTable
+from quarry_mq.kv import EngineFull
+from quarry_mq.server.errors import NoSuchJob
+from quarry_mq.server.jobs import jobs as jobs_module
+from quarry_mq.server.jobs.asked import DeadLetterResend
+from quarry_mq.server.jobs.jobs import OPEN_MAX, UNEXPECTED
+from quarry_mq.store.errors import Busy, Invalid, Unavailable
+from quarry_mq.store.state.jobs import Job, JobState, JobTable
 from tests.jobs.bench import Bench
 
 

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.admin.jobs.resend import SENT_AT_ONCE, MessageResendWork, Outcomes
-from server.delivery import StateWriter
-from server.jobs import JobKind, Jobs, MessageResend
-from server.jobs import jobs as jobs_module
-from store.clock import ManualClock
-from store.consumequeue.search import TimeBoundary
-from store.errors import Invalid, Unavailable
-from store.metadata import Topic, TopicTable, TopicType
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.record import StoredMessage
-from store.state.families import FAMILIES
-from store.state.jobs import Job, JobState, JobTable
+from quarry_mq.server.admin.jobs.resend import SENT_AT_ONCE, MessageResendWork, Outcomes
+from quarry_mq.server.delivery import StateWriter
+from quarry_mq.server.jobs import JobKind, Jobs, MessageResend
+from quarry_mq.server.jobs import jobs as jobs_module
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.consumequeue.search import TimeBoundary
+from quarry_mq.store.errors import Invalid, Unavailable
+from quarry_mq.store.metadata import Topic, TopicTable, TopicType
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.jobs import Job, JobState, JobTable
 from tests.delivery.broker import ListedMessages
 from tests.jobs.bench import Figures
 from tests.server.committing import FillingEngine

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kv import keys
+from quarry_mq.kv import keys
 
 U32 = st.integers(0, 2**32 - 1)
 

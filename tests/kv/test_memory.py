@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kv import FamilyOptions, KeyRange
-from kv.memory import MemoryEngine
+from quarry_mq.kv import FamilyOptions, KeyRange
+from quarry_mq.kv.memory import MemoryEngine
 
 ALL = KeyRange(b"", None)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kv.options import FamilyOptions
-from kv.rocks import RocksEngine
+from quarry_mq.kv.options import FamilyOptions
+from quarry_mq.kv.rocks import RocksEngine
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from time import monotonic, sleep
 
 import pytest
 
-from kv import (
+from quarry_mq.kv import (
     EngineClosed,
     EngineCorrupt,
     EngineFull,
@@ -25,7 +25,7 @@ from kv import (
     RocksEngine,
     list_families,
 )
-from kv.rocks_family import fail
+from quarry_mq.kv.rocks_family import fail
 
 ALL = KeyRange(b"", None)
 SMALL = FamilyOptions(memtable_bytes=1 << 20, block_cache_bytes=1 << 20)
@@ -121,7 +121,7 @@ def test_trap_1_a_missing_table_is_damage(filled: Path) -> None:
 CRASHER = """
 import os, sys
 from pathlib import Path
-from kv import FamilyOptions, RocksEngine
+from quarry_mq.kv import FamilyOptions, RocksEngine
 
 directory, log, flushed = Path(sys.argv[1]), sys.argv[2] == "log", sys.argv[3].split(",")
 engine = RocksEngine.open(
@@ -212,7 +212,7 @@ def test_trap_3_a_second_open_is_told_of_the_lock(tmp_path: Path) -> None:
 def test_trap_3_another_process_is_told_of_the_lock(tmp_path: Path) -> None:
     engine = open_engine(tmp_path / "db", create=True)
     code = (
-        "import sys; from pathlib import Path; from kv import *\n"
+        "import sys; from pathlib import Path; from quarry_mq.kv import *\n"
         "try: RocksEngine.open(Path(sys.argv[1]), {'default': FamilyOptions(), 'offset': FamilyOptions()},"
         " create=False, write_ahead_log=False)\n"
         "except EngineLocked: sys.exit(7)"

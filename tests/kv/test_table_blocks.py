@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kv import FamilyOptions, RocksEngine
+from quarry_mq.kv import FamilyOptions, RocksEngine
 
 KEYS = 60_000
 

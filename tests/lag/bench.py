@@ -11,32 +11,32 @@ from typing import Any, Final, TypeVar
 
 from prometheus_client.core import Metric
 
-from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from server.admin.administration import Administration, BrokerFacts, QueueReset
-from server.admin.dead_letter_box import DeadLetterBox
-from server.admin_port.official.edge import Names
-from server.admin_port.official.lag import LagCalls
-from server.append.copies import Copies
-from server.append.group_commit import Stored
-from server.delivery import Delivered, Delivery, DeliverySettings, InFlightTable, ReceiveRequest, StateWriter
-from server.delivery.dead_letters import DeadLetterStore
-from server.delivery.model import ResetTarget
-from server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
-from server.errors import InvalidReceiptHandle
-from server.held import DelayedDelivery
-from server.lag.consumer_lag import ConsumerLag, PairLag
-from server.lag.group_progress import GroupProgress
-from server.lite.starts import Start, offset_of
-from server.lite.subscriptions import Asking, LiteSubscriptions
-from server.observability.metrics.rocketmq import Families, lag_figures
-from server.tasks.pacing import Pace, Pacing
-from store.message import Appended, Message
-from store.metadata import Topic
-from store.metadata.lite import LiteGroup
-from store.metadata.lite_subscriptions import LiteSubscriptionTable
-from store.offsets import PhysicalOffset
-from store.opening.open_store import OpenStore
-from store.settings import Durability
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.server.admin.administration import Administration, BrokerFacts, QueueReset
+from quarry_mq.server.admin.dead_letter_box import DeadLetterBox
+from quarry_mq.server.admin_port.official.edge import Names
+from quarry_mq.server.admin_port.official.lag import LagCalls
+from quarry_mq.server.append.copies import Copies
+from quarry_mq.server.append.group_commit import Stored
+from quarry_mq.server.delivery import Delivered, Delivery, DeliverySettings, InFlightTable, ReceiveRequest, StateWriter
+from quarry_mq.server.delivery.dead_letters import DeadLetterStore
+from quarry_mq.server.delivery.model import ResetTarget
+from quarry_mq.server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
+from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.server.held import DelayedDelivery
+from quarry_mq.server.lag.consumer_lag import ConsumerLag, PairLag
+from quarry_mq.server.lag.group_progress import GroupProgress
+from quarry_mq.server.lite.starts import Start, offset_of
+from quarry_mq.server.lite.subscriptions import Asking, LiteSubscriptions
+from quarry_mq.server.observability.metrics.rocketmq import Families, lag_figures
+from quarry_mq.server.tasks.pacing import Pace, Pacing
+from quarry_mq.store.message import Appended, Message
+from quarry_mq.store.metadata import Topic
+from quarry_mq.store.metadata.lite import LiteGroup
+from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.settings import Durability
 from tests.delivery.broker import ManualTimers, Receive
 from tests.faults.machine import HOST, SEGMENT_SIZE, Machine
 from tests.handles import HANDLE_KEY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from server.filters import SqlFilter, TagFilter
+from quarry_mq.server.filters import SqlFilter, TagFilter
 from tests.lag.readers import Reader, Taste
 
 ALL: Final = Taste(TagFilter.parse("*"), lambda _: True)

@@ -12,18 +12,18 @@ from typing import ClassVar, Final
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from server.delivery import DeliverySettings, NewGroupStart, ReceiveRequest
-from server.delivery.model import Place as End
-from server.delivery.model import ResetTarget, StoredSince
-from server.delivery.receipt_handle import lite_topic_of
-from server.held.copies import held_until
-from server.lite.starts import Start, StartKind
-from server.lite.subscriptions import Asking
-from store.message import Message
-from store.metadata import Group, Topic, TopicType
-from store.metadata.lite import LiteGroup, light_queue_name
-from store.metadata.lite_attributes import BIND_TOPIC
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.server.delivery import DeliverySettings, NewGroupStart, ReceiveRequest
+from quarry_mq.server.delivery.model import Place as End
+from quarry_mq.server.delivery.model import ResetTarget, StoredSince
+from quarry_mq.server.delivery.receipt_handle import lite_topic_of
+from quarry_mq.server.held.copies import held_until
+from quarry_mq.server.lite.starts import Start, StartKind
+from quarry_mq.server.lite.subscriptions import Asking
+from quarry_mq.store.message import Message
+from quarry_mq.store.metadata import Group, Topic, TopicType
+from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name
+from quarry_mq.store.metadata.lite_attributes import BIND_TOPIC
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.faults.machine import HOST
 from tests.lag import rows
 from tests.lag.bench import Bench

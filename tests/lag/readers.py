@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from server.filters import MessageFilter
-from store.offsets import QueueId
+from quarry_mq.server.filters import MessageFilter
+from quarry_mq.store.offsets import QueueId
 from tests.lag.scan import Queues, Scanned
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from struct import unpack_from
 
-from kv import KeyRange, KeyValueEngine
-from store.offsets import QueueId
+from quarry_mq.kv import KeyRange, KeyValueEngine
+from quarry_mq.store.offsets import QueueId
 
 
 def positions(engine: KeyValueEngine) -> dict[str, dict[QueueId, int]]:

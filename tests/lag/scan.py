@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from store.fs import Disk
-from store.offsets import PhysicalOffset, QueueId
-from store.record import StoredMessage, decode_record
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.record import StoredMessage, decode_record
 
 LIGHT_NAMES = "INNER_MULTI_DISPATCH"
 LIGHT_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"

@@ -16,15 +16,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from server.counters.running_count import RunningCount
-from server.delivery.deliveries import Deliveries
-from server.lag import group_progress
-from server.lag.consumer_lag import ConsumerLag, GroupTopic
-from server.lag.group_progress import GroupProgress, QueueStand
-from server.lite.wanted import WantedLiteTopics
-from server.wire.status import Refused
-from store.metadata import Topic
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.server.counters.running_count import RunningCount
+from quarry_mq.server.delivery.deliveries import Deliveries
+from quarry_mq.server.lag import group_progress
+from quarry_mq.server.lag.consumer_lag import ConsumerLag, GroupTopic
+from quarry_mq.server.lag.group_progress import GroupProgress, QueueStand
+from quarry_mq.server.lite.wanted import WantedLiteTopics
+from quarry_mq.server.wire.status import Refused
+from quarry_mq.store.metadata import Topic
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.lag.machine import LagMachine
 
 

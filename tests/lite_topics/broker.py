@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from server.admin.administration import TopicChange
-from server.lite.lite_topics import LiteTopics
-from store.message import Message
-from store.metadata import TopicType
-from store.metadata.lite import light_queue_name, light_queue_prefix
+from quarry_mq.server.admin.administration import TopicChange
+from quarry_mq.server.lite.lite_topics import LiteTopics
+from quarry_mq.store.message import Message
+from quarry_mq.store.metadata import TopicType
+from quarry_mq.store.metadata.lite import light_queue_name, light_queue_prefix
 from tests.conformance.broker import RunningBroker, until
 from tests.store.assembly import message
 

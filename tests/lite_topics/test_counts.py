@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kv.memory import MemoryEngine
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.errors import LiteTopicsFull
-from server.lite import counts
-from server.lite.counts import LiteTopicCounts
-from server.rpc.limits import LimitsMet
-from server.wire.status import code_of
-from store.consumequeue import LightQueueStep, LiteParentsStep, RocksConsumeQueues, light_queues, names
-from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
-from store.metadata.lite import light_queue_name, light_queue_prefix
-from store.offsets import PhysicalOffset, QueueId
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.errors import LiteTopicsFull
+from quarry_mq.server.lite import counts
+from quarry_mq.server.lite.counts import LiteTopicCounts
+from quarry_mq.server.rpc.limits import LimitsMet
+from quarry_mq.server.wire.status import code_of
+from quarry_mq.store.consumequeue import LightQueueStep, LiteParentsStep, RocksConsumeQueues, light_queues, names
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.metadata.lite import light_queue_name, light_queue_prefix
+from quarry_mq.store.offsets import PhysicalOffset, QueueId
 from tests.consumequeue.samples import A0, put, queues_over, request
 
 PARENTS = ("P", "Q", "PP")

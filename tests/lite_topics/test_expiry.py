@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import structlog
 
-from kv import EngineFull
-from server.admin.administration import TopicChange
-from server.delivery import ReceiveRequest
-from server.delivery.model import Delivered
-from server.errors import InvalidReceiptHandle
-from server.filters import TagFilter
-from store.consumequeue import names
-from store.layout.queue_phase import QueueMode
-from store.metadata import TopicType
-from store.metadata.lite import light_queue_name, light_queue_prefix
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.kv import EngineFull
+from quarry_mq.server.admin.administration import TopicChange
+from quarry_mq.server.delivery import ReceiveRequest
+from quarry_mq.server.delivery.model import Delivered
+from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.server.filters import TagFilter
+from quarry_mq.store.consumequeue import names
+from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.metadata import TopicType
+from quarry_mq.store.metadata.lite import light_queue_name, light_queue_prefix
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 from tests.lite_topics.broker import (
     DAY_S,

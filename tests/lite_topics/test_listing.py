@@ -7,16 +7,16 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from server._generated.quarry.admin.v1 import lite_topics_pb2 as pb
-from server._generated.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
-from server.admin_port.calls.access import admin_needs
-from server.lite import listing
-from store.consumequeue import names
-from store.layout.queue_phase import QueueMode
-from store.metadata import Group
-from store.metadata.lite import light_queue_name
-from store.metadata.lite_subscriptions import LiteSubscriptionTable
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.server._generated.quarry.admin.v1 import lite_topics_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
+from quarry_mq.server.admin_port.calls.access import admin_needs
+from quarry_mq.server.lite import listing
+from quarry_mq.store.consumequeue import names
+from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.metadata import Group
+from quarry_mq.store.metadata.lite import light_queue_name
+from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker, until
 from tests.lite_topics.broker import (
     WithBroker,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from server.lite.expiry import LiteTopicExpiry
-from server.tasks import removal_steps
-from store.consumequeue import names
-from store.metadata.lite import light_queue_name
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.server.lite.expiry import LiteTopicExpiry
+from quarry_mq.server.tasks import removal_steps
+from quarry_mq.store.consumequeue import names
+from quarry_mq.store.metadata.lite import light_queue_name
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker, until
 from tests.lite_topics.broker import (
     MINUTE_S,

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kv import EngineFull, KeyRange
-from kv.memory import MemoryEngine
-from server.delivery import StateWriter
-from server.errors import LiteQuotaExceeded
-from server.lite.starts import Start
-from server.lite.subscriptions import Asking, LiteSubscriptions
-from store.clock import ManualClock
-from store.metadata.lite import LiteGroup
-from store.metadata.lite_attributes import LiteModel
-from store.metadata.lite_subscriptions import LiteSubscriptionTable
-from store.offsets import QueueOffset
-from store.state.families import FAMILIES
+from quarry_mq.kv import EngineFull, KeyRange
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.server.delivery import StateWriter
+from quarry_mq.server.errors import LiteQuotaExceeded
+from quarry_mq.server.lite.starts import Start
+from quarry_mq.server.lite.subscriptions import Asking, LiteSubscriptions
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.metadata.lite import LiteGroup
+from quarry_mq.store.metadata.lite_attributes import LiteModel
+from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.store.offsets import QueueOffset
+from quarry_mq.store.state.families import FAMILIES
 
 GROUP = "devices"
 SHARED = LiteGroup(bind_topic="events")

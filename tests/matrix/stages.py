@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from bench.peers.rocketmq import RocketMQ
-from cli.demo import free_ports
-from store.settings import Durability
+from quarry_mq.cli.demo import free_ports
+from quarry_mq.store.settings import Durability
 from tests.certificates import make_tls
 from tests.e2e.broker import Broker, environment_of
 from tests.e2e.clients import ClientError, Clients, Language

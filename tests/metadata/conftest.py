@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kv import KeyValueEngine
-from kv.memory import MemoryEngine
-from store.state.engine import open_state_engine
-from store.state.families import FAMILIES
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.state.engine import open_state_engine
+from quarry_mq.store.state.families import FAMILIES
 
 
 @pytest.fixture(params=["memory", "rocksdb"])

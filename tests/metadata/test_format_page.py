@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kv import KeyRange
-from kv.memory import MemoryEngine
-from store.metadata import (
+from quarry_mq.kv import KeyRange
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.metadata import (
     QUEUES_MAX,
     ConsumerOffsetTable,
     ExponentialBackoff,
@@ -19,15 +19,15 @@ from store.metadata import (
     pop_retry_topic_name,
     retry_topic_name,
 )
-from store.metadata.groups import ATTEMPTS_MAX, BACKOFF_MULTIPLIER_MAX, BACKOFF_STEPS_MAX, encode_group
-from store.metadata.names import GROUP_NAME_MAX, INTERNAL_TOPIC_NAME_MAX, SYSTEM_TOPICS, TOPIC_NAME_MAX
-from store.metadata.row_json import ATTRIBUTES_SIZE_MAX
-from store.metadata.topics import encode_topic
-from store.offsets import QueueId, QueueOffset
-from store.security.model import CERTIFICATES_MAX, RULES_MAX, SECRETS_MAX
-from store.security.policies import SOURCES_MAX, decode_policy, encode_policy
-from store.security.user_rows import decode_user, encode_user
-from store.state.families import FAMILIES
+from quarry_mq.store.metadata.groups import ATTEMPTS_MAX, BACKOFF_MULTIPLIER_MAX, BACKOFF_STEPS_MAX, encode_group
+from quarry_mq.store.metadata.names import GROUP_NAME_MAX, INTERNAL_TOPIC_NAME_MAX, SYSTEM_TOPICS, TOPIC_NAME_MAX
+from quarry_mq.store.metadata.row_json import ATTRIBUTES_SIZE_MAX
+from quarry_mq.store.metadata.topics import encode_topic
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.security.model import CERTIFICATES_MAX, RULES_MAX, SECRETS_MAX
+from quarry_mq.store.security.policies import SOURCES_MAX, decode_policy, encode_policy
+from quarry_mq.store.security.user_rows import decode_user, encode_user
+from quarry_mq.store.state.families import FAMILIES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats" / "metadata.md").read_text(encoding="utf-8")
 

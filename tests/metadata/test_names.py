@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.errors import Invalid
-from store.metadata import (
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.metadata import (
     IllegalGroupName,
     IllegalTopicName,
     check_group_name,
@@ -19,7 +19,7 @@ from store.metadata import (
     pop_retry_topic_name,
     retry_topic_name,
 )
-from store.metadata.names import check_internal_topic_name
+from quarry_mq.store.metadata.names import check_internal_topic_name
 
 ALPHABET = "%|abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 

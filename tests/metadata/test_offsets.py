@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kv import KeyRange, KeyValueEngine
-from kv.memory import MemoryEngine
-from store.metadata import ConsumerOffsetTable
-from store.metadata.offsets import INDEXED_MAX, PAGE_ROWS
-from store.offsets import QueueId, QueueOffset
-from store.state.families import FAMILIES
+from quarry_mq.kv import KeyRange, KeyValueEngine
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.metadata import ConsumerOffsetTable
+from quarry_mq.store.metadata.offsets import INDEXED_MAX, PAGE_ROWS
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.state.families import FAMILIES
 
 ALL = KeyRange(b"", None)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kv.memory import MemoryEngine
-from server.errors import OverLimit
-from server.metadata import AutoCreation, Directory
-from store.errors import AlreadyExists, TopicNotFound
-from store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
-from store.metadata.owners import COUNTED_MAX, Owners
-from store.state.families import FAMILIES, META
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.server.errors import OverLimit
+from quarry_mq.server.metadata import AutoCreation, Directory
+from quarry_mq.store.errors import AlreadyExists, TopicNotFound
+from quarry_mq.store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
+from quarry_mq.store.metadata.owners import COUNTED_MAX, Owners
+from quarry_mq.store.state.families import FAMILIES, META
 from tests.metadata.test_topics_and_groups import ALL
 
 

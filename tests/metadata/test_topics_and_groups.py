@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from kv import KeyRange, KeyValueEngine
-from kv.memory import MemoryEngine
-from store.errors import AlreadyExists, GroupNotFound, Invalid, StoreDamaged, TopicNotFound
-from store.metadata import (
+from quarry_mq.kv import KeyRange, KeyValueEngine
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.errors import AlreadyExists, GroupNotFound, Invalid, StoreDamaged, TopicNotFound
+from quarry_mq.store.metadata import (
     QUEUES_MAX,
     CustomizedBackoff,
     ExponentialBackoff,
@@ -25,11 +25,11 @@ from store.metadata import (
     TopicTable,
     TopicType,
 )
-from store.metadata.groups import decode_group, encode_group
-from store.metadata.rows import PAGE_ROWS
-from store.metadata.topics import TOPICS_FAMILY, decode_topic, encode_topic
-from store.state.engine import open_state_engine
-from store.state.families import FAMILIES
+from quarry_mq.store.metadata.groups import decode_group, encode_group
+from quarry_mq.store.metadata.rows import PAGE_ROWS
+from quarry_mq.store.metadata.topics import TOPICS_FAMILY, decode_topic, encode_topic
+from quarry_mq.store.state.engine import open_state_engine
+from quarry_mq.store.state.families import FAMILIES
 
 ORDERS = Topic("Orders", TopicType.FIFO, 8, 8, attributes={"lite.topic.expiration": "30"})
 BILLING = Group("billing", fifo=True, max_attempts=3, backoff=ExponentialBackoff(1000, 60_000, 1.5))

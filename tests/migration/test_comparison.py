@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from store.clock import ManualClock
-from store.consumequeue import DoubleWriteConsumeQueues
-from store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
-from store.migration.agreement import AgreementReport, QueueDifference
-from store.migration.comparison import Kind, Note, Scope, UnitComparison, begin_comparison
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.retention.queue_rounds import FileRound, RocksRound
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.consumequeue import DoubleWriteConsumeQueues
+from quarry_mq.store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
+from quarry_mq.store.migration.agreement import AgreementReport, QueueDifference
+from quarry_mq.store.migration.comparison import Kind, Note, Scope, UnitComparison, begin_comparison
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.retention.queue_rounds import FileRound, RocksRound
 from tests.consumequeue.backings import DoubleBacking, files_of, rocks_of
 from tests.consumequeue.samples import A0, A1, B0, LITE, RECORD_SIZE, physical, put, request
 

@@ -13,10 +13,10 @@ from typing import Final
 
 import pytest
 
-from store.layout.queue_phase import QueueMode, QueuePhase
-from store.migration import Backfill
-from store.offsets import QueueId, QueueOffset
-from store.settings import Durability
+from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
+from quarry_mq.store.migration import Backfill
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.settings import Durability
 from tests.faults.code_paths import CODE_PATHS, CodePath
 from tests.faults.conftest import one_thread, small_pages
 from tests.faults.disk import PowerCut

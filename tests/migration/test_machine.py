@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from store.clock import ManualClock
-from store.errors import Busy, Forbidden, StoreUnusable
-from store.fs import PosixDisk
-from store.layout.queue_phase import QueueMode, QueuePhase, QueuePlace, QueuePlaces
-from store.opening.open_store import OpenStore, open_store
-from store.settings import StoreSettings
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.errors import Busy, Forbidden, StoreUnusable
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase, QueuePlace, QueuePlaces
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.settings import StoreSettings
 from tests.migration.walking import CLEAN, advance, remove_files, roll_back, step
 from tests.store.test_queue_modes import LITE, ORDERS, bodies, crash, entries, send
 

@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 
-from kv import KeyRange
-from store.clock import ManualClock
-from store.consumequeue import open_consume_queue_engine
-from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY, unit_key
-from store.errors import NotAStore, StoreLocked, StoreUnusable
-from store.fs import PosixDisk
-from store.layout.kind import inspect_store
-from store.layout.paths import StorePaths
-from store.layout.queue_phase import QueueMode, QueuePhase
-from store.metadata import READ_WRITE, Topic, TopicType
-from store.migration.rows import MigrationRows
-from store.offline.store import OfflineStore
-from store.offsets import QueueId, QueueOffset
-from store.opening.open_store import OpenStore
-from store.state.engine import open_state_engine
-from store.tools.queue_migration import Migrated, Orders, Target, migrate, plan
-from store.verify import verify
+from quarry_mq.kv import KeyRange
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.consumequeue import open_consume_queue_engine
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY, unit_key
+from quarry_mq.store.errors import NotAStore, StoreLocked, StoreUnusable
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.kind import inspect_store
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
+from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
+from quarry_mq.store.migration.rows import MigrationRows
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.state.engine import open_state_engine
+from quarry_mq.store.tools.queue_migration import Migrated, Orders, Target, migrate, plan
+from quarry_mq.store.verify import verify
 from tests.store.assembly import message
 from tests.store.test_queue_modes import crash, entries, opened, send
 

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from kv import WriteBatch
-from store.clock import ManualClock
-from store.consumequeue import DoubleWriteConsumeQueues, FileConsumeQueues, RocksConsumeQueues
-from store.consumequeue.rocks_layout import BOUND, OFFSET_FAMILY, UNITS_FAMILY, maximum_key, unit_key
-from store.errors import StoreUnusable
-from store.fs import PosixDisk
-from store.layout.queue_phase import QueueMode, QueuePhase
-from store.metadata import READ_WRITE, Topic, TopicType
-from store.migration import MigrationRows
-from store.migration.agreement import AgreementReport
-from store.migration.comparison import begin_comparison
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.tools.queue_repair import Repaired, _Repair, repair_agreement
+from quarry_mq.kv import WriteBatch
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.consumequeue import DoubleWriteConsumeQueues, FileConsumeQueues, RocksConsumeQueues
+from quarry_mq.store.consumequeue.rocks_layout import BOUND, OFFSET_FAMILY, UNITS_FAMILY, maximum_key, unit_key
+from quarry_mq.store.errors import StoreUnusable
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
+from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
+from quarry_mq.store.migration import MigrationRows
+from quarry_mq.store.migration.agreement import AgreementReport
+from quarry_mq.store.migration.comparison import begin_comparison
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.tools.queue_repair import Repaired, _Repair, repair_agreement
 from tests.migration.test_offline import agrees, shown
 from tests.store.test_queue_modes import opened, send
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from store.layout.queue_phase import QueuePhase
-from store.migration import AgreementReport
-from store.opening.open_store import OpenStore
+from quarry_mq.store.layout.queue_phase import QueuePhase
+from quarry_mq.store.migration import AgreementReport
+from quarry_mq.store.opening.open_store import OpenStore
 
 CLEAN = AgreementReport(
     began_at_ms=1, ended_at_ms=2, asked_by="test", log_begin=0, log_end=0, queues=0, units=0, differences={}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from store.native import NATIVE, WHY_NOT, Native
+from quarry_mq.store.native import NATIVE, WHY_NOT, Native
 
 
 @pytest.fixture

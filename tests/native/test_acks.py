@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.delivery.handle_key import HandleKey
-from server.delivery.receipt_handle import ReceiptHandle, encode_all
-from server.wire.status import fill_ok
-from server.wire.text_sizes import SHORT_MAX
-from store.native import NATIVE, Native, PlainAck
-from store.offsets import PhysicalOffset
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.delivery.handle_key import HandleKey
+from quarry_mq.server.delivery.receipt_handle import ReceiptHandle, encode_all
+from quarry_mq.server.wire.status import fill_ok
+from quarry_mq.server.wire.text_sizes import SHORT_MAX
+from quarry_mq.store.native import NATIVE, Native, PlainAck
+from quarry_mq.store.offsets import PhysicalOffset
 from tests.handles import HANDLE_KEY
 
 needs_native = pytest.mark.skipif(NATIVE is None, reason="no native part")

@@ -9,10 +9,10 @@ import pytest
 from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 
-from server.front import FrontLimits
-from server.front.h2.protocol.frames import FRAME_HEAD, FRAME_HEAD_SIZE, PREFACE
-from server.front.h2.protocol.scanner import Found, Scanner
-from store.native import NATIVE
+from quarry_mq.server.front import FrontLimits
+from quarry_mq.server.front.h2.protocol.frames import FRAME_HEAD, FRAME_HEAD_SIZE, PREFACE
+from quarry_mq.server.front.h2.protocol.scanner import Found, Scanner
+from quarry_mq.store.native import NATIVE
 from tests.front.engine import BIDI, ECHO, GREETING, KEEP, NOTHING, RAISE, STREAM, Engine, call, data, headers
 from tests.front.fuzz import sequence, split
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.consumequeue import ConsumeQueueEntry
-from store.consumequeue.rocks.entries import entries_of
-from store.native import Native
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.consumequeue.rocks.entries import entries_of
+from quarry_mq.store.native import Native
 
 UNITS = st.tuples(st.binary(min_size=8, max_size=300), st.binary(min_size=28, max_size=28))
 

@@ -10,11 +10,11 @@ from google.protobuf.message import DecodeError, Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.wire.parsing import fields_left, request_of, shape_of
-from server.wire.status import Refused
-from store.native import NATIVE, Native
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.wire.parsing import fields_left, request_of, shape_of
+from quarry_mq.server.wire.status import Refused
+from quarry_mq.store.native import NATIVE, Native
 from tests.native.mutations import Field, Mutator, parsed
 from tests.wire.builders import message
 from tests.wire.test_parsing import EMPTY_ENTRIES, LARGE

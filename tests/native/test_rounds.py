@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.commitlog.rounds import make_round, native_rounds
-from store.message import Appended, DispatchRequest, EncodedMessage, Host, Round, UnknownQueues
-from store.native import NATIVE, Native
-from store.offsets import PhysicalOffset, QueueOffset
-from store.record.properties import EncodedProperties
+from quarry_mq.store.commitlog.rounds import make_round, native_rounds
+from quarry_mq.store.message import Appended, DispatchRequest, EncodedMessage, Host, Round, UnknownQueues
+from quarry_mq.store.native import NATIVE, Native
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.record.properties import EncodedProperties
 
 ADDRESSES = st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16))
 HOSTS = st.builds(Host, ADDRESSES, st.integers(0, 65_535))

@@ -10,11 +10,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.property_names import RESERVED_PREFIX, RESERVED_PROPERTIES
-from server.rpc.sends.plain_sends import make_reader
-from server.wire.limits import (
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.property_names import RESERVED_PREFIX, RESERVED_PROPERTIES
+from quarry_mq.server.rpc.sends.plain_sends import make_reader
+from quarry_mq.server.wire.limits import (
     BORN_HOST_SIZE_MAX,
     DEFAULT_LIMITS,
     ENTRIES_MAX,
@@ -22,13 +22,13 @@ from server.wire.limits import (
     NAME_SIZE_MAX,
     WireLimits,
 )
-from server.wire.messages import NO_HOST, to_message
-from server.wire.status import fill_ok
-from server.wire.validate import CheckedMessage, check_send
-from store.errors import Invalid
-from store.metadata import IllegalTopicName
-from store.native import NATIVE, Native, PlainMessage, PlainSend
-from store.record import decode_properties, encode_properties, tags_code
+from quarry_mq.server.wire.messages import NO_HOST, to_message
+from quarry_mq.server.wire.status import fill_ok
+from quarry_mq.server.wire.validate import CheckedMessage, check_send
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.metadata import IllegalTopicName
+from quarry_mq.store.native import NATIVE, Native, PlainMessage, PlainSend
+from quarry_mq.store.record import decode_properties, encode_properties, tags_code
 from tests.wire.builders import NOW_MS, message, send
 
 LIMITS = WireLimits(body_size_max=64, user_properties_max=3, user_properties_size_max=80)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kv import KeyRange
-from kv.memory import MemoryEngine
-from store.consumequeue import RocksConsumeQueues
-from store.consumequeue.rocks_layout import CHECKPOINT_TOPIC, OFFSET_FAMILY, UNITS_FAMILY, keys_of
-from store.message import DispatchRequest
-from store.native import Native
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.kv import KeyRange
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.consumequeue import RocksConsumeQueues
+from quarry_mq.store.consumequeue.rocks_layout import CHECKPOINT_TOPIC, OFFSET_FAMILY, UNITS_FAMILY, keys_of
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.native import Native
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from tests.consumequeue.samples import A0, A1, B0, LITE, entry, put, queues_over, request
 
 QUEUES = [A0, A1, B0, QueueId("é", 2**31 - 1), QueueId("x" * 255, 0)]

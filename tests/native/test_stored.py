@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.message import Host, Message
-from store.native import NATIVE, Native, RecordReader
-from store.offsets import PhysicalOffset, QueueOffset
-from store.record import StoredMessage, decode_record, encode_blank, encode_record
+from quarry_mq.store.message import Host, Message
+from quarry_mq.store.native import NATIVE, Native, RecordReader
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.record import StoredMessage, decode_record, encode_blank, encode_record
 
 needs_native = pytest.mark.skipif(NATIVE is None, reason="no native part")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from store.native import Native
+from quarry_mq.store.native import Native
 
 NAME = "log-flush"
 

@@ -10,23 +10,23 @@ from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.broker import Broker
-from server.front import Call
-from server.main import FLUSH_THREADS
-from server.process.certificates import Certificates
-from server.process.health import HealthState
-from server.settings.broker_settings import BrokerSettings
-from server.tasks.loop_threads import LoopThreads
-from server.tasks.supervision import Supervisor
-from store.clock import ManualClock
-from store.consumequeue import ConsumeQueueEntry
-from store.fs import PosixDisk
-from store.metadata import Topic, TopicType
-from store.offsets import PhysicalOffset
-from store.opening.open_store import OpenStore, open_store
-from store.record import StoredMessage
-from store.state.identity import HANDLE_KEY_SIZE
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.broker import Broker
+from quarry_mq.server.front import Call
+from quarry_mq.server.main import FLUSH_THREADS
+from quarry_mq.server.process.certificates import Certificates
+from quarry_mq.server.process.health import HealthState
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.tasks.loop_threads import LoopThreads
+from quarry_mq.server.tasks.supervision import Supervisor
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.state.identity import HANDLE_KEY_SIZE
 from tests.conformance.broker import QUICK
 from tests.rpc.fake_call import FakeCall
 

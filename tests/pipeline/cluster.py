@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cli.pipeline import submit
+from quarry_mq.cli.pipeline import submit
 from tests.cli.spark_runner import SPARK_HOME
 
 CORES: Final = 1
@@ -70,7 +70,7 @@ class Cluster:
 
     def quarry(self, *arguments: object) -> Ran:
         """`quarry pipeline` with these arguments."""
-        command = [sys.executable, "-m", "cli.main", "pipeline", *map(str, arguments)]
+        command = [sys.executable, "-m", "quarry_mq.cli.main", "pipeline", *map(str, arguments)]
         return self._run([*command, "--master", self.url, *self._options])
 
     def spark_submit(self, *arguments: object) -> Ran:

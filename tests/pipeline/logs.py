@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths, segment_name
-from store.message import Message
-from store.offsets import PhysicalOffset, QueueOffset
-from store.record import encode_properties, encode_record
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths, segment_name
+from quarry_mq.store.message import Message
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.record import encode_properties, encode_record
 
 Stored = tuple[Message, int]
 """A message, and the ms since 1970 when it was stored."""

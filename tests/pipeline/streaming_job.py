@@ -10,7 +10,7 @@ import argparse
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipeline.session import open_session
+from quarry_mq.pipeline.session import open_session
 from tests.pipeline.conftest import SETTINGS
 
 BATCH_MAX = 60

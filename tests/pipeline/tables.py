@@ -7,9 +7,9 @@ from typing import Any
 
 from pyspark.sql.datasource import Filter
 
-from pipeline.source import reader_of, schema_of
-from pipeline.source.options import read_options
-from pipeline.source.table import TableReader
+from quarry_mq.pipeline.source import reader_of, schema_of
+from quarry_mq.pipeline.source.options import read_options
+from quarry_mq.pipeline.source.table import TableReader
 
 Row = dict[str, Any]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.source.arrow import binaries, hex_texts, picked, property_maps, texts
-from store.record import decode_properties, encode_properties
+from quarry_mq.pipeline.source.arrow import binaries, hex_texts, picked, property_maps, texts
+from quarry_mq.store.record import decode_properties, encode_properties
 from tests.scan.logs import odd_properties
 
 FILLER = b"\x02 between "

@@ -18,29 +18,29 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
-from cli.pipeline.session import _verdict
-from cli.terminal.exit import Exit
-from pipeline.export import BodyForm, Selection, export
-from pipeline.export.job import topic_folder
-from pipeline.migrate import migrate
-from pipeline.rebuild import rebuild
-from pipeline.replay import REPLAYED_FROM, Target, replay
-from pipeline.stats import Wanted as Counted
-from pipeline.stats import as_document, report_html, statistics, summary_lines
-from pipeline.verify import verify
-from pipeline.wanted import Wanted
-from server.property_names import BORN_TIMESTAMP
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths, segment_name
-from store.layout.queue_phase import QueueMode, QueuePhase
-from store.message import Message
-from store.offsets import PhysicalOffset, QueueOffset
-from store.opening.open_store import open_store
-from store.record import encode_record
-from store.record.system_flag import COMPRESSED, Compression
-from store.settings import StoreSettings
-from store.verify import Check
+from quarry_mq.cli.pipeline.session import _verdict
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.pipeline.export import BodyForm, Selection, export
+from quarry_mq.pipeline.export.job import topic_folder
+from quarry_mq.pipeline.migrate import migrate
+from quarry_mq.pipeline.rebuild import rebuild
+from quarry_mq.pipeline.replay import REPLAYED_FROM, Target, replay
+from quarry_mq.pipeline.stats import Wanted as Counted
+from quarry_mq.pipeline.stats import as_document, report_html, statistics, summary_lines
+from quarry_mq.pipeline.verify import verify
+from quarry_mq.pipeline.wanted import Wanted
+from quarry_mq.server.property_names import BORN_TIMESTAMP
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths, segment_name
+from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
+from quarry_mq.store.message import Message
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.record import encode_record
+from quarry_mq.store.record.system_flag import COMPRESSED, Compression
+from quarry_mq.store.settings import StoreSettings
+from quarry_mq.store.verify import Check
 from tests.e2e.broker import Broker
 from tests.pipeline.streams import latest, rows_between, stream
 from tests.pipeline.tables import plain

@@ -22,9 +22,9 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from pyspark.sql import SparkSession
 
-import pipeline.stats
-from cli.pipeline import COMMANDS, submit
-from pipeline.java import VERSION_MINIMUM, find_java
+import quarry_mq.pipeline.stats
+from quarry_mq.cli.pipeline import COMMANDS, submit
+from quarry_mq.pipeline.java import VERSION_MINIMUM, find_java
 from tests.cli.spark_runner import SPARK_HOME
 from tests.conftest import GoldenStore
 from tests.pipeline.conftest import TIMEOUT_S
@@ -146,7 +146,7 @@ def test_the_image_is_made_of_all_packages_and_of_nothing_else_than_may_be_sent(
     assert all((ROOT / each).exists() for each in copied)
     sent = {line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line[0] == "!"}
     assert sent == copied
-    template = Path(pipeline.stats.__file__).parent.relative_to(ROOT) / "report.html.jinja"
+    template = Path(quarry_mq.pipeline.stats.__file__).parent.relative_to(ROOT) / "report.html.jinja"
     assert template.parts[0] in packages["packages"]
 
 

@@ -13,15 +13,15 @@ import pyarrow.dataset as dataset
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.export import BodyForm, Exported, Selection, export
-from pipeline.export.commits import Destination
-from pipeline.export.job import stored_day
-from pipeline.files import Folder
-from store.errors import Invalid
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.record.compressed_bodies import plain_body
-from store.record.system_flag import COMPRESSED
+from quarry_mq.pipeline.export import BodyForm, Exported, Selection, export
+from quarry_mq.pipeline.export.commits import Destination
+from quarry_mq.pipeline.export.job import stored_day
+from quarry_mq.pipeline.files import Folder
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.record.compressed_bodies import plain_body
+from quarry_mq.store.record.system_flag import COMPRESSED
 from tests import golden
 from tests.conftest import GoldenStore
 from tests.pipeline.tables import Row, messages

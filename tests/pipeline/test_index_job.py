@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipeline.index import IndexWish, build_index
-from pipeline.index.files import plan_files
-from pipeline.index.split_items import DAY_MS, Stretch
-from store.clock import SystemClock
-from store.errors import StoreLocked
-from store.fs import PosixDisk
-from store.index.message_index import IndexState
-from store.index.opening import TIERED_ROW
-from store.index.tiered.layout import SPAN_MAX_MS
-from store.layout.paths import StorePaths
-from store.opening.open_store import OpenStore, open_store
-from store.settings import IndexSettings, StoreSettings
-from store.state.identity import StoreIdentity
-from store.verify import Check
+from quarry_mq.pipeline.index import IndexWish, build_index
+from quarry_mq.pipeline.index.files import plan_files
+from quarry_mq.pipeline.index.split_items import DAY_MS, Stretch
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.errors import StoreLocked
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.index.message_index import IndexState
+from quarry_mq.store.index.opening import TIERED_ROW
+from quarry_mq.store.index.tiered.layout import SPAN_MAX_MS
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.settings import IndexSettings, StoreSettings
+from quarry_mq.store.state.identity import StoreIdentity
+from quarry_mq.store.verify import Check
 from tests.conftest import GoldenStore
 from tests.pipeline.tables import Row, messages, table
 from tests.verify.faults import fill_everything, segments

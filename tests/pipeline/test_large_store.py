@@ -13,18 +13,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bench.scratch_store import QUEUES, TOPIC, make_messages, scratch_store
-from kv import KeyRange
-from pipeline.rebuild import rebuild
-from pipeline.verify import verify
-from store.consumequeue import open_consume_queue_engine
-from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
-from store.fs import PosixDisk
-from store.layout.kind import inspect_store
-from store.metadata import READ_WRITE, Topic, TopicType
-from store.migration import remove_database
-from store.offsets import QueueId
-from store.settings import Durability
-from store.verify import Check
+from quarry_mq.kv import KeyRange
+from quarry_mq.pipeline.rebuild import rebuild
+from quarry_mq.pipeline.verify import verify
+from quarry_mq.store.consumequeue import open_consume_queue_engine
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.kind import inspect_store
+from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
+from quarry_mq.store.migration import remove_database
+from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.settings import Durability
+from quarry_mq.store.verify import Check
 from tests import golden
 from tests.compat.rocketmq_store import QueuesIn, digests_of_rocketmq
 from tests.conftest import GoldenStore

@@ -27,18 +27,18 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from cli.offline.record_text import record_fields
-from pipeline.source import schema_of
-from pipeline.source.message_columns import COLUMNS
-from pipeline.source.messages import MessageReader
-from pipeline.source.options import InvalidOption, read_options
-from store.commitlog import CommitLogReader, SegmentList
-from store.errors import NotAStore, StoreDamaged, StoreLocked
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.offsets import PhysicalOffset, QueueOffset
-from store.record import StoredMessage, encode_record
-from store.rocketmq import Checkpoint, encode_checkpoint
+from quarry_mq.cli.offline.record_text import record_fields
+from quarry_mq.pipeline.source import schema_of
+from quarry_mq.pipeline.source.message_columns import COLUMNS
+from quarry_mq.pipeline.source.messages import MessageReader
+from quarry_mq.pipeline.source.options import InvalidOption, read_options
+from quarry_mq.store.commitlog import CommitLogReader, SegmentList
+from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreLocked
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.record import StoredMessage, encode_record
+from quarry_mq.store.rocketmq import Checkpoint, encode_checkpoint
 from tests import golden
 from tests.conftest import GoldenStore
 from tests.pipeline.tables import Row, messages, plain, reader, rows_of

@@ -9,18 +9,18 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipeline.migrate import migrate
-from store.clock import SystemClock
-from store.consumequeue.files.layout import UNIT_SIZE
-from store.errors import StoreLocked
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.layout.queue_phase import QueueMode, QueuePhase
-from store.metadata import READ_WRITE, Topic, TopicType
-from store.opening.open_store import OpenStore, open_store
-from store.settings import StoreSettings
-from store.tools.queue_migration import Migrated, Orders, Target
-from store.tools.queue_migration import migrate as migrate_alone
+from quarry_mq.pipeline.migrate import migrate
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.consumequeue.files.layout import UNIT_SIZE
+from quarry_mq.store.errors import StoreLocked
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
+from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.settings import StoreSettings
+from quarry_mq.store.tools.queue_migration import Migrated, Orders, Target
+from quarry_mq.store.tools.queue_migration import migrate as migrate_alone
 from tests import golden
 from tests.pipeline.test_rebuild import families
 from tests.store.assembly import message

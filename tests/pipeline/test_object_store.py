@@ -8,11 +8,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 
-from pipeline.source.options import InvalidOption
-from store.errors import Invalid, StoreDamaged
-from store.index.tiered.object_store.cloud import CloudObjects
-from store.index.tiered.object_store.protocol import ObjectStoreError
-from store.layout.paths import StorePaths
+from quarry_mq.pipeline.source.options import InvalidOption
+from quarry_mq.store.errors import Invalid, StoreDamaged
+from quarry_mq.store.index.tiered.object_store.cloud import CloudObjects
+from quarry_mq.store.index.tiered.object_store.protocol import ObjectStoreError
+from quarry_mq.store.layout.paths import StorePaths
 from tests.conftest import GoldenStore
 from tests.object_store.server import S3Server, options
 from tests.pipeline.tables import plain, reader, rows_of, table

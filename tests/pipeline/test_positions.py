@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo
 
-from kv import KeyValueEngine
-from kv.memory import MemoryEngine
-from pipeline.source.positions import Position, joined
-from server.delivery.state.inflight import InFlight, InFlightTable
-from store.errors import StoreDamaged, StoreLocked
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.metadata import ConsumerOffsetTable
-from store.offsets import QueueId, QueueOffset
-from store.rocketmq import read_metadata
-from store.state.engine import open_state_engine
-from store.state.families import FAMILIES, INFLIGHT, OFFSETS
-from store.state.in_flight_key import ROWS, parse_key, subscription_prefix
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.pipeline.source.positions import Position, joined
+from quarry_mq.server.delivery.state.inflight import InFlight, InFlightTable
+from quarry_mq.store.errors import StoreDamaged, StoreLocked
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.metadata import ConsumerOffsetTable
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.rocketmq import read_metadata
+from quarry_mq.store.state.engine import open_state_engine
+from quarry_mq.store.state.families import FAMILIES, INFLIGHT, OFFSETS
+from quarry_mq.store.state.in_flight_key import ROWS, parse_key, subscription_prefix
 from tests import golden
 from tests.conftest import GoldenStore
 from tests.pipeline.tables import table

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In
 
-from kv import FamilyOptions, RocksEngine
-from pipeline.source.options import InvalidOption
-from pipeline.source.units import Stretch, _cut
-from store.errors import NotAStore, StoreDamaged, StoreLocked
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.offline.store import OfflineStore, QueueSource
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.kv import FamilyOptions, RocksEngine
+from quarry_mq.pipeline.source.options import InvalidOption
+from quarry_mq.pipeline.source.units import Stretch, _cut
+from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreLocked
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.offline.store import OfflineStore, QueueSource
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.conftest import GoldenStore
 from tests.pipeline.tables import Row, reader, rows_of, table
 

@@ -14,29 +14,36 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from kv import KeyRange
-from pipeline.rebuild import rebuild
-from pipeline.rebuild.tables import SortedUnits
-from pipeline.rebuild.unit_rows import sample_keys, unit_rows
-from store.clock import SystemClock
-from store.consumequeue import open_consume_queue_engine
-from store.consumequeue.rocks_layout import CHECKPOINT_KEY, I64, OFFSET_FAMILY, UNIT, UNITS_FAMILY, unit_prefix
-from store.errors import StoreLocked, StoreUnusable
-from store.fs import PosixDisk
-from store.layout.kind import inspect_store
-from store.layout.paths import StorePaths
-from store.layout.queue_phase import QueueMode
-from store.offline.store import OfflineStore
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.opening.open_store import OpenStore, open_store
-from store.pending.topics import TIMER_TOPIC
-from store.record import encode_record
-from store.scan import scan_log
-from store.settings import StoreSettings
-from store.tools.queue_migration import Orders, Target
-from store.tools.queue_migration import migrate as migrate_alone
-from store.verify import verify
-from store.verify.log import units_in
+from quarry_mq.kv import KeyRange
+from quarry_mq.pipeline.rebuild import rebuild
+from quarry_mq.pipeline.rebuild.tables import SortedUnits
+from quarry_mq.pipeline.rebuild.unit_rows import sample_keys, unit_rows
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.consumequeue import open_consume_queue_engine
+from quarry_mq.store.consumequeue.rocks_layout import (
+    CHECKPOINT_KEY,
+    I64,
+    OFFSET_FAMILY,
+    UNIT,
+    UNITS_FAMILY,
+    unit_prefix,
+)
+from quarry_mq.store.errors import StoreLocked, StoreUnusable
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.kind import inspect_store
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.pending.topics import TIMER_TOPIC
+from quarry_mq.store.record import encode_record
+from quarry_mq.store.scan import scan_log
+from quarry_mq.store.settings import StoreSettings
+from quarry_mq.store.tools.queue_migration import Orders, Target
+from quarry_mq.store.tools.queue_migration import migrate as migrate_alone
+from quarry_mq.store.verify import verify
+from quarry_mq.store.verify.log import units_in
 from tests import golden
 from tests.conftest import GoldenStore
 from tests.pipeline.tables import messages, table

@@ -13,17 +13,17 @@ import pytest
 from cryptography.fernet import Fernet
 from pyspark.sql import SparkSession
 
-from pipeline.replay import REPLAYED_FROM, REPLAYED_ID, Target, replay
-from pipeline.replay.job import stored_bodies
-from pipeline.wanted import Wanted
-from server.property_names import RESERVED_PROPERTIES
-from store.clock import SystemClock
-from store.fs import PosixDisk
-from store.record.compressed_bodies import plain_body
-from store.record.system_flag import COMPRESSED, Compression
-from store.security.model import User
-from store.security.sealer import Sealer
-from store.tools.users import users_of
+from quarry_mq.pipeline.replay import REPLAYED_FROM, REPLAYED_ID, Target, replay
+from quarry_mq.pipeline.replay.job import stored_bodies
+from quarry_mq.pipeline.wanted import Wanted
+from quarry_mq.server.property_names import RESERVED_PROPERTIES
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.record.compressed_bodies import plain_body
+from quarry_mq.store.record.system_flag import COMPRESSED, Compression
+from quarry_mq.store.security.model import User
+from quarry_mq.store.security.sealer import Sealer
+from quarry_mq.store.tools.users import users_of
 from tests.cli.spark_runner import SPARK
 from tests.conftest import GoldenStore
 from tests.e2e.broker import Broker, quarry

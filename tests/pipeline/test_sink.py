@@ -15,14 +15,14 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from pipeline.source import InvalidOption
-from pipeline.stream.client import BrokerClient
-from pipeline.stream.errors import BrokerUnreachable, CallRefused, UnusableRow
-from pipeline.stream.options import Connection, sink_options
-from pipeline.stream.outgoing import check_columns, messages_of
-from pipeline.stream.sender import Sender
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from store.clock import SystemClock
+from quarry_mq.pipeline.source import InvalidOption
+from quarry_mq.pipeline.stream.client import BrokerClient
+from quarry_mq.pipeline.stream.errors import BrokerUnreachable, CallRefused, UnusableRow
+from quarry_mq.pipeline.stream.options import Connection, sink_options
+from quarry_mq.pipeline.stream.outgoing import check_columns, messages_of
+from quarry_mq.pipeline.stream.sender import Sender
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.store.clock import SystemClock
 from tests.e2e.broker import Broker
 from tests.e2e.clients import Clients
 from tests.e2e.conftest import StartClients

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from store.layout.paths import StorePaths
+from quarry_mq.store.layout.paths import StorePaths
 from tests import golden
 from tests.conftest import GoldenStore
 from tests.pipeline.tables import messages

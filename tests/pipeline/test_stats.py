@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.stats import Wanted, as_document, minutes, statistics, summary_lines
-from pipeline.stats.groups import lag_of_groups
-from pipeline.stats.job import POINTS_MAX
-from pipeline.stats.model import Duplicates, Point, RepeatedId, Statistics
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.metadata import READ_WRITE, ConsumerOffsetTable, Topic, TopicTable, TopicType
-from store.offline.store import OfflineStore
-from store.offsets import QueueId, QueueOffset
-from store.rocketmq import read_metadata
-from store.state.engine import open_state_engine
+from quarry_mq.pipeline.stats import Wanted, as_document, minutes, statistics, summary_lines
+from quarry_mq.pipeline.stats.groups import lag_of_groups
+from quarry_mq.pipeline.stats.job import POINTS_MAX
+from quarry_mq.pipeline.stats.model import Duplicates, Point, RepeatedId, Statistics
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.metadata import READ_WRITE, ConsumerOffsetTable, Topic, TopicTable, TopicType
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.rocketmq import read_metadata
+from quarry_mq.store.state.engine import open_state_engine
 from tests import golden
 from tests.conftest import GoldenStore
 from tests.pipeline.logs import Stored, write_store

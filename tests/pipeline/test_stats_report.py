@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.stats import report_html
-from pipeline.stats.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, chart, nice_above
-from pipeline.stats.model import (
+from quarry_mq.pipeline.stats import report_html
+from quarry_mq.pipeline.stats.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, chart, nice_above
+from quarry_mq.pipeline.stats.model import (
     Duplicates,
     GroupFigures,
     KeyFigures,
@@ -26,7 +26,7 @@ from pipeline.stats.model import (
     Volume,
     Wanted,
 )
-from pipeline.stats.words import duration_text, short_text, size_text, time_text
+from quarry_mq.pipeline.stats.words import duration_text, short_text, size_text, time_text
 
 MADE_AT = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)
 HOUR_MS = 3_600_000

@@ -12,17 +12,17 @@ from cryptography.fernet import Fernet
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from structlog.testing import capture_logs
 
-from cli.demo import free_ports
-from pipeline.data_source import QuarryDataSource
-from pipeline.source import InvalidOption
-from pipeline.stream.errors import BrokerUnreachable, CallRefused, MessagesLost
-from pipeline.stream.options import source_options
-from pipeline.stream.reader import LOOK_INTERVAL_S, StreamReader, stream_schema
-from store.clock import ManualClock, SystemClock
-from store.fs import PosixDisk
-from store.security.model import User
-from store.security.sealer import Sealer
-from store.tools.users import users_of
+from quarry_mq.cli.demo import free_ports
+from quarry_mq.pipeline.data_source import QuarryDataSource
+from quarry_mq.pipeline.source import InvalidOption
+from quarry_mq.pipeline.stream.errors import BrokerUnreachable, CallRefused, MessagesLost
+from quarry_mq.pipeline.stream.options import source_options
+from quarry_mq.pipeline.stream.reader import LOOK_INTERVAL_S, StreamReader, stream_schema
+from quarry_mq.store.clock import ManualClock, SystemClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.security.model import User
+from quarry_mq.store.security.sealer import Sealer
+from quarry_mq.store.tools.users import users_of
 from tests.certificates import make_tls
 from tests.e2e.broker import Broker, until
 from tests.e2e.clients import Outgoing

@@ -10,12 +10,12 @@ import pyarrow.parquet as parquet
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.verify import verify
-from pipeline.verify.job import difference_of
-from store.errors import Invalid, StoreDamaged, StoreLocked
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.verify import Check, Difference, VerifyReport
+from quarry_mq.pipeline.verify import verify
+from quarry_mq.pipeline.verify.job import difference_of
+from quarry_mq.store.errors import Invalid, StoreDamaged, StoreLocked
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.verify import Check, Difference, VerifyReport
 from tests import golden
 from tests.conftest import GoldenStore
 from tests.verify.faults import FAULTS, Fault, fill_everything

@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from store.settings import Durability
+from quarry_mq.store.settings import Durability
 from tests.e2e.broker import Broker, quarry
 from tests.power.conftest import MakeBroker, MakeImage
 from tests.power.image import Ext4Image

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
-from store.message import Host, Message
-from store.offsets import PhysicalOffset, QueueOffset
-from store.record import StoredMessage, decode_record, encode_properties, encode_record
+from quarry_mq.store.message import Host, Message
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.record import StoredMessage, decode_record, encode_properties, encode_record
 
 BORN_V4 = Host(bytes([192, 168, 7, 9]), 54_954)
 STORE_V4 = Host(bytes([127, 0, 0, 1]), 10_911)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.errors import Invalid
-from store.message import Message
-from store.record import encode_properties, split_batch
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.message import Message
+from quarry_mq.store.record import encode_properties, split_batch
 from tests.record.records import int32, message, property_maps
 
 

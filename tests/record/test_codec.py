@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.errors import Invalid
-from store.message import Host, Message
-from store.offsets import PhysicalOffset, QueueOffset
-from store.record import (
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.message import Host, Message
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.record import (
     Blank,
     Corrupt,
     EndOfData,
@@ -23,7 +23,7 @@ from store.record import (
     encode_record,
     record_size,
 )
-from store.record.layout import CRC_PROPERTY, MAGIC_V1, MAGIC_V2, QUEUE_OFFSET_MAXIMUM
+from quarry_mq.store.record.layout import CRC_PROPERTY, MAGIC_V1, MAGIC_V2, QUEUE_OFFSET_MAXIMUM
 from tests.record.records import (
     HOST_V6,
     START,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.record import Corrupt, EndOfData, StoredMessage, Torn, decode_record
-from store.record.layout import SECTOR_SIZE
-from store.scan.segment import scan_segment
+from quarry_mq.store.record import Corrupt, EndOfData, StoredMessage, Torn, decode_record
+from quarry_mq.store.record.layout import SECTOR_SIZE
+from quarry_mq.store.scan.segment import scan_segment
 from tests.record.records import HOST_V6, START, message, record, whole
 
 ZEROS = bytes(4096)

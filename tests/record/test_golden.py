@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from store.offsets import PhysicalOffset
-from store.record import (
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import (
     Blank,
     EndOfData,
     StoredMessage,
@@ -22,7 +22,7 @@ from store.record import (
     record_size,
     tags_code,
 )
-from store.record.layout import CRC_PROPERTY
+from quarry_mq.store.record.layout import CRC_PROPERTY
 from tests import golden
 from tests.record.records import as_message
 

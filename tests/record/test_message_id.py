@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.clock import ManualClock
-from store.errors import Invalid
-from store.message import Host
-from store.offsets import PhysicalOffset
-from store.record import MessageIdGenerator, client_message_id, offset_message_id, parse_offset_message_id
-from store.record.message_id import CLIENT_ID_EPOCH_S
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.message import Host
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import MessageIdGenerator, client_message_id, offset_message_id, parse_offset_message_id
+from quarry_mq.store.record.message_id import CLIENT_ID_EPOCH_S
 from tests.record.records import hosts, positive64
 
 LOCALHOST = Host(bytes([127, 0, 0, 1]), 10_911)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.errors import Invalid
-from store.record import decode_properties, encode_properties
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.record import decode_properties, encode_properties
 from tests.record.records import property_maps
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from store.consumequeue.dispatch import is_queued
-from store.offsets import PhysicalOffset
-from store.record import Blank, StoredMessage, decode_record, encode_replacement, is_replaced
-from store.record.layout import BLANK_SIZE, MESSAGE_SIZE_MAXIMUM, RECORD_SIZE_MINIMUM
+from quarry_mq.store.consumequeue.dispatch import is_queued
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import Blank, StoredMessage, decode_record, encode_replacement, is_replaced
+from quarry_mq.store.record.layout import BLANK_SIZE, MESSAGE_SIZE_MAXIMUM, RECORD_SIZE_MINIMUM
 
 BASE = PhysicalOffset(1 << 30)
 STORED_MS = 1_700_000_000_000

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kv.options import FamilyOptions
-from kv.rocks import RocksEngine
+from quarry_mq.kv.options import FamilyOptions
+from quarry_mq.kv.rocks import RocksEngine
 
 
 class Config:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.offsets import PhysicalOffset
-from store.rocketmq import Checkpoint, decode_checkpoint, encode_checkpoint
-from store.rocketmq.checkpoint import CHECKPOINT_SIZE, FIELDS, TIME_MARGIN_MS
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.rocketmq import Checkpoint, decode_checkpoint, encode_checkpoint
+from quarry_mq.store.rocketmq.checkpoint import CHECKPOINT_SIZE, FIELDS, TIME_MARGIN_MS
 from tests import golden
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats" / "checkpoint.md").read_text(encoding="utf-8")

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from kv import KeyValueEngine
-from kv.memory import MemoryEngine
-from server.delivery.state.inflight import InFlight, InFlightTable
-from store.errors import StoreUnusable
-from store.fs import PosixDisk
-from store.metadata import (
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.server.delivery.state.inflight import InFlight, InFlightTable
+from quarry_mq.store.errors import StoreUnusable
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.metadata import (
     ConsumerOffsetTable,
     CustomizedBackoff,
     ExponentialBackoff,
@@ -27,11 +27,11 @@ from store.metadata import (
     TopicTable,
     TopicType,
 )
-from store.offsets import QueueId, QueueOffset
-from store.rocketmq import Form, export_metadata, import_metadata, parse_json, read_metadata
-from store.rocketmq.json_text import format_json
-from store.state.families import FAMILIES
-from store.state.in_flight_key import subscription_prefix
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.rocketmq import Form, export_metadata, import_metadata, parse_json, read_metadata
+from quarry_mq.store.rocketmq.json_text import format_json
+from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.in_flight_key import subscription_prefix
 from tests.rocketmq.conftest import Config, group_row, topic_row
 
 GoldenStore = Callable[[str], Path]

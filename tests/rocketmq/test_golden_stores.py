@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kv import KeyRange
-from kv.memory import MemoryEngine
-from store.fs import PosixDisk
-from store.layout.kind import FoundStore, StoreKind, inspect_store
-from store.metadata import (
+from quarry_mq.kv import KeyRange
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.kind import FoundStore, StoreKind, inspect_store
+from quarry_mq.store.metadata import (
     ConsumerOffsetTable,
     CustomizedBackoff,
     Group,
@@ -20,9 +20,9 @@ from store.metadata import (
     TopicTable,
     TopicType,
 )
-from store.offsets import QueueId, QueueOffset
-from store.rocketmq import ImportReport, import_metadata, read_metadata
-from store.state.families import FAMILIES
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.rocketmq import ImportReport, import_metadata, read_metadata
+from quarry_mq.store.state.families import FAMILIES
 from tests.conftest import GoldenStore
 from tests.golden import NAMES
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.rocketmq import NotJson, parse_json
-from store.rocketmq.json_text import quote_integer_keys
+from quarry_mq.store.rocketmq import NotJson, parse_json
+from quarry_mq.store.rocketmq.json_text import quote_integer_keys
 
 
 @pytest.mark.parametrize(

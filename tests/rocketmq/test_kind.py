@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import NotAStore
-from store.fs import DirectoryEntry, PosixDisk
-from store.layout.kind import StoreKind, inspect_store
+from quarry_mq.store.errors import NotAStore
+from quarry_mq.store.fs import DirectoryEntry, PosixDisk
+from quarry_mq.store.layout.kind import StoreKind, inspect_store
 
 SEGMENT = "00000000000000000000"
 

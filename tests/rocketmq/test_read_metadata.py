@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kv.memory import MemoryEngine
-from store.errors import StoreDamaged
-from store.fs import PosixDisk
-from store.metadata import (
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.metadata import (
     ConsumerOffsetTable,
     CustomizedBackoff,
     ExponentialBackoff,
@@ -21,11 +21,11 @@ from store.metadata import (
     TopicTable,
     TopicType,
 )
-from store.offsets import QueueId, QueueOffset
-from store.rocketmq import ConsumerOffset, RocketmqMetadata, import_metadata, read_metadata
-from store.rocketmq.model import WARNINGS_MAX
-from store.rocketmq.sources import decode_v2_offset_key
-from store.state.families import FAMILIES
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.rocketmq import ConsumerOffset, RocketmqMetadata, import_metadata, read_metadata
+from quarry_mq.store.rocketmq.model import WARNINGS_MAX
+from quarry_mq.store.rocketmq.sources import decode_v2_offset_key
+from quarry_mq.store.state.families import FAMILIES
 from tests.rocketmq.conftest import Config, group_row, topic_row, v2_named_row, v2_offset_row, v2_version_row
 
 

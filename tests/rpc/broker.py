@@ -6,23 +6,23 @@ from collections.abc import Mapping
 
 from google.protobuf.message import Message
 
-from kv.memory import MemoryEngine
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.clients import ClientRegistry, ClientSettings
-from server.cluster.membership.members import Members
-from server.faults import FaultLog
-from server.front import Call, GrpcStatus, Method
-from server.metadata import AutoCreation, Directory
-from server.routing import Address, BrokerIdentity
-from server.rpc.clients.session import SessionService
-from server.rpc.clients.telemetry import TelemetryService
-from server.rpc.context import Edge
-from server.rpc.methods import messaging_methods
-from server.rpc.routes.routes import RouteService
-from server.wire.limits import DEFAULT_LIMITS
-from store.clock import ManualClock
-from store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.clients import ClientRegistry, ClientSettings
+from quarry_mq.server.cluster.membership.members import Members
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.front import Call, GrpcStatus, Method
+from quarry_mq.server.metadata import AutoCreation, Directory
+from quarry_mq.server.routing import Address, BrokerIdentity
+from quarry_mq.server.rpc.clients.session import SessionService
+from quarry_mq.server.rpc.clients.telemetry import TelemetryService
+from quarry_mq.server.rpc.context import Edge
+from quarry_mq.server.rpc.methods import messaging_methods
+from quarry_mq.server.rpc.routes.routes import RouteService
+from quarry_mq.server.wire.limits import DEFAULT_LIMITS
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
 from tests.rpc.fake_call import CLIENT, FakeCall, MessageT
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from server.front import Call, GrpcStatus
+from quarry_mq.server.front import Call, GrpcStatus
 
 MessageT = TypeVar("MessageT", bound=Message)
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from server.clients import ClientKind, ClientLimits, ClientRegistry, ClientSettings, ClientTimeouts
-from server.errors import OverLimit
-from store.clock import ManualClock
+from quarry_mq.server.clients import ClientKind, ClientLimits, ClientRegistry, ClientSettings, ClientTimeouts
+from quarry_mq.server.errors import OverLimit
+from quarry_mq.store.clock import ManualClock
 from tests.rpc.fake_call import FakeCall
 
 SETTINGS = ClientSettings(

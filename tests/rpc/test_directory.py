@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kv.memory import MemoryEngine
-from server.metadata import AutoCreation, Directory
-from store.errors import GroupNotFound, TopicNotFound
-from store.metadata import Group, GroupTable, IllegalGroupName, IllegalTopicName, Topic, TopicTable, TopicType
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.server.metadata import AutoCreation, Directory
+from quarry_mq.store.errors import GroupNotFound, TopicNotFound
+from quarry_mq.store.metadata import Group, GroupTable, IllegalGroupName, IllegalTopicName, Topic, TopicTable, TopicType
 
 
 class World:

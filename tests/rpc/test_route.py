@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.metadata import AutoCreation
-from server.routing import Address, RouteQueue, route_queues
-from server.rpc.routes.route_answers import BYTES_MAX, RouteAnswers
-from store.metadata import Permission, Topic, TopicType
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.metadata import AutoCreation
+from quarry_mq.server.routing import Address, RouteQueue, route_queues
+from quarry_mq.server.rpc.routes.route_answers import BYTES_MAX, RouteAnswers
+from quarry_mq.store.metadata import Permission, Topic, TopicType
 from tests.rpc.broker import Broker, consumer, producer, resource
 
 DIALLED = definition.Endpoints(
@@ -242,7 +242,7 @@ def test_a_route_of_many_queues_is_made_once_for_as_long_as_its_topic_stays(
         made.append(topic.name)
         return route_queues(topic)
 
-    monkeypatch.setattr("server.rpc.routes.routes.route_queues", counted)
+    monkeypatch.setattr("quarry_mq.server.rpc.routes.routes.route_queues", counted)
     topic = broker.add_topic("orders", read=8_192, write=8_192)
     first = route(broker, "orders")
     assert [queue.id for queue in first.message_queues] == list(range(8_192))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.front import GrpcStatus
-from server.rpc.clients.telemetry import UNREAD_ANSWERS_MAX
-from store.metadata import Group
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.front import GrpcStatus
+from quarry_mq.server.rpc.clients.telemetry import UNREAD_ANSWERS_MAX
+from quarry_mq.store.metadata import Group
 from tests.rpc.broker import Broker, TelemetryStream, consumer, producer, resource
 from tests.rpc.fake_call import CLIENT
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from store.offsets import PhysicalOffset
-from store.record import Blank, Decoded, StoredMessage, decode_record
-from store.record.codec import has_crc_property
-from store.scan import RecordBatch, RecordColumns, scan_segment
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import Blank, Decoded, StoredMessage, decode_record
+from quarry_mq.store.record.codec import has_crc_property
+from quarry_mq.store.scan import RecordBatch, RecordColumns, scan_segment
 
 Row = dict[str, Any]
 STORED_FIELDS = (

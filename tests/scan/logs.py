@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from store.commitlog import SegmentList
-from store.fs.protocol import Disk
-from store.layout.paths import segment_name
-from store.message import Message
-from store.offsets import PhysicalOffset, QueueOffset
-from store.record import encode_blank, encode_properties, encode_record, record_size
-from store.record.layout import BLANK_SIZE
+from quarry_mq.store.commitlog import SegmentList
+from quarry_mq.store.fs.protocol import Disk
+from quarry_mq.store.layout.paths import segment_name
+from quarry_mq.store.message import Message
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.record import encode_blank, encode_properties, encode_record, record_size
+from quarry_mq.store.record.layout import BLANK_SIZE
 from tests.commitlog.records import LOG, open_log
 from tests.record.records import message
 

@@ -10,19 +10,19 @@ from threading import Thread
 
 import pytest
 
-from kv import KeyRange
-from kv.memory import MemoryEngine
-from store.commitlog import CommitLogReader, SegmentList
-from store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues
-from store.consumequeue.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
-from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
-from store.errors import OffsetOutOfRange
-from store.fs import PosixDisk
-from store.layout.paths import segment_name
-from store.message import DispatchRequest
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from store.record import Blank, Decoded, EndOfData, StoredMessage, Torn, encode_blank
-from store.scan import FoundRecords, LogScan, scan_in_bulk, scan_log, scan_records
+from quarry_mq.kv import KeyRange
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.commitlog import CommitLogReader, SegmentList
+from quarry_mq.store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues
+from quarry_mq.store.consumequeue.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.errors import OffsetOutOfRange
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import segment_name
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.record import Blank, Decoded, EndOfData, StoredMessage, Torn, encode_blank
+from quarry_mq.store.scan import FoundRecords, LogScan, scan_in_bulk, scan_log, scan_records
 from tests import golden
 from tests.commitlog.records import LOG, open_log
 from tests.consumequeue.backings import BACKINGS

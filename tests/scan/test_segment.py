@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.message import Message
-from store.offsets import PhysicalOffset
-from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn, encode_blank
-from store.record.layout import RECORD_SIZE_MINIMUM
-from store.scan import fields, scan_segment, segment
+from quarry_mq.store.message import Message
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn, encode_blank
+from quarry_mq.store.record.layout import RECORD_SIZE_MINIMUM
+from quarry_mq.store.scan import fields, scan_segment, segment
 from tests import golden
 from tests.record.records import HOST_V6, message, messages, record
 from tests.scan.comparison import assert_same, decoded_one_by_one, row_of, rows_of

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.record import decode_properties, java_hash
-from store.record.properties import LIGHT_QUEUES, TAGS
-from store.scan.tags import StoredProperties
+from quarry_mq.store.record import decode_properties, java_hash
+from quarry_mq.store.record.properties import LIGHT_QUEUES, TAGS
+from quarry_mq.store.scan.tags import StoredProperties
 from tests.scan.logs import odd_properties
 
 PIECES = [b"TAGS", b"INNER_MULTI_DISPATCH", b"\x01", b"\x02", b"\x01", b"\x02", b"x", b"\xff", b"\xc3", b"a tag", b"\0"]

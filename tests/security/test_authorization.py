@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from server.delivery.retry_topics import RetryOwners
-from server.errors import PermissionDenied
-from server.security.authorization import Authorizer, Need
-from server.security.credentials import How, Identity
-from server.security.terms import Access
-from store.security.model import Action, Decision, ResourceKind, UserKind
-from store.security.policies import decide
+from quarry_mq.server.delivery.retry_topics import RetryOwners
+from quarry_mq.server.errors import PermissionDenied
+from quarry_mq.server.security.authorization import Authorizer, Need
+from quarry_mq.server.security.credentials import How, Identity
+from quarry_mq.server.security.terms import Access
+from quarry_mq.store.security.model import Action, Decision, ResourceKind, UserKind
+from quarry_mq.store.security.policies import decide
 from tests.security.users import Counted, MemoryPolicies, MemoryUsers, rule, user
 
 ORDERS = Identity("orders", How.SIGNATURE)

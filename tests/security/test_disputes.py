@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from server.security.build import CertificateDisputes
-from store.security.model import Secret, User
+from quarry_mq.server.security.build import CertificateDisputes
+from quarry_mq.store.security.model import Secret, User
 from tests.shared.members import SECRET, gathered, member
 
 

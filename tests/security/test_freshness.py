@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from server.errors import Unauthenticated
-from server.security.freshness import Freshness
+from quarry_mq.server.errors import Unauthenticated
+from quarry_mq.server.security.freshness import Freshness
 
 BERLIN, SHANGHAI, KOLKATA = (ZoneInfo(name) for name in ("Europe/Berlin", "Asia/Shanghai", "Asia/Kolkata"))
 WINDOW_MS = 300_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.security.signature import (
+from quarry_mq.server.security.signature import (
     AUTHORIZATION,
     DATE,
     Claim,

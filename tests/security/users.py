@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from store.security.model import Action, Decision, Policy, Resource, Rule, Secret, User, UserKind
+from quarry_mq.store.security.model import Action, Decision, Policy, Resource, Rule, Secret, User, UserKind
 
 SECRET = "correct-horse-battery"
 

@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from kv import EngineFull, WriteBatch
-from kv.memory import MemoryEngine
-from server.append.group_commit import GroupCommit, Stored
-from server.tasks.loop_threads import LoopThreads
-from store.clock import ManualClock
-from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
-from store.fs.posix import PosixDisk
-from store.message import Appended, DispatchRequest, EncodedMessage, Message
-from store.native import SyncThread
-from store.settings import Durability
+from quarry_mq.kv import EngineFull, WriteBatch
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.server.append.group_commit import GroupCommit, Stored
+from quarry_mq.server.tasks.loop_threads import LoopThreads
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.fs.posix import PosixDisk
+from quarry_mq.store.message import Appended, DispatchRequest, EncodedMessage, Message
+from quarry_mq.store.native import SyncThread
+from quarry_mq.store.settings import Durability
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import assemble
 

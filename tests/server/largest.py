@@ -7,8 +7,8 @@ from typing import Any, Final
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.wire.limits import (
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.wire.limits import (
     BORN_HOST_SIZE_MAX,
     DEFAULT_LIMITS,
     ENTRIES_MAX,
@@ -17,7 +17,7 @@ from server.wire.limits import (
     TRACE_CONTEXT_SIZE_MAX,
     WireLimits,
 )
-from server.wire.property_room import ROOM_FOR_SENDERS
+from quarry_mq.server.wire.property_room import ROOM_FOR_SENDERS
 
 TOPIC: Final = "t" * 127
 GROUP: Final = "g" * 120

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from kv import EngineCorrupt, EngineFull, KvError
-from server.maintenance.checkpoints import CheckpointKeeper
+from quarry_mq.kv import EngineCorrupt, EngineFull, KvError
+from quarry_mq.server.maintenance.checkpoints import CheckpointKeeper
 
 
 def run_until(save: Callable[[int], None], saves: int) -> tuple[list[Exception], list[str]]:

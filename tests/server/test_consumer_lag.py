@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from kv import EngineCorrupt, EngineFull
-from server.counters.top_counts import OTHER
-from server.delivery import retry_topic_name
-from server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
-from server.lag import consumer_lag
-from server.lag.consumer_lag import ConsumerLag, GroupTopic, LagTotals, PairLag
-from server.observability.metrics.rocketmq import Families, lag_figures
-from store.metadata import ConsumerOffsetTable
-from store.metadata.lite import light_queue_name
-from store.offsets import QueueBounds, QueueId, QueueOffset
+from quarry_mq.kv import EngineCorrupt, EngineFull
+from quarry_mq.server.counters.top_counts import OTHER
+from quarry_mq.server.delivery import retry_topic_name
+from quarry_mq.server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
+from quarry_mq.server.lag import consumer_lag
+from quarry_mq.server.lag.consumer_lag import ConsumerLag, GroupTopic, LagTotals, PairLag
+from quarry_mq.server.observability.metrics.rocketmq import Families, lag_figures
+from quarry_mq.store.metadata import ConsumerOffsetTable
+from quarry_mq.store.metadata.lite import light_queue_name
+from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 from tests.delivery.test_troubles import fail_writes, heal_writes
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from kv import EngineStarved
-from server.process.descriptors import CONNECTIONS_MIN, DescriptorPlan, DescriptorWatch
-from server.tasks.loop_threads import LoopThreads
-from store.errors import DiskRefused, Invalid
-from store.settings import Durability
+from quarry_mq.kv import EngineStarved
+from quarry_mq.server.process.descriptors import CONNECTIONS_MIN, DescriptorPlan, DescriptorWatch
+from quarry_mq.server.tasks.loop_threads import LoopThreads
+from quarry_mq.store.errors import DiskRefused, Invalid
+from quarry_mq.store.settings import Durability
 from tests.server.committing import Bench, run
 from tests.store.assembly import message
 

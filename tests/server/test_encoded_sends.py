@@ -7,10 +7,10 @@ from concurrent.futures import Future
 
 import pytest
 
-from server.tasks.loop_threads import LoopThreads
-from store.errors import Invalid, MessageTooLarge, StorePoisoned
-from store.offsets import QueueId
-from store.settings import Durability
+from quarry_mq.server.tasks.loop_threads import LoopThreads
+from quarry_mq.store.errors import Invalid, MessageTooLarge, StorePoisoned
+from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.settings import Durability
 from tests.server.committing import Bench, run
 from tests.store.assembly import SEGMENT_SIZE, message
 from tests.store.test_append_encoded import encoded

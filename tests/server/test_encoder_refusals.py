@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from server.tasks.loop_threads import LoopThreads
-from store import message_store
-from store.commitlog import rounds
-from store.commitlog.rounds import native_rounds
-from store.errors import StorePoisoned
-from store.message import DispatchRequest
-from store.native import NATIVE
-from store.offsets import PhysicalOffset, QueueId
-from store.record import encode_record
-from store.settings import Durability
+from quarry_mq.server.tasks.loop_threads import LoopThreads
+from quarry_mq.store import message_store
+from quarry_mq.store.commitlog import rounds
+from quarry_mq.store.commitlog.rounds import native_rounds
+from quarry_mq.store.errors import StorePoisoned
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.native import NATIVE
+from quarry_mq.store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.record import encode_record
+from quarry_mq.store.settings import Durability
 from tests.server.committing import Bench, run
 from tests.store.assembly import assemble, message
 from tests.store.test_append_encoded import encoded

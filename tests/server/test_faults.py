@@ -8,10 +8,10 @@ import pytest
 import structlog
 from structlog.typing import EventDict
 
-from kv import EngineClosed, EngineCorrupt, KvError
-from server.faults import PLACES_MAX, REPEATED_AFTER_S, FaultLog
-from store.clock import ManualClock
-from store.errors import (
+from quarry_mq.kv import EngineClosed, EngineCorrupt, KvError
+from quarry_mq.server.faults import PLACES_MAX, REPEATED_AFTER_S, FaultLog
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.errors import (
     BrokerError,
     Busy,
     MessageGivenUp,

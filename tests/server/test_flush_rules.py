@@ -7,9 +7,9 @@ from concurrent.futures import Future
 
 import pytest
 
-from server.tasks.loop_threads import LoopThreads
-from store.errors import DiskRefused
-from store.settings import Durability
+from quarry_mq.server.tasks.loop_threads import LoopThreads
+from quarry_mq.store.errors import DiskRefused
+from quarry_mq.store.settings import Durability
 from tests.server.committing import Bench, run
 from tests.store.assembly import message
 

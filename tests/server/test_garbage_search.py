@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from server.process.garbage import (
+from quarry_mq.server.process.garbage import (
     ALL_INTERVAL_S,
     GROWN_LEAST,
     GROWN_LEAST_BYTES,
     GROWTH_LOOKED_AT_S,
     GarbageSearch,
 )
-from server.process.system import own_bytes
-from store.clock import ManualClock
+from quarry_mq.server.process.system import own_bytes
+from quarry_mq.store.clock import ManualClock
 
 
 class Circle:

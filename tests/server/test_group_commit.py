@@ -10,14 +10,14 @@ from threading import Event
 
 import pytest
 
-from kv import EngineCorrupt, EngineFull, Family
-from kv.memory import MemoryEngine
-from server.append import group_commit
-from server.tasks.loop_threads import LoopThreads
-from store.consumequeue.rocks_layout import OFFSET_FAMILY
-from store.errors import DiskRefused, Invalid, StorePoisoned
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.settings import Durability
+from quarry_mq.kv import EngineCorrupt, EngineFull, Family
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.server.append import group_commit
+from quarry_mq.server.tasks.loop_threads import LoopThreads
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY
+from quarry_mq.store.errors import DiskRefused, Invalid, StorePoisoned
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.settings import Durability
 from tests.server.committing import Bench, run
 from tests.store.assembly import assemble, message
 

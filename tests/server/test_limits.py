@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from server.errors import OverLimit
-from server.rpc.limits import RATES_KEPT_MAX, HeldSizes, LimitsMet, RequestRates
-from store.clock import ManualClock
-from store.errors import Busy
+from quarry_mq.server.errors import OverLimit
+from quarry_mq.server.rpc.limits import RATES_KEPT_MAX, HeldSizes, LimitsMet, RequestRates
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.errors import Busy
 
 
 def test_sizes_are_held_for_each_client_and_in_all() -> None:

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from server.append.log_flushes import LogFlushes
-from server.tasks.loop_threads import LoopThreads
-from store.errors import StorePoisoned
-from store.message import Appended
-from store.native import Native
-from store.offsets import QueueId
-from store.settings import Durability
+from quarry_mq.server.append.log_flushes import LogFlushes
+from quarry_mq.server.tasks.loop_threads import LoopThreads
+from quarry_mq.store.errors import StorePoisoned
+from quarry_mq.store.message import Appended
+from quarry_mq.store.native import Native
+from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.settings import Durability
 from tests.native.conftest import native
 from tests.server.committing import Bench, run
 from tests.store.assembly import message

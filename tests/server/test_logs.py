@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from server.observability.logs import configure_logs, set_log_level
+from quarry_mq.server.observability.logs import configure_logs, set_log_level
 
 
 @pytest.fixture(autouse=True)

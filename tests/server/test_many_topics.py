@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 from tests.conformance.client import Client, message, resource
 from tests.memory import grown, kept_alive
@@ -54,12 +54,12 @@ def shrink_caches(broker: RunningBroker, patch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_does_not_grow_with_topics_and_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.append.queue_choice.TOPICS_REMEMBERED", CACHED)
-    monkeypatch.setattr("store.metadata.offsets.INDEXED_MAX", CACHED)
-    monkeypatch.setattr("server.rpc.routes.route_answers.QUEUES_MIN", 1)
-    monkeypatch.setattr("server.rpc.routes.routes.QUEUES_MIN", 1)
-    monkeypatch.setattr("server.rpc.routes.route_answers.BYTES_MAX", 16 << 10)
-    monkeypatch.setattr("server.counters.top_counts.CANDIDATES_PER_ROW", 1)
+    monkeypatch.setattr("quarry_mq.server.append.queue_choice.TOPICS_REMEMBERED", CACHED)
+    monkeypatch.setattr("quarry_mq.store.metadata.offsets.INDEXED_MAX", CACHED)
+    monkeypatch.setattr("quarry_mq.server.rpc.routes.route_answers.QUEUES_MIN", 1)
+    monkeypatch.setattr("quarry_mq.server.rpc.routes.routes.QUEUES_MIN", 1)
+    monkeypatch.setattr("quarry_mq.server.rpc.routes.route_answers.BYTES_MAX", 16 << 10)
+    monkeypatch.setattr("quarry_mq.server.counters.top_counts.CANDIDATES_PER_ROW", 1)
     few_series = {"top_topics": CACHED, "top_groups": CACHED}
 
     async def test() -> None:

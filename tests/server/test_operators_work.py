@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from server.counters.throughput import Rates, Throughput
-from server.counters.traffic import Traffic
-from server.lag.group_progress import NOTHING, Accumulation, Budget
-from server.tasks.pacing import PAUSES_PER_STEP, STEP_S, TURNS, Pacing
-from store.clock import ManualClock
-from store.errors import Invalid
-from store.message import Appended
-from store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.server.counters.throughput import Rates, Throughput
+from quarry_mq.server.counters.traffic import Traffic
+from quarry_mq.server.lag.group_progress import NOTHING, Accumulation, Budget
+from quarry_mq.server.tasks.pacing import PAUSES_PER_STEP, STEP_S, TURNS, Pacing
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.message import Appended
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 
 
 def test_long_work_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +31,7 @@ def test_long_work_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) 
                 await pace.pause()
                 await pace.pause()
 
-    monkeypatch.setattr("server.tasks.pacing.asyncio.sleep", sleep)
+    monkeypatch.setattr("quarry_mq.server.tasks.pacing.asyncio.sleep", sleep)
     asyncio.run(test())
     assert slept == [pytest.approx(PAUSES_PER_STEP * STEP_S)] * 3
 

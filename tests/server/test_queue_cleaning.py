@@ -10,17 +10,17 @@ from threading import Event
 import pytest
 from structlog.testing import capture_logs
 
-from kv import EngineFull, KeyRange
-from server.maintenance.queue_cleanup import CleaningSettings, QueueCleaning
-from store.clock import SystemClock
-from store.consumequeue.rocks_layout import UNIT, UNITS_FAMILY
-from store.fs import PosixDisk
-from store.layout.queue_phase import QueueMode
-from store.metadata import READ_WRITE, Topic, TopicType
-from store.offline.store import OfflineStore
-from store.offsets import PhysicalOffset
-from store.opening.open_store import OpenStore
-from store.verify import verify
+from quarry_mq.kv import EngineFull, KeyRange
+from quarry_mq.server.maintenance.queue_cleanup import CleaningSettings, QueueCleaning
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.consumequeue.rocks_layout import UNIT, UNITS_FAMILY
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.verify import verify
 from tests.store.assembly import message
 from tests.store.test_queue_modes import LITE, ORDERS, SEGMENT_SIZE, crash, entries, opened
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from server.maintenance.queue_migration import OnlineMigration
-from store.clock import SystemClock
-from store.errors import Busy, Forbidden
-from store.layout.queue_phase import QueueMode, QueuePhase
-from store.offsets import QueueOffset
-from store.opening.open_store import OpenStore
+from quarry_mq.server.maintenance.queue_migration import OnlineMigration
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.errors import Busy, Forbidden
+from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
+from quarry_mq.store.offsets import QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore
 from tests.migration.test_machine import opened
 from tests.store.test_queue_modes import ORDERS, entries, send
 
@@ -77,7 +77,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 
 def test_a_step_back_does_not_wait_for_the_backfill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.migration.backfill.PORTION_UNITS", 100)
+    monkeypatch.setattr("quarry_mq.store.migration.backfill.PORTION_UNITS", 100)
 
     async def test() -> None:
         async with running(tmp_path, bytes_per_s=1) as bench:
@@ -133,7 +133,7 @@ def test_differences_are_told_and_the_phase_stays(tmp_path: Path) -> None:
 def test_a_flush_that_does_not_get_through_holds_the_backfill_up_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.maintenance.queue_migration.RETRY_S", 0.01)
+    monkeypatch.setattr("quarry_mq.server.maintenance.queue_migration.RETRY_S", 0.01)
 
     async def test() -> None:
         async with running(tmp_path) as bench:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import structlog
 
-from kv import EngineFull, KvError
-from server.maintenance import queue_removal
-from server.maintenance.queue_removal import QueueRemoval
-from server.tasks import removal_steps
-from store.layout.queue_phase import QueueMode
-from store.offsets import QueueId, QueueOffset
+from quarry_mq.kv import EngineFull, KvError
+from quarry_mq.server.maintenance import queue_removal
+from quarry_mq.server.maintenance.queue_removal import QueueRemoval
+from quarry_mq.server.tasks import removal_steps
+from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 from tests.conformance.client import Client
 from tests.conformance.client import message as wire_message

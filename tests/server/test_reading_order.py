@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from server.cluster.reading_order import ReadingOrder
-from server.errors import OrderWouldBreak
-from server.tasks.pacing import Pace
-from store.clock import ManualClock
-from store.metadata import Group, Topic, TopicType
-from store.offsets import QueueBounds, QueueId, QueueOffset
+from quarry_mq.server.cluster.reading_order import ReadingOrder
+from quarry_mq.server.errors import OrderWouldBreak
+from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.metadata import Group, Topic, TopicType
+from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
 
 ORDERS = Topic("orders", TopicType.FIFO, 2, 2)
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from server.tasks.removal_steps import LATE_S, PAUSES_MAX, PAUSES_PER_STEP, STEP_S, RemovalSteps
-from store.clock import ManualClock
+from quarry_mq.server.tasks.removal_steps import LATE_S, PAUSES_MAX, PAUSES_PER_STEP, STEP_S, RemovalSteps
+from quarry_mq.store.clock import ManualClock
 
 TOOK_S = STEP_S * 2
 

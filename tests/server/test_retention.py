@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kv import EngineFull
-from kv.memory import MemoryEngine
-from server.append.group_commit import GroupCommit
-from server.maintenance.retention import Retention, RetentionTimes
-from server.tasks.loop_threads import LoopThreads
-from store.errors import DiskRefused
-from store.fs import DiskSpace
-from store.message import Appended
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.retention import Cause, ExpirySettings
-from store.settings import Durability
+from quarry_mq.kv import EngineFull
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.server.append.group_commit import GroupCommit
+from quarry_mq.server.maintenance.retention import Retention, RetentionTimes
+from quarry_mq.server.tasks.loop_threads import LoopThreads
+from quarry_mq.store.errors import DiskRefused
+from quarry_mq.store.fs import DiskSpace
+from quarry_mq.store.message import Appended
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.retention import Cause, ExpirySettings
+from quarry_mq.store.settings import Durability
 from tests.expiry.log import BODY, QUEUE, Life, fill, machine, view_of
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import LOG, SEGMENT_SIZE, message

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.counters.running_count import RunningCount
-from server.observability.samples import PAUSES_PER_STEP, PAUSES_WHILE_BUSY, STEP_S, Sampling
-from store.clock import ManualClock, SystemClock
-from store.errors import StoreDamaged
+from quarry_mq.server.counters.running_count import RunningCount
+from quarry_mq.server.observability.samples import PAUSES_PER_STEP, PAUSES_WHILE_BUSY, STEP_S, Sampling
+from quarry_mq.store.clock import ManualClock, SystemClock
+from quarry_mq.store.errors import StoreDamaged
 
 TOOK_S = 2 * STEP_S
 INTERVAL_S = 1_000.0

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from server.process.stop import STATUS_STOP_HUNG, Stop, StopTimes
-from store.clock import SystemClock
+from quarry_mq.server.process.stop import STATUS_STOP_HUNG, Stop, StopTimes
+from quarry_mq.store.clock import SystemClock
 
 PATIENCE_S = 30.0
 LONG = StopTimes(delay_s=3_600, grace_s=3_600, rest_s=3_600)
@@ -70,8 +70,8 @@ def test_a_stop_that_ends_is_not_ended(bench: Bench) -> None:
 def test_a_log_that_hangs_does_not_keep_the_process(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard error is a pipe whose reader may be gone."""
     for_ever = threading.Event()
-    monkeypatch.setattr("server.process.stop.LAST_WORDS_S", 0.05)
-    monkeypatch.setattr("server.process.stop.Stop._tell", lambda _: for_ever.wait())
+    monkeypatch.setattr("quarry_mq.server.process.stop.LAST_WORDS_S", 0.05)
+    monkeypatch.setattr("quarry_mq.server.process.stop.Stop._tell", lambda _: for_ever.wait())
     stop = bench.stop(StopTimes(0.0, 0.0, 0.05))
     stop.told("SIGTERM")
     assert bench.ended.wait(PATIENCE_S)

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import structlog
 
-from server import broker, main
-from server.clients import ClientRegistry
-from server.errors import BrokerFailed
-from server.observability.logs import Repeats
-from server.process.health import HealthState, Phase
-from server.process.stop import Stop
-from server.settings.broker_settings import BrokerSettings
-from server.tasks.supervision import Supervisor
-from store.clock import SystemClock
+from quarry_mq.server import broker, main
+from quarry_mq.server.clients import ClientRegistry
+from quarry_mq.server.errors import BrokerFailed
+from quarry_mq.server.observability.logs import Repeats
+from quarry_mq.server.process.health import HealthState, Phase
+from quarry_mq.server.process.stop import Stop
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.tasks.supervision import Supervisor
+from quarry_mq.store.clock import SystemClock
 
 
 async def _fail() -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 import structlog
 
-from server.observability.logs import configure_logs
+from quarry_mq.server.observability.logs import configure_logs
 from tests.users.tables import SECRET
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kv import EngineCorrupt
-from store.metadata import Topic, TopicTable, TopicType
-from store.migration.open_queues import OpenQueues
+from quarry_mq.kv import EngineCorrupt
+from quarry_mq.store.metadata import Topic, TopicTable, TopicType
+from quarry_mq.store.migration.open_queues import OpenQueues
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 
 

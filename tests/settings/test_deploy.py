@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from server.settings.broker_settings import BrokerSettings, load_settings
+from quarry_mq.server.settings.broker_settings import BrokerSettings, load_settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from server.front import TlsFiles
-from server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
+from quarry_mq.server.front import TlsFiles
+from quarry_mq.server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
 
 FILES = {"tls_certificate": "/tls.crt", "tls_key": "/tls.key"}
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
-from server.settings.sections import SecuritySection
-from store.errors import Invalid
+from quarry_mq.server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
+from quarry_mq.server.settings.sections import SecuritySection
+from quarry_mq.store.errors import Invalid
 from tests.users.tables import FIRST_KEY, SECOND_KEY, SECRET
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from server.addresses import split_address
-from server.clients import ClientTimeouts
-from server.delivery.model import NewGroupStart
-from server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
-from store.settings import Durability
+from quarry_mq.server.addresses import split_address
+from quarry_mq.server.clients import ClientTimeouts
+from quarry_mq.server.delivery.model import NewGroupStart
+from quarry_mq.server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
+from quarry_mq.store.settings import Durability
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from cli.demo import free_ports
-from server.shards.launch import Child, Launch
+from quarry_mq.cli.demo import free_ports
+from quarry_mq.server.shards.launch import Child, Launch
 from tests.e2e.broker import PROJECT, clean_environment, quarry, until
 
 STOP_TIMEOUT_S: Final = 30.0
@@ -94,7 +94,7 @@ def arguments_of(*scripts: str, kept_open: Sequence[str] = ()) -> list[str]:
         log_format="json",
         log_level="info",
     )
-    return ["server.shards", launch.to_text()]
+    return ["quarry_mq.server.shards", launch.to_text()]
 
 
 def addresses(number: int) -> dict[str, str]:

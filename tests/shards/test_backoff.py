@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.shards.supervisor import Backoff
+from quarry_mq.server.shards.supervisor import Backoff
 
 
 def test_pauses_double_up_to_half_a_minute_and_begin_anew_after_a_minute_up() -> None:

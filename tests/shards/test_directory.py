@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from server.shards.plan import require_directory_of_shards
-from store.errors import StoreUnusable
-from store.fs import PosixDisk
-from store.layout.kind import StoreKind, inspect_store
+from quarry_mq.server.shards.plan import require_directory_of_shards
+from quarry_mq.store.errors import StoreUnusable
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.kind import StoreKind, inspect_store
 
 
 def problem(root: Path, count: int) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from cli.demo import free_ports
+from quarry_mq.cli.demo import free_ports
 from tests.e2e.broker import environment_of, quarry, until
 from tests.e2e.clients import Outgoing, Producer
 from tests.e2e.conftest import QUICK, StartClients, start_clients
@@ -105,7 +105,7 @@ class Sender:
 @pytest.fixture
 def shards(tmp_path: Path) -> Iterator[tuple[Supervisor, list[int]]]:
     ports = ports_of_two_shards()
-    arguments = ["cli.main", "serve", "--shards", "2", *flags(tmp_path / "store", ports)]
+    arguments = ["quarry_mq.cli.main", "serve", "--shards", "2", *flags(tmp_path / "store", ports)]
     supervisor = Supervisor(arguments, tmp_path, environment=environment_of(QUICK))
     try:
         supervisor.until_said("2 shards are ready.")

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cli import shards as command
-from server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
-from server.shards.plan import cluster_settings, plan_shards, variables_of
-from store.security.sealer import read_keys
+from quarry_mq.cli import shards as command
+from quarry_mq.server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
+from quarry_mq.server.shards.plan import cluster_settings, plan_shards, variables_of
+from quarry_mq.store.security.sealer import read_keys
 
 TLS = {"tls_certificate": "a.crt", "tls_key": "a.key"}
 

@@ -25,7 +25,7 @@ GATHERED = {**QUICK, "cluster.exchange_interval_ms": 200}
 def running(directory: Path, ports: Sequence[int]) -> Iterator[Supervisor]:
     """Two shards on `directory / "store"`; they stop in good order at the end of the block."""
     listen, admin, http = (f"127.0.0.1:{port}" for port in ports)
-    arguments = ["cli.main", "serve", "--shards", "2", "--store", str(directory / "store")]
+    arguments = ["quarry_mq.cli.main", "serve", "--shards", "2", "--store", str(directory / "store")]
     arguments += ["--listen", listen, "--admin", admin, "--http", http]
     supervisor = Supervisor(arguments, directory, environment=environment_of(GATHERED))
     try:

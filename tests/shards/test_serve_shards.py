@@ -24,7 +24,7 @@ def ports() -> list[int]:
 @pytest.fixture
 def shards(tmp_path: Path, ports: Sequence[int]) -> Iterator[Supervisor]:
     """Two brokers that are ready, on `tmp_path / "store"`."""
-    arguments = ["cli.main", "serve", "--shards", "2", *flags(tmp_path / "store", ports)]
+    arguments = ["quarry_mq.cli.main", "serve", "--shards", "2", *flags(tmp_path / "store", ports)]
     supervisor = Supervisor(arguments, tmp_path, environment=environment_of(QUICK))
     try:
         supervisor.until_said("2 shards are ready.")

@@ -19,7 +19,7 @@ READY = "echo 'Quarry is ready.'"
 
 def test_the_supervisor_loads_nothing_of_a_broker() -> None:
     """It stays for as long as the brokers do."""
-    names = "import json, sys; import server.shards.__main__; print(json.dumps(list(sys.modules)))"
+    names = "import json, sys; import quarry_mq.server.shards.__main__; print(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", names], cwd=PROJECT, capture_output=True, check=True, timeout=60)
     loaded = set(json.loads(done.stdout))
     assert not loaded & {
@@ -28,8 +28,8 @@ def test_the_supervisor_loads_nothing_of_a_broker() -> None:
         "grpc",
         "numpy",
         "rocksdict",
-        "server.settings.broker_settings",
-        "server.broker",
+        "quarry_mq.server.settings.broker_settings",
+        "quarry_mq.server.broker",
     }
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from kv import KeyRange, KeyValueEngine
-from kv.keys import prefix_range
-from kv.memory import MemoryEngine
-from store.clock import ManualClock
-from store.metadata import Topic, TopicType
-from store.opening.open_store import StoreTables
-from store.replication import (
+from quarry_mq.kv import KeyRange, KeyValueEngine
+from quarry_mq.kv.keys import prefix_range
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.opening.open_store import StoreTables
+from quarry_mq.store.replication import (
     Applied,
     ChangePage,
     Conflict,
@@ -22,11 +22,11 @@ from store.replication import (
     SharedRows,
     is_shared,
 )
-from store.replication.layout import ORDER_RANGE, VALUES, VERSIONS, Stamp, parse_order_key, row_id
-from store.replication.shared_rows import TABLES
-from store.security.sealer import Sealer
-from store.state.engine import open_state_engine
-from store.state.families import FAMILIES
+from quarry_mq.store.replication.layout import ORDER_RANGE, VALUES, VERSIONS, Stamp, parse_order_key, row_id
+from quarry_mq.store.replication.shared_rows import TABLES
+from quarry_mq.store.security.sealer import Sealer
+from quarry_mq.store.state.engine import open_state_engine
+from quarry_mq.store.state.families import FAMILIES
 
 KEY = b"MDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDA="
 SECRET = "correct-horse-battery"

@@ -6,14 +6,14 @@ from contextlib import suppress
 
 import pytest
 
-from kv.engine import WriteBatch
-from kv.memory import MemoryEngine
-from store.clock import ManualClock
-from store.errors import Invalid
-from store.metadata import Group
-from store.replication import SharedKind, shared_rows
-from store.security.model import Action, Decision, Resource, Rule, Secret, User
-from store.state.families import FAMILIES
+from quarry_mq.kv.engine import WriteBatch
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.metadata import Group
+from quarry_mq.store.replication import SharedKind, shared_rows
+from quarry_mq.store.security.model import Action, Decision, Resource, Rule, Secret, User
+from quarry_mq.store.state.families import FAMILIES
 from tests.shared.members import SECRET, Member, gathered, member
 
 RULE = Rule(resource=Resource.parse("topic:*"), actions=frozenset(Action), decision=Decision.ALLOW)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from store.replication import PAGE_ROWS_MAX, SharedKind, Version, member_id
-from store.replication.layout import VERSIONS, Stamp, order_key, row_id
-from store.replication.rows import SEEN_MAX
+from quarry_mq.store.replication import PAGE_ROWS_MAX, SharedKind, Version, member_id
+from quarry_mq.store.replication.layout import VERSIONS, Stamp, order_key, row_id
+from quarry_mq.store.replication.rows import SEEN_MAX
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats" / "shared-rows.md").read_text(encoding="utf-8")
 MADE_MS = 1763800000000

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from store.clock import ManualClock
-from store.metadata import Group
-from store.replication import DeletionsMissed, Horizons, PeerMissed, SharedKind
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.metadata import Group
+from quarry_mq.store.replication import DeletionsMissed, Horizons, PeerMissed, SharedKind
 from tests.shared.members import Member, gathered, in_rocksdb, member
 
 DAY_S = 86_400

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from store.clock import ManualClock
-from store.metadata import Topic, TopicType
-from store.replication import AHEAD_MAX_MS, SharedKind
-from store.replication.rows import COUNTER_MAX
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.replication import AHEAD_MAX_MS, SharedKind
+from quarry_mq.store.replication.rows import COUNTER_MAX
 from tests.shared.members import Member, gathered, member
 from tests.shared.test_horizons import KEPT_DAYS, forget, passed
 

@@ -17,14 +17,14 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from kv import KeyValueEngine
-from kv.memory import MemoryEngine
-from store.clock import ManualClock
-from store.errors import Invalid
-from store.metadata import Group
-from store.replication import ChangePage, SharedKind, Version
-from store.replication.layout import Stamp
-from store.security.model import Action, Decision, Resource, Rule, Secret, User, UserKind
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.metadata import Group
+from quarry_mq.store.replication import ChangePage, SharedKind, Version
+from quarry_mq.store.replication.layout import Stamp
+from quarry_mq.store.security.model import Action, Decision, Resource, Rule, Secret, User, UserKind
 from tests.shared.members import SECRET, Member, gathered, in_memory, in_rocksdb
 
 NAMES: Final = ("north", "east", "south", "west")

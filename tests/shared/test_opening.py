@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from kv import KeyRange
-from store.clock import ManualClock
-from store.fs import PosixDisk
-from store.metadata import Topic, TopicType
-from store.opening.open_store import OpenStore, open_store
-from store.replication import SharedKind, is_shared, member_id
-from store.security.sealer import Sealer
-from store.settings import StoreSettings
-from store.tools.users import make_first_administrator, users_of
+from quarry_mq.kv import KeyRange
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.replication import SharedKind, is_shared, member_id
+from quarry_mq.store.security.sealer import Sealer
+from quarry_mq.store.settings import StoreSettings
+from quarry_mq.store.tools.users import make_first_administrator, users_of
 from tests.shared.members import KEY, member
 
 SEGMENT_SIZE = 64 * 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from store.replication.layout import EVERYTHING
+from quarry_mq.store.replication.layout import EVERYTHING
 from tests.shared.members import ALL, Member, gathered, member
 
 

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from store.clock import ManualClock
-from store.errors import Invalid
-from store.metadata import Group, Topic, TopicType
-from store.metadata.topics import encode_topic
-from store.replication import (
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.metadata import Group, Topic, TopicType
+from quarry_mq.store.metadata.topics import encode_topic
+from quarry_mq.store.replication import (
     AHEAD_MAX_MS,
     PAGE_BYTES_MAX,
     PeerAhead,
@@ -23,9 +23,9 @@ from store.replication import (
     is_shared,
     member_id,
 )
-from store.replication.ledger import HybridClock
-from store.replication.rows import COUNTER_MAX
-from store.security.model import Action, Decision, Resource, Rule, Secret, User
+from quarry_mq.store.replication.ledger import HybridClock
+from quarry_mq.store.replication.rows import COUNTER_MAX
+from quarry_mq.store.security.model import Action, Decision, Resource, Rule, Secret, User
 from tests.shared.members import SECRET, Member, gathered, in_memory, member, rows_of
 
 TOPIC, GROUP, USER, POLICY, MEMBER = SharedKind

@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kv.memory import MemoryEngine
-from store.clock import ManualClock
-from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
-from store.consumequeue import RocksConsumeQueues
-from store.consumequeue.dispatch import StoredNumbering
-from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
-from store.fs import Disk
-from store.message import Host, Message
-from store.message_store import MessageStore
-from store.offsets import PhysicalOffset
-from store.pending import FAMILY, HeldMessages, reading
-from store.progress import Progress
-from store.recovery.recovery import RecoveryReport, SavePosition, recover
-from store.recovery.verdict import Stop
-from store.scan import LogScan, scan_in_bulk
-from store.settings import StoreSettings
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
+from quarry_mq.store.consumequeue import RocksConsumeQueues
+from quarry_mq.store.consumequeue.dispatch import StoredNumbering
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.message import Host, Message
+from quarry_mq.store.message_store import MessageStore
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.pending import FAMILY, HeldMessages, reading
+from quarry_mq.store.progress import Progress
+from quarry_mq.store.recovery.recovery import RecoveryReport, SavePosition, recover
+from quarry_mq.store.recovery.verdict import Stop
+from quarry_mq.store.scan import LogScan, scan_in_bulk
+from quarry_mq.store.settings import StoreSettings
 from tests.commitlog.records import SameThread
 
 LOG = Path("/store/commitlog")

@@ -6,11 +6,11 @@ import errno
 
 import pytest
 
-from store.errors import DiskRefused, MessageTooLarge
-from store.message import EncodedMessage, Message
-from store.native import NATIVE
-from store.offsets import PhysicalOffset, QueueId
-from store.record import encode_properties, tags_code
+from quarry_mq.store.errors import DiskRefused, MessageTooLarge
+from quarry_mq.store.message import EncodedMessage, Message
+from quarry_mq.store.native import NATIVE
+from quarry_mq.store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.record import encode_properties, tags_code
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import LOG, SEGMENT_SIZE, Assembly, assemble, message, queue_engine
 

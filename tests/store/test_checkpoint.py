@@ -11,18 +11,18 @@ from random import Random
 
 import pytest
 
-from kv.memory import MemoryEngine
-from store.commitlog import CommitLogReader, SegmentList
-from store.errors import StoreDamaged
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.offsets import PhysicalOffset
-from store.record import StoredMessage
-from store.recovery.checkpoint import StoreCheckpoint, durable_segments, read_checkpoint, taken_over
-from store.rocketmq import UNKNOWN, Checkpoint, encode_checkpoint
-from store.state.durable_state import DurableState
-from store.state.families import FAMILIES
-from store.state.identity import StoreIdentity
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.commitlog import CommitLogReader, SegmentList
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.recovery.checkpoint import StoreCheckpoint, durable_segments, read_checkpoint, taken_over
+from quarry_mq.store.rocketmq import UNKNOWN, Checkpoint, encode_checkpoint
+from quarry_mq.store.state.durable_state import DurableState
+from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.identity import StoreIdentity
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import LOG, Assembly, assemble, message, queue_engine
 from tests.store.test_golden_stores import opened

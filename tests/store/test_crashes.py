@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from kv import KeyRange
-from kv.memory import MemoryEngine
-from store.errors import DiskRefused, StoreDamaged, StorePoisoned
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.kv import KeyRange
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.errors import DiskRefused, StoreDamaged, StorePoisoned
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from tests.faults.disk import FaultyDisk, PowerCut
 from tests.store.assembly import LOG, Assembly, assemble, message, queue_engine
 

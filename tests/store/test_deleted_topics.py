@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from kv.memory import MemoryEngine
-from store.clock import ManualClock
-from store.errors import OffsetOutOfRange
-from store.fs import PosixDisk
-from store.offsets import PhysicalOffset
-from store.opening.open_store import OpenStore, open_store
-from store.settings import StoreSettings
-from store.state.deleted_topics import DeletedTopics
-from store.state.families import FAMILIES
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.errors import OffsetOutOfRange
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.settings import StoreSettings
+from quarry_mq.store.state.deleted_topics import DeletedTopics
+from quarry_mq.store.state.families import FAMILIES
 from tests.store.assembly import message
 
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from store.clock import SystemClock
-from store.consumequeue import FileConsumeQueueReader
-from store.errors import StoreDamaged
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.message_store import MessageStore
-from store.offsets import QueueId, QueueOffset
-from store.opening.open_store import OpenStore, open_store
-from store.progress import Progress
-from store.settings import SEGMENT_SIZE, StoreSettings
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.consumequeue import FileConsumeQueueReader
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.message_store import MessageStore
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.progress import Progress
+from quarry_mq.store.settings import SEGMENT_SIZE, StoreSettings
 
 GOLDEN = ("file-clean", "file-kill", "rocks-clean", "double-clean")
 LIGHT = "%LMQ%"

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from store.clock import ManualClock
-from store.consumequeue import LastEntry
-from store.consumequeue.dispatch import StoredNumbering, light_queues
-from store.fs import PosixDisk
-from store.layout.queue_phase import QueueMode
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.opening.open_store import OpenStore, open_store
-from store.settings import StoreSettings
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.consumequeue import LastEntry
+from quarry_mq.store.consumequeue.dispatch import StoredNumbering, light_queues
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.settings import StoreSettings
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import Assembly, assemble, message, queue_engine
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.commitlog.log_begins import NOTES_MAX, LogBegins
-from store.offsets import PhysicalOffset
+from quarry_mq.store.commitlog.log_begins import NOTES_MAX, LogBegins
+from quarry_mq.store.offsets import PhysicalOffset
 
 
 class Kept:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from store.clock import ManualClock
-from store.consumequeue.search import TimeBoundary
-from store.errors import MessageTooLarge
-from store.fs import PosixDisk
-from store.layout.queue_phase import QueueMode
-from store.offsets import QueueId, QueueOffset
-from store.opening.open_store import OpenStore, open_store
-from store.settings import StoreSettings
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.consumequeue.search import TimeBoundary
+from quarry_mq.store.errors import MessageTooLarge
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.settings import StoreSettings
 from tests.memory import grown, kept_alive
 from tests.store.assembly import message
 

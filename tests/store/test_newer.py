@@ -11,20 +11,20 @@ from typing import Final
 import pytest
 
 from bench import scratch_store
-from kv.options import FamilyOptions
-from kv.rocks import RocksEngine
-from pipeline.source.log_splits import log_extent, open_segments
-from store.clock import ManualClock
-from store.errors import NotAStore, StoreUnusable
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.metadata import Topic, TopicType
-from store.offline.store import OfflineStore
-from store.opening.open_store import OpenStore, open_store
-from store.opening.repair import NO_ORDERS, Orders
-from store.settings import StoreSettings
-from store.state.engine import open_state_engine
-from store.state.families import FAMILIES, META
+from quarry_mq.kv.options import FamilyOptions
+from quarry_mq.kv.rocks import RocksEngine
+from quarry_mq.pipeline.source.log_splits import log_extent, open_segments
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.errors import NotAStore, StoreUnusable
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.opening.repair import NO_ORDERS, Orders
+from quarry_mq.store.settings import StoreSettings
+from quarry_mq.store.state.engine import open_state_engine
+from quarry_mq.store.state.families import FAMILIES, META
 from tests.cli.offline_runner import refusal
 
 COMMANDS: Final = [

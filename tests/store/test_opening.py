@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kv import EngineFull
-from kv.rocks import RocksEngine
-from store.consumequeue.rocks_layout import BOUND, OFFSET_FAMILY, maximum_key, minimum_key
-from store.errors import NotAStore, StoreDamaged, StoreLocked, StoreUnusable
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.progress import Progress
-from store.state.identity import StoreIdentity
+from quarry_mq.kv import EngineFull
+from quarry_mq.kv.rocks import RocksEngine
+from quarry_mq.store.consumequeue.rocks_layout import BOUND, OFFSET_FAMILY, maximum_key, minimum_key
+from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreLocked, StoreUnusable
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.progress import Progress
+from quarry_mq.store.state.identity import StoreIdentity
 from tests.store.assembly import message
 from tests.store.test_golden_stores import opened, units_of
 from tests.verify.stores import get, put, queue_rows, state_rows

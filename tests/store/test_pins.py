@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from store.clock import ManualClock
-from store.commitlog.pins import SegmentPins
-from store.errors import Invalid
-from store.offsets import PhysicalOffset
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.commitlog.pins import SegmentPins
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.offsets import PhysicalOffset
 
 
 def test_the_lowest_of_all_pins_counts() -> None:

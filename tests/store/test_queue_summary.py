@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from store.clock import ManualClock
-from store.consumequeue import queue_summary
-from store.consumequeue.queue_summary import (
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.consumequeue import queue_summary
+from quarry_mq.store.consumequeue.queue_summary import (
     CountedQueue,
     KindSummary,
     QueueKind,
@@ -17,13 +17,13 @@ from store.consumequeue.queue_summary import (
     kind_of,
     summarize_queues,
 )
-from store.errors import Unavailable
-from store.fs import PosixDisk
-from store.layout.queue_phase import QueueMode
-from store.offline.store import OfflineStore, QueueSource
-from store.offsets import PhysicalOffset, QueueId
-from store.opening.open_store import OpenStore, open_store
-from store.settings import StoreSettings
+from quarry_mq.store.errors import Unavailable
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.offline.store import OfflineStore, QueueSource
+from quarry_mq.store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.settings import StoreSettings
 from tests.consumequeue.samples import put, queues_over, request
 from tests.store.assembly import message, queue_engine
 

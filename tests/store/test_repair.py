@@ -11,19 +11,19 @@ from random import Random
 
 import pytest
 
-from kv import EngineCorrupt
-from store.clock import SystemClock
-from store.commitlog import CommitLogReader, SegmentList
-from store.errors import MessageGivenUp, StoreDamaged
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.message_store import MessageStore
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.opening.open_store import OpenStore, open_store
-from store.opening.repair import Damage, Orders, find_damage, replace_all
-from store.record import Corrupt, StoredMessage, Torn
-from store.recovery.verdict import Stop
-from store.settings import StoreSettings
+from quarry_mq.kv import EngineCorrupt
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.commitlog import CommitLogReader, SegmentList
+from quarry_mq.store.errors import MessageGivenUp, StoreDamaged
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.message_store import MessageStore
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.opening.repair import Damage, Orders, find_damage, replace_all
+from quarry_mq.store.record import Corrupt, StoredMessage, Torn
+from quarry_mq.store.recovery.verdict import Stop
+from quarry_mq.store.settings import StoreSettings
 from tests.faults.disk import FaultyDisk, PowerCut
 from tests.store.assembly import LOG, SEGMENT_SIZE, assemble, message, queue_engine
 from tests.store.test_golden_stores import opened, records_of, units_of

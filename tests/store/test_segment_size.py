@@ -13,17 +13,17 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from cli.main import app
-from store.clock import ManualClock
-from store.commitlog import SegmentList
-from store.errors import StoreDamaged, StoreUnusable
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths, segment_name
-from store.message import Host, Message
-from store.offline.store import OfflineStore
-from store.offsets import PhysicalOffset
-from store.opening.open_store import OpenStore, open_store
-from store.settings import Durability, StoreSettings
+from quarry_mq.cli.main import app
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.commitlog import SegmentList
+from quarry_mq.store.errors import StoreDamaged, StoreUnusable
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths, segment_name
+from quarry_mq.store.message import Host, Message
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.settings import Durability, StoreSettings
 
 SIZE = 256 * 1024
 HOST = Host(bytes([127, 0, 0, 1]), 8081)
@@ -206,7 +206,7 @@ def test_a_segment_that_is_cut_while_the_log_is_open_is_told_when_it_is_mapped(a
 
 CUT_WHILE_MAPPED = """
 import mmap, sys
-import cli.main
+import quarry_mq.cli.main
 
 def read_what_is_gone():
     with open(sys.argv[1], "r+b") as file:
@@ -214,8 +214,8 @@ def read_what_is_gone():
         file.truncate(0)
         return mapped[0]
 
-cli.main.app = read_what_is_gone
-cli.main.main()
+quarry_mq.cli.main.app = read_what_is_gone
+quarry_mq.cli.main.main()
 """
 
 

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.clock import ManualClock
-from store.consumequeue import ConsumeQueueEntry
-from store.consumequeue.search import TimeBoundary, offset_at_time
-from store.errors import MessageGivenUp, StoreDamaged
-from store.fs import PosixDisk
-from store.layout.queue_phase import QueueMode
-from store.offline.store import OfflineStore
-from store.offsets import QueueId
-from store.opening.open_store import OpenStore, open_store
-from store.record import StoredMessage
-from store.settings import StoreSettings
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.consumequeue.search import TimeBoundary, offset_at_time
+from quarry_mq.store.errors import MessageGivenUp, StoreDamaged
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.settings import StoreSettings
 from tests.consumequeue.backings import BACKINGS, Backing
 from tests.consumequeue.samples import A0, LITE, physical, put, request
 from tests.store.assembly import message

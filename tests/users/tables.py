@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kv import KeyValueEngine
-from store.security.model import Action, Decision, Resource, Rule, Secret, User
-from store.security.policies import PolicyTable, parse_source
-from store.security.sealer import Sealer
-from store.security.users import UserTable
-from store.state.engine import open_state_engine
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.store.security.model import Action, Decision, Resource, Rule, Secret, User
+from quarry_mq.store.security.policies import PolicyTable, parse_source
+from quarry_mq.store.security.sealer import Sealer
+from quarry_mq.store.security.users import UserTable
+from quarry_mq.store.state.engine import open_state_engine
 
 FIRST_KEY = b"MDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDA="
 SECOND_KEY = b"MTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTE="

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from store.clock import SystemClock
-from store.errors import StoreLocked
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.security.sealer import Sealer
-from store.tools.users import make_first_administrator, users_of
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.errors import StoreLocked
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.security.sealer import Sealer
+from quarry_mq.store.tools.users import make_first_administrator, users_of
 from tests.store.test_golden_stores import opened
 from tests.users.tables import FIRST_KEY
 

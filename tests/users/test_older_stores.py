@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kv import EngineMissing, KeyRange, KvError
-from kv.options import FamilyOptions
-from kv.rocks import RocksEngine, list_families
-from store.state.engine import open_state_engine
-from store.state.families import ADDED_FAMILIES, FAMILIES, META, SHARED, TOPICS, USERS
+from quarry_mq.kv import EngineMissing, KeyRange, KvError
+from quarry_mq.kv.options import FamilyOptions
+from quarry_mq.kv.rocks import RocksEngine, list_families
+from quarry_mq.store.state.engine import open_state_engine
+from quarry_mq.store.state.families import ADDED_FAMILIES, FAMILIES, META, SHARED, TOPICS, USERS
 from tests.users.tables import FIRST_KEY, orders, tables_in
 
 ALL = KeyRange(b"", None)

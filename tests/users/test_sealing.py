@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import Invalid, SecretsUnreadable
-from store.security.sealer import KEYS_MAX, Sealer, new_key, read_keys
+from quarry_mq.store.errors import Invalid, SecretsUnreadable
+from quarry_mq.store.security.sealer import KEYS_MAX, Sealer, new_key, read_keys
 from tests.e2e.broker import PROJECT
 from tests.users.tables import FIRST_KEY, SECOND_KEY, SECRET
 
@@ -86,5 +86,5 @@ def test_problems_of_a_key_file_name_it_and_show_no_key(file: Path) -> None:
 
 def test_a_broker_without_keys_and_certificates_does_not_load_what_handles_them() -> None:
     """It takes megabytes and a part of the time of each start."""
-    code = "import sys, server.main; sys.exit('cryptography' in sys.modules)"
+    code = "import sys, quarry_mq.server.main; sys.exit('cryptography' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=False).returncode == 0

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kv.memory import MemoryEngine
-from store.errors import AlreadyExists, Invalid, SecretsUnreadable, StoreDamaged, UserNotFound
-from store.security.model import CERTIFICATES_MAX, SECRET_TEXT, Action, Secret, User, UserKind
-from store.security.user_rows import encode_user
-from store.security.users import RESEALED_AT_ONCE
-from store.state.families import FAMILIES, USERS
+from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.errors import AlreadyExists, Invalid, SecretsUnreadable, StoreDamaged, UserNotFound
+from quarry_mq.store.security.model import CERTIFICATES_MAX, SECRET_TEXT, Action, Secret, User, UserKind
+from quarry_mq.store.security.user_rows import encode_user
+from quarry_mq.store.security.users import RESEALED_AT_ONCE
+from quarry_mq.store.state.families import FAMILIES, USERS
 from tests.users.tables import FIRST_KEY, SECOND_KEY, SECRET, Tables, orders, rule, tables_in
 
 OTHER = "staple-and-more-of-it"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from store.clock import SystemClock
-from store.consumequeue.rocks_layout import (
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND,
     OFFSET_FAMILY,
     UNIT,
@@ -17,15 +17,15 @@ from store.consumequeue.rocks_layout import (
     minimum_key,
     unit_key,
 )
-from store.fs import PosixDisk
-from store.index.hash.layout import HEADER_SIZE, HashHeader
-from store.layout.paths import StorePaths
-from store.layout.queue_phase import QueueMode
-from store.metadata import READ_WRITE, Topic, TopicType
-from store.offsets import QueueId, QueueOffset
-from store.opening.open_store import open_store
-from store.settings import IndexSettings, StoreSettings
-from store.verify import Check
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.index.hash.layout import HEADER_SIZE, HashHeader
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import open_store
+from quarry_mq.store.settings import IndexSettings, StoreSettings
+from quarry_mq.store.verify import Check
 from tests.store.assembly import message
 from tests.verify.stores import LIGHT, ORDERS, delete, get, put, queue_rows
 

@@ -6,22 +6,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kv import KeyValueEngine
-from server.delivery.state.inflight import InFlight, InFlightTable
-from store.clock import SystemClock
-from store.consumequeue import open_consume_queue_engine
-from store.fs import PosixDisk
-from store.layout.kind import inspect_store
-from store.layout.paths import StorePaths
-from store.layout.queue_phase import QueueMode
-from store.metadata import READ_WRITE, Topic, TopicType
-from store.offline.store import OfflineStore
-from store.offsets import QueueId, QueueOffset
-from store.opening.open_store import OpenStore, open_store
-from store.settings import StoreSettings
-from store.state.engine import open_state_engine
-from store.state.in_flight_key import subscription_prefix
-from store.verify import Check, Difference, VerifyReport, verify
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.server.delivery.state.inflight import InFlight, InFlightTable
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.consumequeue import open_consume_queue_engine
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.kind import inspect_store
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.settings import StoreSettings
+from quarry_mq.store.state.engine import open_state_engine
+from quarry_mq.store.state.in_flight_key import subscription_prefix
+from quarry_mq.store.verify import Check, Difference, VerifyReport, verify
 from tests.store.assembly import message
 
 ORDERS = QueueId("orders", 0)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import StoreDamaged
-from store.fs import PosixDisk
-from store.index.tiered.chain_file import ChainedFile, IndexShape
-from store.index.tiered_keys import PLACE
-from store.layout.paths import StorePaths
-from store.offline.key_search import moving_files
-from store.verify import Check
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.index.tiered.chain_file import ChainedFile, IndexShape
+from quarry_mq.store.index.tiered_keys import PLACE
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.offline.key_search import moving_files
+from quarry_mq.store.verify import Check
 from tests.verify.faults import FAULTS, Fault, fill_everything
 from tests.verify.stores import verified
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from store.clock import ManualClock
-from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY, maximum_key, minimum_key, unit_key
-from store.errors import StoreUnusable
-from store.fs import PosixDisk
-from store.layout.queue_phase import QueueMode, QueuePhase
-from store.metadata import READ_WRITE, Topic, TopicType
-from store.offsets import QueueId, QueueOffset
-from store.opening.open_store import OpenStore
-from store.tools.queue_migration import Orders, Target, migrate
-from store.verify import Check, Note
+from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY, maximum_key, minimum_key, unit_key
+from quarry_mq.store.errors import StoreUnusable
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
+from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.tools.queue_migration import Orders, Target, migrate
+from quarry_mq.store.verify import Check, Note
 from tests.store.assembly import message
 from tests.store.test_queue_modes import opened
 from tests.verify.stores import delete, differences, differing, queue_rows, verified

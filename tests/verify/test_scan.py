@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from store.fs import PosixDisk
-from store.layout.paths import StorePaths
-from store.offline.store import OfflineStore
-from store.offsets import PhysicalOffset
-from store.record import Blank, Corrupt, StoredMessage, Torn
-from store.verify.log import scan, units_in, units_of, walk
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.record import Blank, Corrupt, StoredMessage, Torn
+from quarry_mq.store.verify.log import scan, units_in, units_of, walk
 from tests import golden
 
 GoldenStore = Callable[[str], Path]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kv import KeyRange
-from store.consumequeue.rocks_layout import (
+from quarry_mq.kv import KeyRange
+from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND,
     CHECKPOINT_KEY,
     I64,
@@ -21,13 +21,13 @@ from store.consumequeue.rocks_layout import (
     minimum_key,
     unit_key,
 )
-from store.layout.paths import StorePaths
-from store.layout.queue_phase import QueueMode
-from store.metadata import READ_WRITE, Topic, TopicType
-from store.offsets import QueueId, QueueOffset
-from store.state.families import INFLIGHT, TOPICS
-from store.state.in_flight_key import index_key, pack_position, subscription_prefix
-from store.verify import Check, Note
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.state.families import INFLIGHT, TOPICS
+from quarry_mq.store.state.in_flight_key import index_key, pack_position, subscription_prefix
+from quarry_mq.store.verify import Check, Note
 from tests import golden
 from tests.store.assembly import message
 from tests.verify.stores import (

@@ -10,14 +10,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.property_names import RESERVED_PREFIX, RESERVED_PROPERTIES
-from server.wire.limits import DEFAULT_LIMITS
-from server.wire.messages import NO_HOST, fill_message, host_from_text, to_message
-from server.wire.validate import check_send
-from store.message import Host, Message, host_text
-from store.offsets import PhysicalOffset, QueueOffset
-from store.record import StoredMessage, encode_properties
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.property_names import RESERVED_PREFIX, RESERVED_PROPERTIES
+from quarry_mq.server.wire.limits import DEFAULT_LIMITS
+from quarry_mq.server.wire.messages import NO_HOST, fill_message, host_from_text, to_message
+from quarry_mq.server.wire.validate import check_send
+from quarry_mq.store.message import Host, Message, host_text
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.record import StoredMessage, encode_properties
 from tests.wire.builders import NOW_MS, message, send
 
 PEER = "192.0.2.7:50123"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kv import EngineCorrupt, EngineFull
-from server.admin_port.calls.edge import status_text
-from server.wire.places import is_store, without_places
-from server.wire.status import status_of
-from store.errors import DiskRefused, StoreDamaged, StorePoisoned
+from quarry_mq.kv import EngineCorrupt, EngineFull
+from quarry_mq.server.admin_port.calls.edge import status_text
+from quarry_mq.server.wire.places import is_store, without_places
+from quarry_mq.server.wire.status import status_of
+from quarry_mq.store.errors import DiskRefused, StoreDamaged, StorePoisoned
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.clients import ClientKind, ClientSettings, Expression
-from server.wire.limits import DEFAULT_LIMITS, ENTRIES_MAX, WireLimits
-from server.wire.settings import answer_settings, client_settings
-from server.wire.status import Refused
-from server.wire.validate import check_settings
-from store.metadata import ExponentialBackoff, Group
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.clients import ClientKind, ClientSettings, Expression
+from quarry_mq.server.wire.limits import DEFAULT_LIMITS, ENTRIES_MAX, WireLimits
+from quarry_mq.server.wire.settings import answer_settings, client_settings
+from quarry_mq.server.wire.status import Refused
+from quarry_mq.server.wire.validate import check_settings
+from quarry_mq.store.metadata import ExponentialBackoff, Group
 from tests.rpc.broker import consumer, producer
 
 KINDS = {

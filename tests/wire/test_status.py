@@ -5,12 +5,20 @@ from __future__ import annotations
 import pytest
 from google.protobuf.message import DecodeError
 
-from kv import EngineCorrupt, EngineFull
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.errors import InvalidReceiptHandle
-from server.wire.status import INTERNAL_TEXT, Refused, code_of, fill_overall, fill_status, is_expected, status_of
-from store import errors
-from store.metadata import IllegalGroupName, IllegalTopicName
+from quarry_mq.kv import EngineCorrupt, EngineFull
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.server.wire.status import (
+    INTERNAL_TEXT,
+    Refused,
+    code_of,
+    fill_overall,
+    fill_status,
+    is_expected,
+    status_of,
+)
+from quarry_mq.store import errors
+from quarry_mq.store.metadata import IllegalGroupName, IllegalTopicName
 
 TABLE = [
     (errors.TopicNotFound("x"), definition.TOPIC_NOT_FOUND),

@@ -9,10 +9,10 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.rpc.access import NEEDS
-from server.wire.limits import (
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.rpc.access import NEEDS
+from quarry_mq.server.wire.limits import (
     BORN_HOST_SIZE_MAX,
     DEFAULT_LIMITS,
     ENTRIES_MAX,
@@ -20,9 +20,9 @@ from server.wire.limits import (
     NAME_SIZE_MAX,
     TRACE_CONTEXT_SIZE_MAX,
 )
-from server.wire.status import Refused
-from server.wire.text_sizes import SHORT_MAX, bound_of, check_texts, is_text, parse_bounded
-from server.wire.validate import check_send
+from quarry_mq.server.wire.status import Refused
+from quarry_mq.server.wire.text_sizes import SHORT_MAX, bound_of, check_texts, is_text, parse_bounded
+from quarry_mq.server.wire.validate import check_send
 from tests.wire.builders import NOW_MS, message, send
 
 Path = tuple[FieldDescriptor, ...]
@@ -112,7 +112,7 @@ def test_names_are_refused_as_what_they_name() -> None:
 
 def test_a_request_without_room_for_a_long_text_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nearly all are so small: it would cost them microseconds."""
-    monkeypatch.setattr("server.wire.text_sizes.check_texts", lambda _request: pytest.fail("looked at"))
+    monkeypatch.setattr("quarry_mq.server.wire.text_sizes.check_texts", lambda _request: pytest.fail("looked at"))
     request = service.ReceiveMessageRequest(attempt_id="x" * (SHORT_MAX - 3))
     assert request.ByteSize() == SHORT_MAX
     parse_bounded(service.ReceiveMessageRequest, request.SerializeToString())

@@ -8,21 +8,21 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cli.context_file import ContextInvalid, check_tls_files
-from cli.contexts import chosen
-from cli.online.bench.figures import Plan
-from cli.online.bench.load import Load
-from cli.online.bench.places import Place, Wanted, place_of
-from cli.online.bench.session import Dial
-from cli.online.connection.administration import asked_names
-from cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
-from cli.online.connection.client import CallRefused
-from cli.online.messages.consume import terminated_as_interrupted
-from cli.terminal.exit import Exit, end
-from cli.terminal.output import json_line
-from cli.terminal.progress import shown_progress
-from cli.terminal.text import say
-from store.clock import SystemClock
+from quarry_mq.cli.context_file import ContextInvalid, check_tls_files
+from quarry_mq.cli.contexts import chosen
+from quarry_mq.cli.online.bench.figures import Plan
+from quarry_mq.cli.online.bench.load import Load
+from quarry_mq.cli.online.bench.places import Place, Wanted, place_of
+from quarry_mq.cli.online.bench.session import Dial
+from quarry_mq.cli.online.connection.administration import asked_names
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
+from quarry_mq.cli.online.connection.client import CallRefused
+from quarry_mq.cli.online.messages.consume import terminated_as_interrupted
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.output import json_line
+from quarry_mq.cli.terminal.progress import shown_progress
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.store.clock import SystemClock
 
 DURATION_S: Final = 10.0
 INTERRUPTED: Final = 130

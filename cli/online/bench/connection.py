@@ -15,10 +15,10 @@ from typing import Any, Final, cast
 
 import grpc
 
-from server.front.h2.protocol import frames
-from server.front.h2.protocol.frames import Flag, FrameType, PeerError, Setting
-from server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX, MESSAGE_PREFIX_SIZE, with_prefix
-from server.front.h2.protocol.header_blocks import split_block, text_of
+from quarry_mq.server.front.h2.protocol import frames
+from quarry_mq.server.front.h2.protocol.frames import Flag, FrameType, PeerError, Setting
+from quarry_mq.server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX, MESSAGE_PREFIX_SIZE, with_prefix
+from quarry_mq.server.front.h2.protocol.header_blocks import split_block, text_of
 
 LOST: Final = "CONNECTION_LOST"
 """How calls end whose connection did."""

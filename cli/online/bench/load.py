@@ -10,13 +10,13 @@ from contextlib import contextmanager, suppress
 from itertools import cycle
 from typing import Final
 
-from cli.online.bench.figures import Figures, Plan
-from cli.online.bench.schedule import Schedule
-from cli.online.bench.session import Dial, Session
-from cli.online.bench.sides import TAG, Consumer, Mark, Producer
-from cli.online.connection.client import Reader
-from store.clock import Clock
-from store.progress import Progress, ReportProgress
+from quarry_mq.cli.online.bench.figures import Figures, Plan
+from quarry_mq.cli.online.bench.schedule import Schedule
+from quarry_mq.cli.online.bench.session import Dial, Session
+from quarry_mq.cli.online.bench.sides import TAG, Consumer, Mark, Producer
+from quarry_mq.cli.online.connection.client import Reader
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.progress import Progress, ReportProgress
 
 SILENCE_S: Final = 10.0
 """When nothing has come for so long after the last send, nothing will."""

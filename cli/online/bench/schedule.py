@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from cli.online.bench.figures import Plan
-from store.clock import Clock
+from quarry_mq.cli.online.bench.figures import Plan
+from quarry_mq.store.clock import Clock
 
 LATE_S: Final = 1.0
 """For so long after the duration goes out what was due in it, where there is a rate to keep."""

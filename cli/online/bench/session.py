@@ -9,14 +9,14 @@ from contextlib import suppress
 from itertools import count
 from typing import Final
 
-from cli.context_file import Context
-from cli.online.bench.connection import GOODBYE_TIMEOUT_S, Connection
-from cli.online.connection.channel import call_metadata
-from cli.online.connection.client import HEARTBEAT_INTERVAL_S, CallRefused, Reader, Requests
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.front.h2.protocol.header_blocks import encode_fields
-from store.clock import Clock
+from quarry_mq.cli.context_file import Context
+from quarry_mq.cli.online.bench.connection import GOODBYE_TIMEOUT_S, Connection
+from quarry_mq.cli.online.connection.channel import call_metadata
+from quarry_mq.cli.online.connection.client import HEARTBEAT_INTERVAL_S, CallRefused, Reader, Requests
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.front.h2.protocol.header_blocks import encode_fields
+from quarry_mq.store.clock import Clock
 
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 OPEN_TIMEOUT_S: Final = 10.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from cli.online.bench.figures import Figures
-from cli.online.bench.schedule import Schedule
-from cli.online.bench.session import Session
-from cli.online.connection.client import Outgoing, Reader
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from store.clock import Clock
+from quarry_mq.cli.online.bench.figures import Figures
+from quarry_mq.cli.online.bench.schedule import Schedule
+from quarry_mq.cli.online.bench.session import Session
+from quarry_mq.cli.online.connection.client import Outgoing, Reader
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.store.clock import Clock
 
 TAG: Final = "quarry-bench"
 PROPERTY: Final = "quarry-bench"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from cli.online.connection.administration import admin_port
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.terminal.output import print_object
-from cli.terminal.times import time_text
-from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.cli.online.connection.administration import admin_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.terminal.output import print_object
+from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
 
 CALL_TIMEOUT_S: Final = 10.0
 

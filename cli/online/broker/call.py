@@ -10,13 +10,13 @@ import typer
 from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import MethodDescriptor
 
-from cli.online.connection.administration import asked_names, service_port
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.terminal.exit import Exit, end
-from cli.terminal.output import json_line
-from cli.terminal.text import say
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.admin_port.methods import methods, stub_of
+from quarry_mq.cli.online.connection.administration import asked_names, service_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.output import json_line
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.admin_port.methods import methods, stub_of
 
 CALL_TIMEOUT_S: Final = 600.0
 

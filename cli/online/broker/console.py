@@ -10,17 +10,17 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.context_file import Context
-from cli.contexts import chosen
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin
-from cli.online.connection.channel import unsigned_channel
-from cli.terminal.exit import Exit, end
-from cli.terminal.text import say
-from server.admin_port.console.calls import AdminCalls
-from server.console.contract import ConsoleParts, Entry, Rules
-from server.console.thread import ConsoleThread
-from server.observability.logs import configure_logs
-from store.clock import SystemClock
+from quarry_mq.cli.context_file import Context
+from quarry_mq.cli.contexts import chosen
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin
+from quarry_mq.cli.online.connection.channel import unsigned_channel
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.server.admin_port.console.calls import AdminCalls
+from quarry_mq.server.console.contract import ConsoleParts, Entry, Rules
+from quarry_mq.server.console.thread import ConsoleThread
+from quarry_mq.server.observability.logs import configure_logs
+from quarry_mq.store.clock import SystemClock
 
 HOST: Final = "127.0.0.1"
 KEY_BYTES: Final = 32

@@ -8,14 +8,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cli.online.connection.administration import service_port
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.connection.known import known, known_rounded, known_seconds, known_time
-from cli.terminal.output import print_object, print_rows, speaks_utf8
-from cli.terminal.sparkline import HOUR_MS, cells, sparkline
-from cli.terminal.times import time_text
-from server._generated.quarry.admin.v1 import overview_pb2 as pb
-from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
+from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.online.connection.known import known, known_rounded, known_seconds, known_time
+from quarry_mq.cli.terminal.output import print_object, print_rows, speaks_utf8
+from quarry_mq.cli.terminal.sparkline import HOUR_MS, cells, sparkline
+from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 
 CALL_TIMEOUT_S: Final = 10.0
 MEMBER_COLUMNS: Final = (

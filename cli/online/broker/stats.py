@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.connection.official import official_port
-from cli.terminal.output import print_object
-from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.online.connection.official import official_port
+from quarry_mq.cli.terminal.output import print_object
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 
 CALL_TIMEOUT_S: Final = 10.0
 

@@ -10,13 +10,13 @@ from typing import Annotated, Final
 import grpc
 import typer
 
-from cli.offline.security import SecretFile, bootstrap, secret_text
-from cli.online.connection.administration import service_port
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Name, Prefix
-from cli.terminal.output import print_object, print_rows
-from cli.terminal.times import time_text
-from server._generated.quarry.admin.v1 import security_pb2 as pb
-from server._generated.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
+from quarry_mq.cli.offline.security import SecretFile, bootstrap, secret_text
+from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Name, Prefix
+from quarry_mq.cli.terminal.output import print_object, print_rows
+from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.server._generated.quarry.admin.v1 import security_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
 
 CALL_TIMEOUT_S: Final = 10.0
 RESEAL_TIMEOUT_S: Final = 600.0

@@ -8,11 +8,11 @@ from typing import Final, TypeVar, cast
 
 import grpc
 
-from cli.contexts import chosen
-from cli.online.connection.channel import open_channel
-from cli.terminal.exit import Exit, end
-from cli.terminal.hints import Names
-from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.cli.contexts import chosen
+from quarry_mq.cli.online.connection.channel import open_channel
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.hints import Names
+from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 
 _PLAIN: Final = frozenset({grpc.StatusCode.NOT_FOUND, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.INVALID_ARGUMENT})
 """Codes whose details say all that there is to say."""
@@ -43,7 +43,7 @@ def asked_names(address: str) -> Names:
     """The names that the broker at this admin port has, when a hint is looked for."""
 
     def names(kind: str) -> Sequence[str]:
-        from cli.online.connection.known_names import names_of  # not at the top: only errors need it
+        from quarry_mq.cli.online.connection.known_names import names_of  # not at the top: only errors need it
 
         return names_of(kind, address, chosen())
 

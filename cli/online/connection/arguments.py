@@ -8,9 +8,9 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.contexts import admin_of_context, chosen, endpoint_of_context
-from cli.terminal.times import time_ms
-from server.wire.times import TIME_MS_MAX
+from quarry_mq.cli.contexts import admin_of_context, chosen, endpoint_of_context
+from quarry_mq.cli.terminal.times import time_ms
+from quarry_mq.server.wire.times import TIME_MS_MAX
 
 ADMIN_DEFAULT: Final = "127.0.0.1:8082"
 ENDPOINT_DEFAULT: Final = "127.0.0.1:8081"

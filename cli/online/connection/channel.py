@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import grpc
 
-from cli.context_file import Context, ContextInvalid, check_tls_files
-from cli.terminal.exit import Exit, end
-from server.security.signature import signed_admin_headers, signed_messaging_headers
-from store.clock import Clock, SystemClock
+from quarry_mq.cli.context_file import Context, ContextInvalid, check_tls_files
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.server.security.signature import signed_admin_headers, signed_messaging_headers
+from quarry_mq.store.clock import Clock, SystemClock
 
 CHANNEL_OPTIONS: Final = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1))
 """A proxy from the environment is for the web, not for a broker; answers may be as large as the broker makes them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cli.terminal.times import time_text
+from quarry_mq.cli.terminal.times import time_text
 
 
 def known(message: Any, field: str) -> Any:

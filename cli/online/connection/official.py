@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cli.online.connection.administration import asked_names, service_port
-from cli.terminal.exit import Exit, end
-from cli.terminal.text import say
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2.admin_pb2_grpc import AdminStub
+from quarry_mq.cli.online.connection.administration import asked_names, service_port
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2.admin_pb2_grpc import AdminStub
 
 
 class OfficialAdmin:

@@ -7,12 +7,12 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.online.connection.administration import service_port
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.terminal.output import print_rows
-from cli.terminal.times import time_text
-from server._generated.quarry.admin.v1 import clients_pb2 as pb
-from server._generated.quarry.admin.v1.clients_pb2_grpc import ClientServiceStub
+from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.terminal.output import print_rows
+from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.server._generated.quarry.admin.v1 import clients_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.clients_pb2_grpc import ClientServiceStub
 
 commands: Final = typer.Typer(no_args_is_help=True)
 

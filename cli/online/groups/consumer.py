@@ -6,15 +6,15 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.connection.official import official_port
-from cli.online.groups.subscriptions import client_fields
-from cli.terminal.exit import Exit
-from cli.terminal.output import print_object
-from cli.terminal.text import say
-from cli.terminal.times import time_text
-from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.online.connection.official import official_port
+from quarry_mq.cli.online.groups.subscriptions import client_fields
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.cli.terminal.output import print_object
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 
 CALL_TIMEOUT_S: Final = 60.0
 PUSHED: Final = "CONSUME_PASSIVELY"

@@ -6,16 +6,16 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.online.connection.administration import service_port
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, Name
-from cli.online.maintenance.job_progress import Wait, run_job, unless_too_much
-from cli.terminal.exit import Exit
-from cli.terminal.output import print_object, print_rows
-from cli.terminal.text import say, word
-from cli.terminal.times import time_text
-from server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
-from server._generated.quarry.admin.v1 import jobs_pb2
-from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
+from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, Name
+from quarry_mq.cli.online.maintenance.job_progress import Wait, run_job, unless_too_much
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.cli.terminal.output import print_object, print_rows
+from quarry_mq.cli.terminal.text import say, word
+from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2
+from quarry_mq.server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 
 CALL_TIMEOUT_S: Final = 60.0
 COLUMNS: Final = ("offset", "storedAt", "attempts", "resent", "topic", "messageId", "tag")

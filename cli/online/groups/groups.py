@@ -7,8 +7,8 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.online.connection.administration import admin_port
-from cli.online.connection.arguments import (
+from quarry_mq.cli.online.connection.administration import admin_port
+from quarry_mq.cli.online.connection.arguments import (
     ADMIN_DEFAULT,
     Admin,
     Attributes,
@@ -19,15 +19,15 @@ from cli.online.connection.arguments import (
     pairs,
     with_options,
 )
-from cli.online.connection.dry_runs import group_deletion
-from cli.online.connection.known import known
-from cli.online.maintenance.job_progress import Wait, run_job, unless_too_much
-from cli.terminal.output import print_object, print_rows
-from cli.terminal.times import date_ms
-from server._generated.quarry.admin.v1 import admin_pb2 as pb
-from server._generated.quarry.admin.v1 import jobs_pb2
-from store.metadata import lite_attributes
-from store.metadata.lite_attributes import LiteModel
+from quarry_mq.cli.online.connection.dry_runs import group_deletion
+from quarry_mq.cli.online.connection.known import known
+from quarry_mq.cli.online.maintenance.job_progress import Wait, run_job, unless_too_much
+from quarry_mq.cli.terminal.output import print_object, print_rows
+from quarry_mq.cli.terminal.times import date_ms
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2
+from quarry_mq.store.metadata import lite_attributes
+from quarry_mq.store.metadata.lite_attributes import LiteModel
 
 commands: Final = typer.Typer(no_args_is_help=True)
 

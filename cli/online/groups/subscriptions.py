@@ -7,13 +7,13 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Name
-from cli.online.connection.dry_runs import group_deletion
-from cli.online.connection.official import official_port
-from cli.terminal.output import print_object, print_rows
-from cli.terminal.times import time_text
-from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Name
+from quarry_mq.cli.online.connection.dry_runs import group_deletion
+from quarry_mq.cli.online.connection.official import official_port
+from quarry_mq.cli.terminal.output import print_object, print_rows
+from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 
 CALL_TIMEOUT_S: Final = 60.0
 CONSUMER_COLUMNS: Final = ("clientId", "language", "version", "hostname", "address")

@@ -11,21 +11,21 @@ from typing import Annotated, Final
 import grpc
 import typer
 
-from cli.offline.opened_store import opened, reporting_errors
-from cli.offline.verify import show, verified
-from cli.online.connection.administration import admin_port, refusal
-from cli.online.connection.arguments import Json, broker_of
-from cli.terminal.exit import Exit, end
-from cli.terminal.output import print_object
-from cli.terminal.progress import shown_progress
-from cli.terminal.text import say
-from server._generated.quarry.admin.v1 import admin_pb2 as pb
-from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from store.backup import BackupPoint, BackupReport, plan_live, plan_stopped, write_backup
-from store.clock import SystemClock
-from store.fs import PosixCopyingDisk
-from store.offsets import PhysicalOffset
-from store.progress import Progress
+from quarry_mq.cli.offline.opened_store import opened, reporting_errors
+from quarry_mq.cli.offline.verify import show, verified
+from quarry_mq.cli.online.connection.administration import admin_port, refusal
+from quarry_mq.cli.online.connection.arguments import Json, broker_of
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.output import print_object
+from quarry_mq.cli.terminal.progress import shown_progress
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.store.backup import BackupPoint, BackupReport, plan_live, plan_stopped, write_backup
+from quarry_mq.store.clock import SystemClock
+from quarry_mq.store.fs import PosixCopyingDisk
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.progress import Progress
 
 CALL_TIMEOUT_S: Final = 60.0
 RENEWALS_PER_LEASE: Final = 4

@@ -6,12 +6,12 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.online.connection.administration import admin_port
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.connection.known import known_time
-from cli.terminal.output import json_line, print_rows
-from cli.terminal.text import say
-from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.cli.online.connection.administration import admin_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.online.connection.known import known_time
+from quarry_mq.cli.terminal.output import json_line, print_rows
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
 
 CALL_TIMEOUT_S: Final = 300.0
 """Telling what groups lose means to look at every position of a group."""

@@ -10,23 +10,23 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.offline.arguments import Json
-from cli.offline.opened_store import logs_aside, opened, reporting_errors
-from cli.online.connection.administration import service_port
-from cli.online.connection.arguments import AdminOrNone, StoreOrNone, broker_of, pairs
-from cli.terminal.exit import Exit
-from cli.terminal.output import print_object, print_rows
-from cli.terminal.times import time_text
-from server._generated.quarry.admin.v1 import index_pb2 as pb
-from server._generated.quarry.admin.v1.index_pb2_grpc import IndexServiceStub
-from store.fs import PosixDisk
-from store.index import KeyIndexes
-from store.index.facts import IndexFile, IndexKind, checked, index_files
-from store.index.opening import objects_at
-from store.index.tiered.object_store.protocol import ObjectStore
-from store.index.tiered.tiered_index import TieredIndex
-from store.offline.key_search import indexes_of, moving_files
-from store.settings import IndexSettings
+from quarry_mq.cli.offline.arguments import Json
+from quarry_mq.cli.offline.opened_store import logs_aside, opened, reporting_errors
+from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.arguments import AdminOrNone, StoreOrNone, broker_of, pairs
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.cli.terminal.output import print_object, print_rows
+from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.server._generated.quarry.admin.v1 import index_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.index_pb2_grpc import IndexServiceStub
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.index import KeyIndexes
+from quarry_mq.store.index.facts import IndexFile, IndexKind, checked, index_files
+from quarry_mq.store.index.opening import objects_at
+from quarry_mq.store.index.tiered.object_store.protocol import ObjectStore
+from quarry_mq.store.index.tiered.tiered_index import TieredIndex
+from quarry_mq.store.offline.key_search import indexes_of, moving_files
+from quarry_mq.store.settings import IndexSettings
 
 CALL_TIMEOUT_S: Final = 6 * 3600.0
 """Looking at everything in an object store takes a while."""

@@ -9,16 +9,16 @@ from typing import Annotated, Final, NoReturn, TypeVar, cast
 import grpc
 import typer
 
-from cli.online.connection.administration import service_port
-from cli.online.connection.known import known, known_time
-from cli.online.maintenance.migration import who
-from cli.terminal.exit import Exit
-from cli.terminal.output import print_object
-from cli.terminal.progress import shown_progress
-from cli.terminal.text import say, word
-from server._generated.quarry.admin.v1 import jobs_pb2 as pb
-from server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
-from store.progress import Progress
+from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.known import known, known_time
+from quarry_mq.cli.online.maintenance.migration import who
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.cli.terminal.output import print_object
+from quarry_mq.cli.terminal.progress import shown_progress
+from quarry_mq.cli.terminal.text import say, word
+from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
+from quarry_mq.store.progress import Progress
 
 CALL_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.3

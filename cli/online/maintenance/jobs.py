@@ -7,12 +7,20 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.online.connection.administration import service_port
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.maintenance.job_progress import CALL_TIMEOUT_S, OPEN, PLAIN, POLL_S, end_as, job_fields, show_job
-from cli.terminal.output import print_object, print_rows
-from server._generated.quarry.admin.v1 import jobs_pb2 as pb
-from server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
+from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.online.maintenance.job_progress import (
+    CALL_TIMEOUT_S,
+    OPEN,
+    PLAIN,
+    POLL_S,
+    end_as,
+    job_fields,
+    show_job,
+)
+from quarry_mq.cli.terminal.output import print_object, print_rows
+from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
 
 COLUMNS: Final = ("id", "kind", "state", "done", "total", "by", "ended")
 

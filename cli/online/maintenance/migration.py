@@ -11,15 +11,15 @@ from typing import Annotated, Final, cast
 import grpc
 import typer
 
-from cli.online.connection.administration import service_port
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.connection.known import known
-from cli.terminal.exit import Exit, end
-from cli.terminal.output import print_object, print_rows
-from cli.terminal.text import say
-from cli.terminal.times import time_text
-from server._generated.quarry.admin.v1 import migration_pb2 as pb
-from server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
+from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.online.connection.known import known
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.output import print_object, print_rows
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.server._generated.quarry.admin.v1 import migration_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
 
 CALL_TIMEOUT_S: Final = 300.0
 """A step flushes the queues, and may wait for that."""

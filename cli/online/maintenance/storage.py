@@ -8,13 +8,13 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.online.connection.administration import service_port
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, Name
-from cli.online.connection.known import known, known_rounded, known_time, listed
-from cli.terminal.output import print_object, print_rows
-from cli.terminal.times import time_text
-from server._generated.quarry.admin.v1 import storage_pb2 as pb
-from server._generated.quarry.admin.v1.storage_pb2_grpc import StorageServiceStub
+from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, Name
+from quarry_mq.cli.online.connection.known import known, known_rounded, known_time, listed
+from quarry_mq.cli.terminal.output import print_object, print_rows
+from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.server._generated.quarry.admin.v1 import storage_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.storage_pb2_grpc import StorageServiceStub
 
 CALL_TIMEOUT_S: Final = 60.0
 PAGE_ROWS: Final = 1_000

@@ -9,15 +9,15 @@ from typing import Annotated, Final
 import grpc
 import typer
 
-from cli.online.connection.administration import service_port
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.connection.known import known, known_time
-from cli.online.maintenance.migration import who
-from cli.terminal.exit import Exit
-from cli.terminal.output import print_object, print_rows
-from cli.terminal.text import say, word
-from server._generated.quarry.admin.v1 import verification_pb2 as pb
-from server._generated.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
+from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.online.connection.known import known, known_time
+from quarry_mq.cli.online.maintenance.migration import who
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.cli.terminal.output import print_object, print_rows
+from quarry_mq.cli.terminal.text import say, word
+from quarry_mq.server._generated.quarry.admin.v1 import verification_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
 
 CALL_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.5

@@ -9,18 +9,18 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.online.connection.administration import service_port
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.messages.consume import Topic, show, terminated_as_interrupted
-from cli.online.messages.found_messages import CALL_TIMEOUT_S, decoded
-from cli.terminal.exit import Exit
-from cli.terminal.text import say
-from cli.terminal.times import date_ms
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.quarry.admin.v1 import browsing_pb2 as pb
-from server._generated.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
-from store.record import StoredMessage
-from store.record.compressed_bodies import uncompressed
+from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.online.messages.consume import Topic, show, terminated_as_interrupted
+from quarry_mq.cli.online.messages.found_messages import CALL_TIMEOUT_S, decoded
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.cli.terminal.times import date_ms
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.quarry.admin.v1 import browsing_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.record.compressed_bodies import uncompressed
 
 NEWEST: Final = "newest"
 OLDEST: Final = "oldest"
@@ -139,7 +139,7 @@ def _followed(
 
 def _message(topic: str, record: StoredMessage) -> definition.Message:
     """As consumers get it, its body plain."""
-    from server.wire.messages import fill_message  # not at the top: half a broker comes with it
+    from quarry_mq.server.wire.messages import fill_message  # not at the top: half a broker comes with it
 
     message = definition.Message()
     fill_message(message, record, topic=topic, receipt_handle="", delivery_attempt=0)

@@ -13,19 +13,19 @@ from typing import Annotated, Final, NoReturn
 import grpc
 import typer
 
-from cli.online.connection.administration import admin_port
-from cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
-from cli.online.connection.client import CallRefused, MessagingClient, Reader, messaging_port
-from cli.online.connection.known import known
-from cli.online.groups.groups import CALL_TIMEOUT_S, RESET_TIMEOUT_S, reset_request
-from cli.terminal.output import json_line
-from cli.terminal.text import say, word
-from cli.terminal.times import time_text
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.quarry.admin.v1 import admin_pb2 as pb
-from server.wire.times import to_ms
-from store.record import StoredMessage
-from store.record.compressed_bodies import uncompressed
+from quarry_mq.cli.online.connection.administration import admin_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
+from quarry_mq.cli.online.connection.client import CallRefused, MessagingClient, Reader, messaging_port
+from quarry_mq.cli.online.connection.known import known
+from quarry_mq.cli.online.groups.groups import CALL_TIMEOUT_S, RESET_TIMEOUT_S, reset_request
+from quarry_mq.cli.terminal.output import json_line
+from quarry_mq.cli.terminal.text import say, word
+from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.server.wire.times import to_ms
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.record.compressed_bodies import uncompressed
 
 BATCH_MAX: Final = 32
 TAIL_WAIT_S: Final = 15.0

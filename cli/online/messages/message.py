@@ -7,18 +7,18 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.offline.arguments import Topic
-from cli.online.connection.administration import service_port
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.messages.found_messages import TRACE_COLUMNS, decoded, found_pages, message_id_of, trace_rows
-from cli.online.messages.message_query import query
-from cli.online.messages.message_show import show
-from cli.online.messages.resend import resend
-from cli.terminal.exit import Exit
-from cli.terminal.output import print_rows
-from cli.terminal.times import time_text
-from server._generated.quarry.admin.v1 import query_pb2 as pb
-from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from quarry_mq.cli.offline.arguments import Topic
+from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.online.messages.found_messages import TRACE_COLUMNS, decoded, found_pages, message_id_of, trace_rows
+from quarry_mq.cli.online.messages.message_query import query
+from quarry_mq.cli.online.messages.message_show import show
+from quarry_mq.cli.online.messages.resend import resend
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.cli.terminal.output import print_rows
+from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 
 COLUMNS: Final = ("messageId", "storedAt", *TRACE_COLUMNS)
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from cli.online.connection.client import Outgoing
-from cli.terminal.times import time_ms
-from server.wire.times import TIME_MS_MAX
+from quarry_mq.cli.online.connection.client import Outgoing
+from quarry_mq.cli.terminal.times import time_ms
+from quarry_mq.server.wire.times import TIME_MS_MAX
 
 LINE_SIZE_MAX: Final = 32 * 1024 * 1024
 """Bytes. A body has at most 4 MiB, which JSON may write as six times as much."""

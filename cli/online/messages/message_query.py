@@ -8,22 +8,22 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from cli.offline.arguments import Topic
-from cli.online.connection.administration import service_port
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, option_ms
-from cli.online.connection.official import official_port
-from cli.online.messages.consume import message_fields
-from cli.online.messages.found_messages import CALL_TIMEOUT_S, body_fields, decoded, found_pages
-from cli.terminal.exit import Exit
-from cli.terminal.output import print_rows
-from cli.terminal.times import time_text
-from server._generated.apache.rocketmq.v2 import admin_pb2 as official
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.quarry.admin.v1 import query_pb2 as pb
-from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from server.wire.times import to_ms
-from store.record import StoredMessage
-from store.record.compressed_bodies import uncompressed
+from quarry_mq.cli.offline.arguments import Topic
+from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, option_ms
+from quarry_mq.cli.online.connection.official import official_port
+from quarry_mq.cli.online.messages.consume import message_fields
+from quarry_mq.cli.online.messages.found_messages import CALL_TIMEOUT_S, body_fields, decoded, found_pages
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.cli.terminal.output import print_rows
+from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as official
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from quarry_mq.server.wire.times import to_ms
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.record.compressed_bodies import uncompressed
 
 COLUMNS: Final = ("messageId", "storedAt", "queue", "offset", "tag", "keys", "size")
 PAGE_ROWS: Final = 256
@@ -120,7 +120,7 @@ def _by_time(wanted: Wanted, limit: int, address: str) -> Iterator[_Found]:
 
 
 def _by_key(wanted: Wanted, limit: int, address: str) -> Iterator[_Found]:
-    from server.wire.messages import fill_message  # not at the top: half a broker comes with it
+    from quarry_mq.server.wire.messages import fill_message  # not at the top: half a broker comes with it
 
     is_filtered = wanted.queue is not None or wanted.lite is not None
     request = pb.QueryMessagesRequest(

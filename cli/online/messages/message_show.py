@@ -8,10 +8,10 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.offline.record_text import record_fields, time_text
-from cli.online.connection.administration import service_port
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.messages.found_messages import (
+from quarry_mq.cli.offline.record_text import record_fields, time_text
+from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.online.messages.found_messages import (
     CALL_TIMEOUT_S,
     TRACE_COLUMNS,
     body_fields,
@@ -22,16 +22,16 @@ from cli.online.messages.found_messages import (
     tell_unread,
     trace_rows,
 )
-from cli.terminal.exit import Exit, end
-from cli.terminal.output import print_object, print_rows
-from cli.terminal.text import one_line, say
-from server._generated.quarry.admin.v1 import query_pb2 as pb
-from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from server.wire.bodies import body_text
-from store.message import host_text
-from store.record import StoredMessage, offset_message_id
-from store.record.compressed_bodies import plain_body
-from store.record.properties import KEYS, TAGS
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.output import print_object, print_rows
+from quarry_mq.cli.terminal.text import one_line, say
+from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from quarry_mq.server.wire.bodies import body_text
+from quarry_mq.store.message import host_text
+from quarry_mq.store.record import StoredMessage, offset_message_id
+from quarry_mq.store.record.compressed_bodies import plain_body
+from quarry_mq.store.record.properties import KEYS, TAGS
 
 BODY_SHOWN_MAX: Final = 4096
 """Bytes for people; `--json` and `--body` give all."""

@@ -15,7 +15,7 @@ from typing import Annotated, BinaryIO, Final, NamedTuple
 import grpc
 import typer
 
-from cli.online.connection.arguments import (
+from quarry_mq.cli.online.connection.arguments import (
     ENDPOINT_DEFAULT,
     Body,
     Endpoint,
@@ -26,14 +26,14 @@ from cli.online.connection.arguments import (
     option_ms,
     pairs,
 )
-from cli.online.connection.client import CallRefused, MessagingClient, Outgoing, Sent, messaging_port
-from cli.online.messages.message_lines import Line, LineInvalid, lines_as_they_come, message_of_json
-from cli.terminal.exit import Exit, end
-from cli.terminal.output import json_line
-from cli.terminal.progress import shown_progress
-from cli.terminal.text import say, word
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from store.progress import Progress, ReportProgress
+from quarry_mq.cli.online.connection.client import CallRefused, MessagingClient, Outgoing, Sent, messaging_port
+from quarry_mq.cli.online.messages.message_lines import Line, LineInvalid, lines_as_they_come, message_of_json
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.output import json_line
+from quarry_mq.cli.terminal.progress import shown_progress
+from quarry_mq.cli.terminal.text import say, word
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.store.progress import Progress, ReportProgress
 
 BATCH_MESSAGES: Final = 32
 BATCH_BYTES: Final = 1024 * 1024

@@ -8,17 +8,17 @@ from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Json, Topic
-from cli.offline.record_text import json_line, record_fields, record_lines
-from cli.online.connection.administration import service_port
-from cli.online.connection.arguments import AdminOrNone, StoreOrNone, broker_of
-from cli.online.messages.found_messages import decoded, found_pages
-from cli.terminal.exit import Exit
-from cli.terminal.progress import shown_progress
-from cli.terminal.text import say
-from server._generated.quarry.admin.v1 import query_pb2 as pb
-from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from store.record import StoredMessage
+from quarry_mq.cli.offline.arguments import Json, Topic
+from quarry_mq.cli.offline.record_text import json_line, record_fields, record_lines
+from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.arguments import AdminOrNone, StoreOrNone, broker_of
+from quarry_mq.cli.online.messages.found_messages import decoded, found_pages
+from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.cli.terminal.progress import shown_progress
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from quarry_mq.store.record import StoredMessage
 
 
 def query(
@@ -62,9 +62,9 @@ def _of_store(
     store: Path, topic: str, key: str, *, times_ms: tuple[int, int | None], limit: int
 ) -> list[StoredMessage]:
     # Not at the top: who asks a live broker needs nothing of a store.
-    from cli.offline.opened_store import opened
-    from store.index import TIME_MAX_MS
-    from store.offline.key_search import OfflineIndex, indexes_of
+    from quarry_mq.cli.offline.opened_store import opened
+    from quarry_mq.store.index import TIME_MAX_MS
+    from quarry_mq.store.offline.key_search import OfflineIndex, indexes_of
 
     begin_ms, end_ms = times_ms
     with opened(store) as open_store, indexes_of(open_store) as indexes, shown_progress() as report:

@@ -9,16 +9,16 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.contexts import chosen
-from cli.online.connection.administration import asked_names
-from cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
-from cli.online.messages.consume import terminated_as_interrupted
-from cli.online.ping.tries import Times, Way, figures_of, milliseconds, paced
-from cli.online.ping.trips import AdminTrip, MessageTrip, MessagingTrip
-from cli.terminal.exit import Exit, end
-from cli.terminal.output import json_line
-from cli.terminal.text import say
-from store.clock import SystemClock
+from quarry_mq.cli.contexts import chosen
+from quarry_mq.cli.online.connection.administration import asked_names
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
+from quarry_mq.cli.online.messages.consume import terminated_as_interrupted
+from quarry_mq.cli.online.ping.tries import Times, Way, figures_of, milliseconds, paced
+from quarry_mq.cli.online.ping.trips import AdminTrip, MessageTrip, MessagingTrip
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.output import json_line
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.store.clock import SystemClock
 
 INTERRUPTED: Final = 130
 LABELS: Final = {"messaging": "messaging", "admin": "admin", "send": "sent", "roundTrip": "round trip"}

@@ -11,16 +11,16 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.contexts import chosen
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin
-from cli.online.top.known import Known, look
-from cli.online.top.readings import Reading, Wish
-from cli.online.top.screen.lines import Canvas
-from cli.online.top.snapshot import ROWS, object_of, plain_text
-from cli.terminal.exit import Exit, end
-from cli.terminal.output import json_line, speaks_utf8
-from cli.terminal.text import say
-from store.clock import SystemClock
+from quarry_mq.cli.contexts import chosen
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin
+from quarry_mq.cli.online.top.known import Known, look
+from quarry_mq.cli.online.top.readings import Reading, Wish
+from quarry_mq.cli.online.top.screen.lines import Canvas
+from quarry_mq.cli.online.top.snapshot import ROWS, object_of, plain_text
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.output import json_line, speaks_utf8
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.store.clock import SystemClock
 
 INTERVAL_DEFAULT_S: Final = 2.0
 INTERVAL_MIN_S: Final = 0.1
@@ -54,7 +54,7 @@ def top(
     elif once or not _can_be_drawn_on():
         _print_once(admin)
     else:
-        from cli.online.top.screen.view import TopView
+        from quarry_mq.cli.online.top.screen.view import TopView
 
         Reading(admin, chosen()).close()  # a file of the context that is no good is told before there is a screen
         for each in ("COLUMNS", "LINES"):  # the terminal knows its size better, also when that changes

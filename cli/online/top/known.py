@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from cli.online.top.facts import GroupPage, History, Job, Member, Migration, Overview, TopicPage
-from cli.online.top.figures import StageFigures, Tally, between, busy_share, left_s, stage_figures
-from cli.online.top.readings import CallFailed, Failure, Reading, Wish
-from store.clock import Clock
+from quarry_mq.cli.online.top.facts import GroupPage, History, Job, Member, Migration, Overview, TopicPage
+from quarry_mq.cli.online.top.figures import StageFigures, Tally, between, busy_share, left_s, stage_figures
+from quarry_mq.cli.online.top.readings import CallFailed, Failure, Reading, Wish
+from quarry_mq.store.clock import Clock
 
 LOOK_BACK_S: Final = 10.0
 """Latencies are those of at least so long, where that has been watched: one receive of 17 is timed."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
 
-from cli.online.top.known import CALLS, Known, ask
-from cli.online.top.readings import Reading, Wish
+from quarry_mq.cli.online.top.known import CALLS, Known, ask
+from quarry_mq.cli.online.top.readings import Reading, Wish
 
 ALWAYS: Final = frozenset({"overview", "members"})
 REST_MIN_S: Final = {"history": 10.0, "members": 5.0}

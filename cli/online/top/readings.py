@@ -10,10 +10,10 @@ from typing import Any, Final, Self, TypeVar, cast
 
 import grpc
 
-from cli.context_file import Context
-from cli.online.connection.administration import refusal
-from cli.online.connection.channel import open_channel
-from cli.online.top.facts import (
+from quarry_mq.cli.context_file import Context
+from quarry_mq.cli.online.connection.administration import refusal
+from quarry_mq.cli.online.connection.channel import open_channel
+from quarry_mq.cli.online.top.facts import (
     Group,
     GroupPage,
     History,
@@ -29,13 +29,13 @@ from cli.online.top.facts import (
     Topic,
     TopicPage,
 )
-from cli.online.top.figures import Tally
-from cli.terminal.text import one_line
-from server._generated.quarry.admin.v1 import admin_pb2, jobs_pb2, migration_pb2
-from server._generated.quarry.admin.v1 import overview_pb2 as pb
-from server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
-from server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
-from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
+from quarry_mq.cli.online.top.figures import Tally
+from quarry_mq.cli.terminal.text import one_line
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2, jobs_pb2, migration_pb2
+from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
+from quarry_mq.server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
+from quarry_mq.server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 
 CALL_TIMEOUT_S: Final = 10.0
 OPTIONS: Final = (("grpc.max_reconnect_backoff_ms", 2_000), ("grpc.initial_reconnect_backoff_ms", 500))

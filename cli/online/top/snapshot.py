@@ -6,12 +6,12 @@ import math
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-from cli.online.top.figures import StageFigures
-from cli.online.top.known import CALLS, Answer, Known
-from cli.online.top.screen.lines import Canvas
-from cli.online.top.screen.pages import head, overview_page
-from cli.online.top.screen.work_pages import stages_page, work_page
-from cli.terminal.times import time_text
+from quarry_mq.cli.online.top.figures import StageFigures
+from quarry_mq.cli.online.top.known import CALLS, Answer, Known
+from quarry_mq.cli.online.top.screen.lines import Canvas
+from quarry_mq.cli.online.top.screen.pages import head, overview_page
+from quarry_mq.cli.online.top.screen.work_pages import stages_page, work_page
+from quarry_mq.cli.terminal.times import time_text
 
 ASCII: Final = str.maketrans({"µ": "u"})
 ROWS: Final = 10

@@ -7,14 +7,14 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.online.connection.administration import service_port
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Prefix
-from cli.online.connection.dry_runs import lite_topic_deletion
-from cli.online.connection.known import known, known_time, listed
-from cli.terminal.output import print_object, print_rows
-from cli.terminal.text import say
-from server._generated.quarry.admin.v1 import lite_topics_pb2 as pb
-from server._generated.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
+from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Prefix
+from quarry_mq.cli.online.connection.dry_runs import lite_topic_deletion
+from quarry_mq.cli.online.connection.known import known, known_time, listed
+from quarry_mq.cli.terminal.output import print_object, print_rows
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.server._generated.quarry.admin.v1 import lite_topics_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
 
 commands: Final = typer.Typer(no_args_is_help=True)
 

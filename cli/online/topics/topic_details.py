@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, Name
-from cli.online.connection.known import known
-from cli.online.connection.official import official_port
-from cli.terminal.output import print_object, print_rows
-from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, Name
+from quarry_mq.cli.online.connection.known import known
+from quarry_mq.cli.online.connection.official import official_port
+from quarry_mq.cli.terminal.output import print_object, print_rows
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 
 CALL_TIMEOUT_S: Final = 10.0
 ROUTE_COLUMNS: Final = ("broker", "address", "readQueues", "writeQueues", "permission")

@@ -7,8 +7,8 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.online.connection.administration import admin_port
-from cli.online.connection.arguments import (
+from quarry_mq.cli.online.connection.administration import admin_port
+from quarry_mq.cli.online.connection.arguments import (
     ADMIN_DEFAULT,
     Admin,
     Attributes,
@@ -19,11 +19,11 @@ from cli.online.connection.arguments import (
     pairs,
     with_options,
 )
-from cli.online.connection.dry_runs import topic_deletion
-from cli.terminal.output import print_object, print_rows
-from cli.terminal.text import say
-from server._generated.quarry.admin.v1 import admin_pb2 as pb
-from store.metadata.lite_attributes import EXPIRATION, EXPIRATION_MAX_MINUTES
+from quarry_mq.cli.online.connection.dry_runs import topic_deletion
+from quarry_mq.cli.terminal.output import print_object, print_rows
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.store.metadata.lite_attributes import EXPIRATION, EXPIRATION_MAX_MINUTES
 
 commands: Final = typer.Typer(no_args_is_help=True)
 

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cli.online.connection.administration import service_port
-from cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.connection.known import known, known_rounded, known_seconds, known_time, listed
-from cli.terminal.output import print_rows
-from server._generated.quarry.admin.v1 import overview_pb2 as pb
-from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
+from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.online.connection.known import known, known_rounded, known_seconds, known_time, listed
+from quarry_mq.cli.terminal.output import print_rows
+from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 
 CALL_TIMEOUT_S: Final = 60.0
 PAGE_ROWS: Final = 100

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Final, NamedTuple, Protocol
 
-from server.admin.browsing.wish import EVERYTHING, MessageWish
-from server.errors import TooMuchForOneCall
-from server.tasks.pacing import Pace
-from store.consumequeue import ConsumeQueueEntry, QueueEnd
-from store.consumequeue.search import TimeBoundary
-from store.errors import BrokerError, MessageGivenUp, StoreDamaged
-from store.index import TIME_MAX_MS
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from store.record import StoredMessage
+from quarry_mq.server.admin.browsing.wish import EVERYTHING, MessageWish
+from quarry_mq.server.errors import TooMuchForOneCall
+from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.store.consumequeue import ConsumeQueueEntry, QueueEnd
+from quarry_mq.store.consumequeue.search import TimeBoundary
+from quarry_mq.store.errors import BrokerError, MessageGivenUp, StoreDamaged
+from quarry_mq.store.index import TIME_MAX_MS
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.record import StoredMessage
 
 ENTRIES_AT_ONCE: Final = 32
 ENDS_AT_ONCE: Final = 500

@@ -14,8 +14,8 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-from store.errors import Invalid
-from store.offsets import PhysicalOffset
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.offsets import PhysicalOffset
 
 LAYOUT: Final = 1
 _CURSOR: Final = Struct(">BBqI")

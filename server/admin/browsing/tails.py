@@ -13,17 +13,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
-from server.admin.browsing.browser import LogBeginning, Selected
-from server.admin.browsing.wish import EVERYTHING, MessageWish
-from server.errors import TooManyTails
-from server.tasks.pacing import Pace
-from server.tasks.waiting import until_set
-from store.clock import Clock
-from store.consumequeue import ConsumeQueueEntry
-from store.errors import MessageGivenUp, StoreDamaged
-from store.message import DispatchRequest
-from store.offsets import QueueOffset
-from store.record import StoredMessage
+from quarry_mq.server.admin.browsing.browser import LogBeginning, Selected
+from quarry_mq.server.admin.browsing.wish import EVERYTHING, MessageWish
+from quarry_mq.server.errors import TooManyTails
+from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.waiting import until_set
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.errors import MessageGivenUp, StoreDamaged
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.offsets import QueueOffset
+from quarry_mq.store.record import StoredMessage
 
 TAILS_MAX: Final = 32
 WAITING_MAX: Final = 2_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from server.admin.figures.history import History
-from server.admin.figures.recorder import LOOP_LATE
-from server.admin.figures.sources import Sources
-from server.process.certificates import WARN_BEFORE_S
+from quarry_mq.server.admin.figures.history import History
+from quarry_mq.server.admin.figures.recorder import LOOP_LATE
+from quarry_mq.server.admin.figures.sources import Sources
+from quarry_mq.server.process.certificates import WARN_BEFORE_S
 
 DISPATCH_LAG_BYTES: Final = 64 << 20
 """More than flushes and rounds leave behind on a disk that keeps up."""

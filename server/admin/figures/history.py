@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import isnan, nan
 from typing import Final, NamedTuple
 
-from store.errors import Invalid
+from quarry_mq.store.errors import Invalid
 
 INTERVAL_MS: Final = 10_000
 SAMPLES_MAX: Final = 360

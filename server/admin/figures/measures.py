@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from math import nan
 from typing import Final, Protocol
 
-from server.admin.figures.history import Series
-from server.counters.tally import Tally
+from quarry_mq.server.admin.figures.history import Series
+from quarry_mq.server.counters.tally import Tally
 
 RATE_SECONDS_MIN: Final = 1.0
 """What happens in a shorter time says nothing of a second."""

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from server.cluster.membership.members import Members, SeenMember
-from server.errors import MemberUnreachable, NotAMember
-from store.errors import Invalid
+from quarry_mq.server.cluster.membership.members import Members, SeenMember
+from quarry_mq.server.errors import MemberUnreachable, NotAMember
+from quarry_mq.store.errors import Invalid
 
 TIMEOUT_S: Final = 2.0
 

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from server.admin.figures.concerns import concerns
-from server.admin.figures.days import Moved
-from server.admin.figures.recorder import LOOP_LATE, Recording
-from server.admin.figures.sources import Sources
-from server.counters.tally import Tally
-from server.counters.throughput import Rates
-from server.lag.consumer_lag import LagTotals
-from server.process.system import cpu_seconds, open_files, resident_bytes
-from server.wire.places import without_places
-from store.fs import DiskSpace
+from quarry_mq.server.admin.figures.concerns import concerns
+from quarry_mq.server.admin.figures.days import Moved
+from quarry_mq.server.admin.figures.recorder import LOOP_LATE, Recording
+from quarry_mq.server.admin.figures.sources import Sources
+from quarry_mq.server.counters.tally import Tally
+from quarry_mq.server.counters.throughput import Rates
+from quarry_mq.server.lag.consumer_lag import LagTotals
+from quarry_mq.server.process.system import cpu_seconds, open_files, resident_bytes
+from quarry_mq.server.wire.places import without_places
+from quarry_mq.store.fs import DiskSpace
 
 
 class StageTimes(NamedTuple):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from server.clients import ClientKind
-from server.cluster.cluster import Cluster
-from server.counters.rates import RecentRates
-from server.counters.throughput import Throughput
-from server.front import Front
-from server.observability.instrumentation import Background
-from server.process.certificates import Certificates
-from server.process.health import HealthState
-from server.process.process_figures import ProcessFigures
-from server.rpc.messaging import Components, Messaging
-from server.upkeep import Upkeep
+from quarry_mq.server.clients import ClientKind
+from quarry_mq.server.cluster.cluster import Cluster
+from quarry_mq.server.counters.rates import RecentRates
+from quarry_mq.server.counters.throughput import Throughput
+from quarry_mq.server.front import Front
+from quarry_mq.server.observability.instrumentation import Background
+from quarry_mq.server.process.certificates import Certificates
+from quarry_mq.server.process.health import HealthState
+from quarry_mq.server.process.process_figures import ProcessFigures
+from quarry_mq.server.rpc.messaging import Components, Messaging
+from quarry_mq.server.upkeep import Upkeep
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import Final
 
-from server.admin.dead_letter_box import DeadLetterBox
-from server.jobs.asked import OFFSETS_MAX, DeadLetterResend
-from server.jobs.running_job import Running
-from store.errors import Invalid
-from store.offsets import QueueOffset
+from quarry_mq.server.admin.dead_letter_box import DeadLetterBox
+from quarry_mq.server.jobs.asked import OFFSETS_MAX, DeadLetterResend
+from quarry_mq.server.jobs.running_job import Running
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.offsets import QueueOffset
 
 INDEX, AGAIN, NEXT, END = "index", "again", "next", "end"
 """Of cursors: how many of the named ones are done; from where on those are not that were refused before; the offsets of

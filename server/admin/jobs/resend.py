@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from server.jobs.asked import MessageResend
-from server.jobs.running_job import Running
-from server.maintenance.key_index import FOUND_MAX, KeyIndex
-from server.metadata import queues_of_topic
-from store.consumequeue import ConsumeQueueEntry
-from store.consumequeue.search import TimeBoundary
-from store.errors import Forbidden, Invalid, MessageGivenUp, OffsetOutOfRange, StoreDamaged, TopicNotFound, Unavailable
-from store.index import TIME_MAX_MS
-from store.metadata import Topic, TopicTable
-from store.metadata.names import is_system_topic
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from store.record import StoredMessage
+from quarry_mq.server.jobs.asked import MessageResend
+from quarry_mq.server.jobs.running_job import Running
+from quarry_mq.server.maintenance.key_index import FOUND_MAX, KeyIndex
+from quarry_mq.server.metadata import queues_of_topic
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.consumequeue.search import TimeBoundary
+from quarry_mq.store.errors import (
+    Forbidden,
+    Invalid,
+    MessageGivenUp,
+    OffsetOutOfRange,
+    StoreDamaged,
+    TopicNotFound,
+    Unavailable,
+)
+from quarry_mq.store.index import TIME_MAX_MS
+from quarry_mq.store.metadata import Topic, TopicTable
+from quarry_mq.store.metadata.names import is_system_topic
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.record import StoredMessage
 
 SENT_AT_ONCE: Final = 16
 KEY_MAX: Final = 4_096

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from server.admin.administration import Administration, QueueReset
-from server.delivery import Delivery
-from server.jobs.asked import OffsetReset
-from server.jobs.running_job import Running
-from store.metadata import ConsumerOffsetTable, TopicType
-from store.metadata.lite import parse_light_queue_name
-from store.offsets import QueueId
+from quarry_mq.server.admin.administration import Administration, QueueReset
+from quarry_mq.server.delivery import Delivery
+from quarry_mq.server.jobs.asked import OffsetReset
+from quarry_mq.server.jobs.running_job import Running
+from quarry_mq.store.metadata import ConsumerOffsetTable, TopicType
+from quarry_mq.store.metadata.lite import parse_light_queue_name
+from quarry_mq.store.offsets import QueueId
 
 PAGE: Final = 256
 NUMBER, LITE = "queue", "lite"

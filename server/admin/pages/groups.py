@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from server.admin.figures.sources import Sources
-from server.admin.pages.names import NameSearch
-from server.admin.pages.pages import Order, Wanted, longest_lag, names_of
-from server.admin.pages.pairs import (
+from quarry_mq.server.admin.figures.sources import Sources
+from quarry_mq.server.admin.pages.names import NameSearch
+from quarry_mq.server.admin.pages.pages import Order, Wanted, longest_lag, names_of
+from quarry_mq.server.admin.pages.pairs import (
     NAMES_MAX,
     SHOWN_MAX,
     Budget,
@@ -22,11 +22,11 @@ from server.admin.pages.pairs import (
     longest_known,
     sum_known,
 )
-from server.counters.rates import RatesNow
-from server.delivery.retry_topics import topic_beside
-from server.lag.consumer_lag import ConsumerLag, PairLag
-from server.tasks.pacing import Pace, Pacing
-from store.metadata import Group
+from quarry_mq.server.counters.rates import RatesNow
+from quarry_mq.server.delivery.retry_topics import topic_beside
+from quarry_mq.server.lag.consumer_lag import ConsumerLag, PairLag
+from quarry_mq.server.tasks.pacing import Pace, Pacing
+from quarry_mq.store.metadata import Group
 
 TOPICS_MAX: Final = 500
 """Topics that are looked at of one group, its retry topics among them."""

@@ -13,9 +13,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from server.tasks.pacing import Pace
-from store.clock import Clock
-from store.metadata.rows import NamesFound
+from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.metadata.rows import NamesFound
 
 ROWS_PER_STEP: Final = 512
 PAUSES_PER_STEP: Final = 1

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from server.admin.pages.names import NamePage, NameSearch
-from server.lag.consumer_lag import PairLag
-from server.tasks.pacing import Pace
-from store.errors import Invalid
+from quarry_mq.server.admin.pages.names import NamePage, NameSearch
+from quarry_mq.server.lag.consumer_lag import PairLag
+from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.store.errors import Invalid
 
 LIMIT_DEFAULT: Final = 50
 LIMIT_MAX: Final = 500

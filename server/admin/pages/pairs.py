@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from kv import KvError
-from server.clients import ClientRegistry
-from server.counters.rates import RatesNow
-from server.lag.consumer_lag import ConsumerLag, GroupTopic, PairLag
-from server.tasks.pacing import Pace
-from store.errors import BrokerError
+from quarry_mq.kv import KvError
+from quarry_mq.server.clients import ClientRegistry
+from quarry_mq.server.counters.rates import RatesNow
+from quarry_mq.server.lag.consumer_lag import ConsumerLag, GroupTopic, PairLag
+from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.store.errors import BrokerError
 
 STEPS_MAX: Final = 2_048
 """Queues, and some hundred messages in flight each, that are looked at for the groups of one page: about 0.1 s of the

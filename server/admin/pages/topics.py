@@ -11,19 +11,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from kv import KvError
-from server.admin.figures.sources import Sources
-from server.admin.pages.names import NameSearch
-from server.admin.pages.pages import Order, Wanted, longest_lag, names_of
-from server.admin.pages.pairs import NAMES_MAX, SHOWN_MAX, Budget, PairFigures, Pairs, first_of
-from server.counters.rates import RatesNow
-from server.lag.consumer_lag import ConsumerLag, PairLag
-from server.tasks.pacing import Pace, Pacing
-from store.consumequeue import ConsumeQueueEntry
-from store.errors import BrokerError
-from store.metadata import Topic
-from store.metadata.rows import NamesFound
-from store.offsets import QueueOffset
+from quarry_mq.kv import KvError
+from quarry_mq.server.admin.figures.sources import Sources
+from quarry_mq.server.admin.pages.names import NameSearch
+from quarry_mq.server.admin.pages.pages import Order, Wanted, longest_lag, names_of
+from quarry_mq.server.admin.pages.pairs import NAMES_MAX, SHOWN_MAX, Budget, PairFigures, Pairs, first_of
+from quarry_mq.server.counters.rates import RatesNow
+from quarry_mq.server.lag.consumer_lag import ConsumerLag, PairLag
+from quarry_mq.server.tasks.pacing import Pace, Pacing
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.errors import BrokerError
+from quarry_mq.store.metadata import Topic
+from quarry_mq.store.metadata.rows import NamesFound
+from quarry_mq.store.offsets import QueueOffset
 
 QUEUES_MAX: Final = 2_048
 """Of one page, for what its topics hold: 256 topics of eight queues. About 0.06 s of the event loop's time."""

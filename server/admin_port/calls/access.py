@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from server._generated.quarry.admin.v1.clients_pb2 import CLIENT_TYPE_CONSUMER, CLIENT_TYPE_PRODUCER
-from server.admin.origins import has_copies
-from server.security.authorization import SUPER_USERS_ONLY, Need
-from server.security.terms import Access
-from store.security.model import Action, ResourceKind
+from quarry_mq.server._generated.quarry.admin.v1.clients_pb2 import CLIENT_TYPE_CONSUMER, CLIENT_TYPE_PRODUCER
+from quarry_mq.server.admin.origins import has_copies
+from quarry_mq.server.security.authorization import SUPER_USERS_ONLY, Need
+from quarry_mq.server.security.terms import Access
+from quarry_mq.store.security.model import Action, ResourceKind
 
 ALL: Final = "*"
 """What a list is of. Only rules for everything of a kind cover it."""

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Final
 
-from server.admin.browsing.wish import MessageWish
-from server.admin.origins import has_copies, topics_of
-from server.errors import PermissionDenied
-from server.security.authorization import Need
-from server.security.terms import Access
-from store.record import StoredMessage
-from store.security.model import Action, ResourceKind
+from quarry_mq.server.admin.browsing.wish import MessageWish
+from quarry_mq.server.admin.origins import has_copies, topics_of
+from quarry_mq.server.errors import PermissionDenied
+from quarry_mq.server.security.authorization import Need
+from quarry_mq.server.security.terms import Access
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.security.model import Action, ResourceKind
 
 Require = Callable[[Sequence[Need]], None]
 """Raises PermissionDenied, which names what is missing."""

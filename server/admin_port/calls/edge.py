@@ -9,8 +9,8 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 import grpc
 import grpc.aio
 
-from kv import EngineCorrupt, EngineFull
-from server.errors import (
+from quarry_mq.kv import EngineCorrupt, EngineFull
+from quarry_mq.server.errors import (
     MemberUnreachable,
     NoCluster,
     NoIndex,
@@ -26,10 +26,10 @@ from server.errors import (
     TooMuchForOneCall,
     Unauthenticated,
 )
-from server.faults import FaultLog
-from server.wire.places import without_places
-from server.wire.status import INTERNAL_TEXT
-from store import errors
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.wire.places import without_places
+from quarry_mq.server.wire.status import INTERNAL_TEXT
+from quarry_mq.store import errors
 
 PAGE_ROWS: Final = 256
 TEXT_MAX: Final = 500

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from store.errors import Invalid
+from quarry_mq.store.errors import Invalid
 
 NAME_MAX: Final = 255
 """Characters: what the longest name of a topic has."""

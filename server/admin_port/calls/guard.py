@@ -11,8 +11,8 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.admin_port.calls.access import (
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.admin_port.calls.access import (
     JOB_SERVICE,
     OPEN_SERVICES,
     READERS_SERVICES,
@@ -22,19 +22,19 @@ from server.admin_port.calls.access import (
     service_of,
     short_name,
 )
-from server.admin_port.calls.caller import caller_is
-from server.admin_port.calls.edge import KINDS, kind_of, refuse
-from server.admin_port.calls.peer import caller_peer
-from server.admin_port.calls.slots import caller_known
-from server.errors import OverLimit, PermissionDenied, TooManyFailures, Unauthenticated
-from server.faults import FaultLog
-from server.security.admin_authentication import AdminAuthenticator, AdminCall
-from server.security.audit import CLAIMED, NOBODY, Audit, Subject
-from server.security.authorization import Authorizer, Need
-from server.security.build import Security
-from server.security.metrics import SecurityMetrics
-from server.security.signature import ADMIN_DATE, ADMIN_NONCE, AUTHORIZATION
-from server.security.terms import source_of
+from quarry_mq.server.admin_port.calls.caller import caller_is
+from quarry_mq.server.admin_port.calls.edge import KINDS, kind_of, refuse
+from quarry_mq.server.admin_port.calls.peer import caller_peer
+from quarry_mq.server.admin_port.calls.slots import caller_known
+from quarry_mq.server.errors import OverLimit, PermissionDenied, TooManyFailures, Unauthenticated
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.security.admin_authentication import AdminAuthenticator, AdminCall
+from quarry_mq.server.security.audit import CLAIMED, NOBODY, Audit, Subject
+from quarry_mq.server.security.authorization import Authorizer, Need
+from quarry_mq.server.security.build import Security
+from quarry_mq.server.security.metrics import SecurityMetrics
+from quarry_mq.server.security.signature import ADMIN_DATE, ADMIN_NONCE, AUTHORIZATION
+from quarry_mq.server.security.terms import source_of
 
 PORT: Final = "admin"
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import grpc.aio
 
-from server.front.grpcio import UNIX, peer_text
+from quarry_mq.server.front.grpcio import UNIX, peer_text
 
 BROWSER: Final = "x-quarry-browser"
 """Metadata with the browser's `ip:port`. Believed on the Unix socket alone, which only the broker's own process and

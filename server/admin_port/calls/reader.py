@@ -15,13 +15,13 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from server.admin_port.calls.access import OPEN_SERVICES, STRANGERS_SERVICES, service_of
-from server.admin_port.calls.edge import kind_of, status_code
-from server.admin_port.calls.peer import caller_peer
-from server.admin_port.calls.slots import REQUEST_WAIT_S, STRANGER_S, CallSlots, Slot, call_has
-from server.errors import OverLimit
-from server.wire.parsing import request_of
-from server.wire.status import Refused
+from quarry_mq.server.admin_port.calls.access import OPEN_SERVICES, STRANGERS_SERVICES, service_of
+from quarry_mq.server.admin_port.calls.edge import kind_of, status_code
+from quarry_mq.server.admin_port.calls.peer import caller_peer
+from quarry_mq.server.admin_port.calls.slots import REQUEST_WAIT_S, STRANGER_S, CallSlots, Slot, call_has
+from quarry_mq.server.errors import OverLimit
+from quarry_mq.server.wire.parsing import request_of
+from quarry_mq.server.wire.status import Refused
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Read = Callable[[_Context], Awaitable[Any]]

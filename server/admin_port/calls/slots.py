@@ -14,10 +14,10 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final
 
-from server.addresses import network_of
-from server.errors import OverLimit
-from server.rpc.limits import LimitsMet
-from server.security.terms import source_of
+from quarry_mq.server.addresses import network_of
+from quarry_mq.server.errors import OverLimit
+from quarry_mq.server.rpc.limits import LimitsMet
+from quarry_mq.server.security.terms import source_of
 
 STRANGERS_SHARE: Final = 4
 """For so many calls of known callers there is one of strangers, and for so many of strangers one of each address."""

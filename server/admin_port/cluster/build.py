@@ -7,28 +7,28 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 
-from server.admin_port.cluster.client import PeerClient
-from server.admin_port.cluster.members import MembersService
-from server.admin_port.cluster.service import ClusterService, GroupCalls
-from server.admin_port.server import MoreService
-from server.cluster.cluster import Cluster
-from server.cluster.reading_order import GroupLeft, ReadingOrder
-from server.cluster.replication.rejoin import messages_of
-from server.cluster.signing import ClusterKeys
-from server.delivery import Delivery
-from server.errors import MemberUnreachable, NotAMember
-from server.faults import FaultLog
-from server.lag.group_progress import Budget, GroupProgress
-from server.routing import BrokerIdentity
-from server.rpc.messaging import Components, Messaging
-from server.settings.broker_settings import BrokerSettings
-from server.tasks.pacing import Pace
-from server.tasks.supervision import Supervisor
-from store.clock import Clock
-from store.errors import Invalid
-from store.metadata import Topic
-from store.opening.open_store import OpenStore
-from store.replication import Applied, SharedKind
+from quarry_mq.server.admin_port.cluster.client import PeerClient
+from quarry_mq.server.admin_port.cluster.members import MembersService
+from quarry_mq.server.admin_port.cluster.service import ClusterService, GroupCalls
+from quarry_mq.server.admin_port.server import MoreService
+from quarry_mq.server.cluster.cluster import Cluster
+from quarry_mq.server.cluster.reading_order import GroupLeft, ReadingOrder
+from quarry_mq.server.cluster.replication.rejoin import messages_of
+from quarry_mq.server.cluster.signing import ClusterKeys
+from quarry_mq.server.delivery import Delivery
+from quarry_mq.server.errors import MemberUnreachable, NotAMember
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.lag.group_progress import Budget, GroupProgress
+from quarry_mq.server.routing import BrokerIdentity
+from quarry_mq.server.rpc.messaging import Components, Messaging
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.supervision import Supervisor
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.metadata import Topic
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.replication import Applied, SharedKind
 
 
 def make_cluster(settings: BrokerSettings, store: OpenStore, delivery: Delivery, clock: Clock) -> Cluster | None:

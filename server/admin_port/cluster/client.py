@@ -9,8 +9,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
-from server.admin_port.cluster.shared_rows import (
+from quarry_mq.server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from quarry_mq.server.admin_port.cluster.shared_rows import (
     CHANGE_LITE,
     CONFIRM,
     CONSUMED,
@@ -24,17 +24,17 @@ from server.admin_port.cluster.shared_rows import (
     to_position,
     to_row,
 )
-from server.cluster.handover.barriers import Consumed, Pair
-from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
-from server.cluster.reading_order import GroupLeft
-from server.cluster.replays import Numbers
-from server.cluster.replication.exchange import Page
-from server.cluster.signing import ClusterKeys
-from server.errors import MemberUnreachable
-from server.process.certificates import PeerTls
-from store.clock import Clock
-from store.errors import Invalid
-from store.replication import Position
+from quarry_mq.server.cluster.handover.barriers import Consumed, Pair
+from quarry_mq.server.cluster.peers import Confirmation, ForwardedSend, LiteChange
+from quarry_mq.server.cluster.reading_order import GroupLeft
+from quarry_mq.server.cluster.replays import Numbers
+from quarry_mq.server.cluster.replication.exchange import Page
+from quarry_mq.server.cluster.signing import ClusterKeys
+from quarry_mq.server.errors import MemberUnreachable
+from quarry_mq.server.process.certificates import PeerTls
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.replication import Position
 
 CALL_TIMEOUT_S: Final = 5.0
 CONFIRM_TIMEOUT_S: Final = 1.0

@@ -7,19 +7,19 @@ from typing import Any, Final
 
 import grpc.aio
 
-from server._generated.quarry.admin.v1 import members_pb2 as pb
-from server._generated.quarry.admin.v1.members_pb2_grpc import (
+from quarry_mq.server._generated.quarry.admin.v1 import members_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.members_pb2_grpc import (
     MembersServiceServicer,
     add_MembersServiceServicer_to_server,
 )
-from server.admin_port.calls.edge import answered, answers
-from server.admin_port.calls.fields import given
-from server.cluster.membership.member import MemberState
-from server.cluster.membership.members import Members, SeenMember
-from server.cluster.replication.rejoin import Rejoining
-from server.errors import NoCluster
-from server.faults import FaultLog
-from store.replication import SharedKind, SharedRow
+from quarry_mq.server.admin_port.calls.edge import answered, answers
+from quarry_mq.server.admin_port.calls.fields import given
+from quarry_mq.server.cluster.membership.member import MemberState
+from quarry_mq.server.cluster.membership.members import Members, SeenMember
+from quarry_mq.server.cluster.replication.rejoin import Rejoining
+from quarry_mq.server.errors import NoCluster
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.store.replication import SharedKind, SharedRow
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["MembersService"].full_name
 

@@ -11,10 +11,10 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
-from server.admin_port.calls.edge import refuse
-from server.admin_port.calls.slots import member_known
-from server.admin_port.cluster.shared_rows import (
+from quarry_mq.server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from quarry_mq.server.admin_port.calls.edge import refuse
+from quarry_mq.server.admin_port.calls.slots import member_known
+from quarry_mq.server.admin_port.cluster.shared_rows import (
     CHANGE_LITE,
     CONFIRM,
     CONSUMED,
@@ -29,17 +29,17 @@ from server.admin_port.cluster.shared_rows import (
     from_row,
     to_position,
 )
-from server.cluster.handover.barriers import Consumed, Pair
-from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
-from server.cluster.reading_order import GroupLeft
-from server.cluster.replays import Number, Replays
-from server.cluster.replication.exchange import Exchange
-from server.cluster.signing import ClusterKeys
-from server.errors import NotAMember
-from server.faults import FaultLog
-from server.wire.parsing import parsed
-from store.clock import Clock
-from store.errors import Invalid
+from quarry_mq.server.cluster.handover.barriers import Consumed, Pair
+from quarry_mq.server.cluster.peers import Confirmation, ForwardedSend, LiteChange
+from quarry_mq.server.cluster.reading_order import GroupLeft
+from quarry_mq.server.cluster.replays import Number, Replays
+from quarry_mq.server.cluster.replication.exchange import Exchange
+from quarry_mq.server.cluster.signing import ClusterKeys
+from quarry_mq.server.errors import NotAMember
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.wire.parsing import parsed
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import Invalid
 
 CHANGES: Final = (FORWARD, CHANGE_LITE)
 """Calls that do something which another call of the same bytes would do again."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
-from store.errors import Invalid
-from store.replication import Horizons, Position, SharedRow, Version, known_kind
+from quarry_mq.server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.replication import Horizons, Position, SharedRow, Version, known_kind
 
 SERVICE: Final[str] = pb.DESCRIPTOR.services_by_name["ClusterService"].full_name
 EXCHANGE: Final = f"/{SERVICE}/Exchange"

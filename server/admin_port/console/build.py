@@ -15,13 +15,13 @@ from typing import Final
 
 import structlog
 
-from server.addresses import split_address
-from server.admin_port.console.calls import AdminCalls, plain_channel
-from server.console.contract import ConsoleParts, Rules
-from server.console.thread import ConsoleThread
-from server.front import LiveTls
-from server.settings.broker_settings import BrokerSettings
-from store.clock import Clock
+from quarry_mq.server.addresses import split_address
+from quarry_mq.server.admin_port.console.calls import AdminCalls, plain_channel
+from quarry_mq.server.console.contract import ConsoleParts, Rules
+from quarry_mq.server.console.thread import ConsoleThread
+from quarry_mq.server.front import LiveTls
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.store.clock import Clock
 
 PREFIX: Final = "quarry-console-"
 """Of the folder with the socket."""

@@ -14,14 +14,14 @@ from typing import Any, Final, cast
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
 
-from server._generated.quarry.admin.v1 import admin_pb2
-from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from server.admin_port.calls.peer import BROWSER
-from server.admin_port.console.translation import answer_text, request_from
-from server.admin_port.methods import methods_by_short_name, path_of, stub_of
-from server.console.contract import AdminPort, Caller, CallFailed, Identity
-from server.security.signature import signed_admin_headers
-from store.clock import Clock
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2
+from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.server.admin_port.calls.peer import BROWSER
+from quarry_mq.server.admin_port.console.translation import answer_text, request_from
+from quarry_mq.server.admin_port.methods import methods_by_short_name, path_of, stub_of
+from quarry_mq.server.console.contract import AdminPort, Caller, CallFailed, Identity
+from quarry_mq.server.security.signature import signed_admin_headers
+from quarry_mq.store.clock import Clock
 
 CALL_TIMEOUT_S: Final = 120.0
 """Of calls with one answer; streams may go on for as long as somebody reads them."""

@@ -10,9 +10,9 @@ from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.admin_port.console.message_json import BODY_IN_LIST_MAX, BODY_MAX, Room, message_fields
-from server.console.contract import CallFailed
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.admin_port.console.message_json import BODY_IN_LIST_MAX, BODY_MAX, Room, message_fields
+from quarry_mq.server.console.contract import CallFailed
 
 RECORD: Final = "record"
 """The field that holds a record as it lies in the log, in messages that have its `physical_offset`, too."""

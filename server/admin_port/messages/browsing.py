@@ -10,31 +10,31 @@ from typing import Any, Final, NamedTuple
 import grpc
 import grpc.aio
 
-from server._generated.quarry.admin.v1 import browsing_pb2 as pb
-from server._generated.quarry.admin.v1.browsing_pb2_grpc import (
+from quarry_mq.server._generated.quarry.admin.v1 import browsing_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.browsing_pb2_grpc import (
     BrowsingServiceServicer,
     add_BrowsingServiceServicer_to_server,
 )
-from server.admin.browsing.browser import MessageBrowser, Selected, Wanted
-from server.admin.browsing.cursor import pack_cursor, parse_cursor
-from server.admin.browsing.tails import Rate, Tail, Tails
-from server.admin.browsing.wish import MessageWish
-from server.admin_port.calls.caller import as_caller_may_see, caller_must
-from server.admin_port.calls.edge import answered
-from server.admin_port.calls.fields import given, not_negative, printable
-from server.faults import FaultLog
-from server.security.terms import Access
-from server.tasks.pacing import Pacing
-from store.clock import Clock
-from store.commitlog import CommitLogReader
-from store.consumequeue import ConsumeQueueEntry
-from store.errors import Invalid, OffsetOutOfRange, TopicNotFound
-from store.index import TIME_MAX_MS
-from store.metadata import Topic, TopicTable, TopicType
-from store.metadata.lite import is_lite_topic_name, light_queue_name
-from store.offsets import QueueOffset
-from store.record import StoredMessage
-from store.security.model import Action, ResourceKind
+from quarry_mq.server.admin.browsing.browser import MessageBrowser, Selected, Wanted
+from quarry_mq.server.admin.browsing.cursor import pack_cursor, parse_cursor
+from quarry_mq.server.admin.browsing.tails import Rate, Tail, Tails
+from quarry_mq.server.admin.browsing.wish import MessageWish
+from quarry_mq.server.admin_port.calls.caller import as_caller_may_see, caller_must
+from quarry_mq.server.admin_port.calls.edge import answered
+from quarry_mq.server.admin_port.calls.fields import given, not_negative, printable
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.security.terms import Access
+from quarry_mq.server.tasks.pacing import Pacing
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.commitlog import CommitLogReader
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.errors import Invalid, OffsetOutOfRange, TopicNotFound
+from quarry_mq.store.index import TIME_MAX_MS
+from quarry_mq.store.metadata import Topic, TopicTable, TopicType
+from quarry_mq.store.metadata.lite import is_lite_topic_name, light_queue_name
+from quarry_mq.store.offsets import QueueOffset
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.security.model import Action, ResourceKind
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["BrowsingService"].full_name
 LIMIT_DEFAULT: Final = 50

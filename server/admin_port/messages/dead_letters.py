@@ -7,17 +7,17 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
-from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import (
+from quarry_mq.server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.dead_letters_pb2_grpc import (
     DeadLetterServiceServicer,
     add_DeadLetterServiceServicer_to_server,
 )
-from server.admin.dead_letter_box import DeadLetter, DeadLetterBox, DeadLetterList, Resent
-from server.admin_port.calls.caller import caller_may_read
-from server.admin_port.calls.edge import answered, refuse
-from server.admin_port.calls.fields import given, not_negative
-from server.faults import FaultLog
-from store.offsets import QueueOffset
+from quarry_mq.server.admin.dead_letter_box import DeadLetter, DeadLetterBox, DeadLetterList, Resent
+from quarry_mq.server.admin_port.calls.caller import caller_may_read
+from quarry_mq.server.admin_port.calls.edge import answered, refuse
+from quarry_mq.server.admin_port.calls.fields import given, not_negative
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.store.offsets import QueueOffset
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["DeadLetterService"].full_name
 LISTED_DEFAULT: Final = 100

@@ -8,25 +8,28 @@ from typing import Final
 
 import grpc.aio
 
-from server._generated.quarry.admin.v1 import jobs_pb2 as pb
-from server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceServicer, add_JobServiceServicer_to_server
-from server.admin_port.calls.access import CLUSTER, job_accesses
-from server.admin_port.calls.caller import caller_may
-from server.admin_port.calls.edge import answers
-from server.admin_port.calls.fields import asked_by, not_negative, printable
-from server.admin_port.metadata.messages import reset_target
-from server.errors import NoSuchJob
-from server.faults import FaultLog
-from server.jobs import Asked, DeadLetterResend, Jobs, MessageResend, OffsetReset
-from server.jobs.asked import asked_of
-from server.maintenance.verification import OnlineVerification
-from server.security.terms import Access
-from server.wire.places import optional_without_places, without_places
-from store.errors import Invalid
-from store.offsets import PhysicalOffset
-from store.security.model import Action
-from store.state.jobs import Job, JobState
-from store.verify.verdicts import Verdict, VerdictState
+from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.jobs_pb2_grpc import (
+    JobServiceServicer,
+    add_JobServiceServicer_to_server,
+)
+from quarry_mq.server.admin_port.calls.access import CLUSTER, job_accesses
+from quarry_mq.server.admin_port.calls.caller import caller_may
+from quarry_mq.server.admin_port.calls.edge import answers
+from quarry_mq.server.admin_port.calls.fields import asked_by, not_negative, printable
+from quarry_mq.server.admin_port.metadata.messages import reset_target
+from quarry_mq.server.errors import NoSuchJob
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.jobs import Asked, DeadLetterResend, Jobs, MessageResend, OffsetReset
+from quarry_mq.server.jobs.asked import asked_of
+from quarry_mq.server.maintenance.verification import OnlineVerification
+from quarry_mq.server.security.terms import Access
+from quarry_mq.server.wire.places import optional_without_places, without_places
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.security.model import Action
+from quarry_mq.store.state.jobs import Job, JobState
+from quarry_mq.store.verify.verdicts import Verdict, VerdictState
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["JobService"].full_name
 VERIFY: Final = "verify"

@@ -9,23 +9,26 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from server._generated.quarry.admin.v1 import query_pb2 as pb
-from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceServicer, add_QueryServiceServicer_to_server
-from server.admin.message_lookup import NO_SUCH_ID, LookedUp, MessageLookup
-from server.admin.message_trace import GroupTrace, MessageState, MessageTracer, QueueTrace
-from server.admin_port.calls.caller import caller_may, caller_may_see
-from server.admin_port.calls.edge import answered
-from server.admin_port.calls.fields import not_negative, printable
-from server.errors import NoSuchMessage
-from server.faults import FaultLog
-from server.maintenance.key_index import FOUND_MAX, KeyIndex
-from server.rpc.messaging import Components
-from server.wire.places import without_places
-from store.errors import Invalid, TopicNotFound
-from store.index import TIME_MAX_MS, FoundMessages, Unread
-from store.metadata import TopicTable
-from store.offsets import QueueId, QueueOffset
-from store.record import StoredMessage
+from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import (
+    QueryServiceServicer,
+    add_QueryServiceServicer_to_server,
+)
+from quarry_mq.server.admin.message_lookup import NO_SUCH_ID, LookedUp, MessageLookup
+from quarry_mq.server.admin.message_trace import GroupTrace, MessageState, MessageTracer, QueueTrace
+from quarry_mq.server.admin_port.calls.caller import caller_may, caller_may_see
+from quarry_mq.server.admin_port.calls.edge import answered
+from quarry_mq.server.admin_port.calls.fields import not_negative, printable
+from quarry_mq.server.errors import NoSuchMessage
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.maintenance.key_index import FOUND_MAX, KeyIndex
+from quarry_mq.server.rpc.messaging import Components
+from quarry_mq.server.wire.places import without_places
+from quarry_mq.store.errors import Invalid, TopicNotFound
+from quarry_mq.store.index import TIME_MAX_MS, FoundMessages, Unread
+from quarry_mq.store.metadata import TopicTable
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.record import StoredMessage
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["QueryService"].full_name
 LIMIT_DEFAULT: Final = 32

@@ -7,18 +7,18 @@ from typing import Final
 
 import grpc.aio
 
-from server._generated.quarry.admin.v1 import clients_pb2 as pb
-from server._generated.quarry.admin.v1.clients_pb2_grpc import (
+from quarry_mq.server._generated.quarry.admin.v1 import clients_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.clients_pb2_grpc import (
     ClientServiceServicer,
     add_ClientServiceServicer_to_server,
 )
-from server.addresses import host_of
-from server.admin_port.calls.edge import streams
-from server.clients import Client, ClientKind, ClientRegistry
-from server.faults import FaultLog
-from store.errors import GroupNotFound, Invalid, TopicNotFound
-from store.metadata import GroupTable, TopicTable, check_group_name
-from store.metadata.names import check_internal_topic_name
+from quarry_mq.server.addresses import host_of
+from quarry_mq.server.admin_port.calls.edge import streams
+from quarry_mq.server.clients import Client, ClientKind, ClientRegistry
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.store.errors import GroupNotFound, Invalid, TopicNotFound
+from quarry_mq.store.metadata import GroupTable, TopicTable, check_group_name
+from quarry_mq.store.metadata.names import check_internal_topic_name
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["ClientService"].full_name
 LOOKED_AT_ONCE: Final = 1_024

@@ -7,17 +7,17 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from server._generated.quarry.admin.v1 import lite_topics_pb2 as pb
-from server._generated.quarry.admin.v1.lite_topics_pb2_grpc import (
+from quarry_mq.server._generated.quarry.admin.v1 import lite_topics_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.lite_topics_pb2_grpc import (
     LiteTopicServiceServicer,
     add_LiteTopicServiceServicer_to_server,
 )
-from server.admin_port.calls.edge import answered, answers
-from server.admin_port.calls.fields import given, not_negative
-from server.faults import FaultLog
-from server.lag.lite_backlog import LiteBacklog
-from server.lite.listing import LiteTopicDetails, LiteTopicListing, LiteTopicPage
-from server.tasks.pacing import Pacing
+from quarry_mq.server.admin_port.calls.edge import answered, answers
+from quarry_mq.server.admin_port.calls.fields import given, not_negative
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.lag.lite_backlog import LiteBacklog
+from quarry_mq.server.lite.listing import LiteTopicDetails, LiteTopicListing, LiteTopicPage
+from quarry_mq.server.tasks.pacing import Pacing
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["LiteTopicService"].full_name
 LISTED_DEFAULT: Final = 100

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-from server._generated.quarry.admin.v1 import admin_pb2 as pb
-from server._generated.quarry.admin.v1 import jobs_pb2
-from server.admin.administration import Administration, GroupChange, QueueReset, TopicChange
-from server.admin_port.calls.fields import not_negative
-from server.delivery.model import Place, ResetTarget, StoredSince
-from server.maintenance.retention import ExpiryReport
-from store.consumequeue.queue_summary import QueueSummary
-from store.errors import Invalid
-from store.metadata import (
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2
+from quarry_mq.server.admin.administration import Administration, GroupChange, QueueReset, TopicChange
+from quarry_mq.server.admin_port.calls.fields import not_negative
+from quarry_mq.server.delivery.model import Place, ResetTarget, StoredSince
+from quarry_mq.server.maintenance.retention import ExpiryReport
+from quarry_mq.store.consumequeue.queue_summary import QueueSummary
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.metadata import (
     READ_WRITE,
     Backoff,
     CustomizedBackoff,
@@ -22,7 +22,7 @@ from store.metadata import (
     Topic,
     TopicType,
 )
-from store.offsets import QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
 
 TOPIC_TYPES: Final[dict[pb.TopicType, TopicType]] = {
     pb.TOPIC_TYPE_NORMAL: TopicType.NORMAL,

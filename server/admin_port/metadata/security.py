@@ -11,17 +11,17 @@ from typing import Any, Final, TypeVar
 
 import grpc.aio
 
-from server._generated.quarry.admin.v1 import security_pb2 as pb
-from server._generated.quarry.admin.v1.security_pb2_grpc import (
+from quarry_mq.server._generated.quarry.admin.v1 import security_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.security_pb2_grpc import (
     SecurityServiceServicer,
     add_SecurityServiceServicer_to_server,
 )
-from server.admin_port.calls.edge import answered, answers, pages, streams
-from server.admin_port.calls.fields import printable
-from server.faults import FaultLog
-from store.clock import Clock
-from store.errors import Invalid, UserNotFound
-from store.security.model import (
+from quarry_mq.server.admin_port.calls.edge import answered, answers, pages, streams
+from quarry_mq.server.admin_port.calls.fields import printable
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import Invalid, UserNotFound
+from quarry_mq.store.security.model import (
     Action,
     Decision,
     Policy,
@@ -32,9 +32,9 @@ from store.security.model import (
     User,
     UserKind,
 )
-from store.security.policies import PolicyTable, SourceAddress, deciding_rule, ordered_rules, parse_source
-from store.security.user_rows import SealedSecret, SealedUser
-from store.security.users import UserTable, check_user_name, generated_secret
+from quarry_mq.store.security.policies import PolicyTable, SourceAddress, deciding_rule, ordered_rules, parse_source
+from quarry_mq.store.security.user_rows import SealedSecret, SealedUser
+from quarry_mq.store.security.users import UserTable, check_user_name, generated_secret
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["SecurityService"].full_name
 

@@ -7,12 +7,12 @@ from typing import Any, Final, Protocol
 
 import grpc.aio
 
-from server._generated.quarry.admin.v1 import admin_pb2 as pb
-from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceServicer
-from server.admin.administration import Administration
-from server.admin_port.calls.edge import answered, answers, pages, refuse, streams
-from server.admin_port.calls.fields import given, printable
-from server.admin_port.metadata.messages import (
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceServicer
+from quarry_mq.server.admin.administration import Administration
+from quarry_mq.server.admin_port.calls.edge import answered, answers, pages, refuse, streams
+from quarry_mq.server.admin_port.calls.fields import given, printable
+from quarry_mq.server.admin_port.metadata.messages import (
     broker_message,
     expiry_message,
     group_change,
@@ -24,13 +24,13 @@ from server.admin_port.metadata.messages import (
     topic_change,
     topic_message,
 )
-from server.faults import FaultLog
-from server.maintenance.backup_points import LEASE_S
-from server.maintenance.retention import ExpiryReport
-from server.tasks.pacing import Pace, Pacing
-from store.backup import BackupPoint
-from store.consumequeue.queue_summary import QueueSummary
-from store.metadata import Topic
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.maintenance.backup_points import LEASE_S
+from quarry_mq.server.maintenance.retention import ExpiryReport
+from quarry_mq.server.tasks.pacing import Pace, Pacing
+from quarry_mq.store.backup import BackupPoint
+from quarry_mq.store.consumequeue.queue_summary import QueueSummary
+from quarry_mq.store.metadata import Topic
 
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["AdminService"].full_name
 

@@ -6,15 +6,15 @@ from typing import Final
 
 import grpc.aio
 
-from server._generated.quarry.admin.v1 import settings_pb2 as pb
-from server._generated.quarry.admin.v1.settings_pb2_grpc import (
+from quarry_mq.server._generated.quarry.admin.v1 import settings_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.settings_pb2_grpc import (
     SettingsServiceServicer,
     add_SettingsServiceServicer_to_server,
 )
-from server.admin_port.calls.edge import answers
-from server.admin_port.calls.fields import given
-from server.faults import FaultLog
-from server.settings.live_settings import LiveSettings, ShownSetting
+from quarry_mq.server.admin_port.calls.edge import answers
+from quarry_mq.server.admin_port.calls.fields import given
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.settings.live_settings import LiveSettings, ShownSetting
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["SettingsService"].full_name
 

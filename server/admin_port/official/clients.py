@@ -9,17 +9,17 @@ from typing import Final
 
 import structlog
 
-from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.addresses import host_of
-from server.admin_port.official.edge import ROWS_MAX, Names, cut
-from server.admin_port.official.lite_readers import LiteReaders
-from server.clients import LITE_CONSUMERS, Client, ClientKind, ClientRegistry, Expression
-from server.lag.group_progress import Budget, GroupProgress
-from server.tasks.pacing import Pace, Pacing
-from server.wire.status import Refused
-from server.wire.times import fill_ms
-from store.metadata import ConsumerOffsetTable, Group
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.addresses import host_of
+from quarry_mq.server.admin_port.official.edge import ROWS_MAX, Names, cut
+from quarry_mq.server.admin_port.official.lite_readers import LiteReaders
+from quarry_mq.server.clients import LITE_CONSUMERS, Client, ClientKind, ClientRegistry, Expression
+from quarry_mq.server.lag.group_progress import Budget, GroupProgress
+from quarry_mq.server.tasks.pacing import Pace, Pacing
+from quarry_mq.server.wire.status import Refused
+from quarry_mq.server.wire.times import fill_ms
+from quarry_mq.store.metadata import ConsumerOffsetTable, Group
 
 log = structlog.get_logger(__name__)
 

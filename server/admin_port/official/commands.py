@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.admin_port.official.clients import ClientCalls
-from server.admin_port.official.edge import Context, Names
-from server.admin_port.official.queries import QueryCalls
-from server.rpc.access import join, read
-from server.rpc.clients.client_commands import ClientCommands, Pushing
-from server.wire.messages import fill_message
-from server.wire.status import Refused
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.admin_port.official.clients import ClientCalls
+from quarry_mq.server.admin_port.official.edge import Context, Names
+from quarry_mq.server.admin_port.official.queries import QueryCalls
+from quarry_mq.server.rpc.access import join, read
+from quarry_mq.server.rpc.clients.client_commands import ClientCommands, Pushing
+from quarry_mq.server.wire.messages import fill_message
+from quarry_mq.server.wire.status import Refused
 
 TRACE_SIZE_MAX: Final = 1024 * 1024
 MESSAGE_SIZE_MAX: Final = 1024

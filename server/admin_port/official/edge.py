@@ -7,12 +7,12 @@ from typing import Any, Final, Protocol, TypeVar
 
 import grpc.aio
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.faults import FaultLog
-from server.wire.status import Refused, fill_ok, fill_status, is_expected
-from server.wire.validate import check_group, check_topic
-from store.errors import GroupNotFound, TopicNotFound
-from store.metadata import Group, GroupTable, Topic, TopicTable
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.wire.status import Refused, fill_ok, fill_status, is_expected
+from quarry_mq.server.wire.validate import check_group, check_topic
+from quarry_mq.store.errors import GroupNotFound, TopicNotFound
+from quarry_mq.store.metadata import Group, GroupTable, Topic, TopicTable
 
 ROWS_MAX: Final = 5_000
 """Of one answer: some 2 MiB at most as long as clients do not make their names long, and gRPC's clients take 4."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.admin_port.official.edge import ROWS_MAX, Names, cut
-from server.lag.group_progress import NOTHING, Accumulation, Budget, GroupProgress
-from server.tasks.pacing import Pace, Pacing
-from server.wire.status import Refused
-from server.wire.validate import check_count
-from store.clock import Clock
-from store.metadata import Topic, TopicType
-from store.metadata.lite import light_queue_name, parse_light_queue_name
-from store.offsets import QueueId
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.admin_port.official.edge import ROWS_MAX, Names, cut
+from quarry_mq.server.lag.group_progress import NOTHING, Accumulation, Budget, GroupProgress
+from quarry_mq.server.tasks.pacing import Pace, Pacing
+from quarry_mq.server.wire.status import Refused
+from quarry_mq.server.wire.validate import check_count
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.metadata.lite import light_queue_name, parse_light_queue_name
+from quarry_mq.store.offsets import QueueId
 
 _Accumulation = pb.DescribeGroupAccumulationResponse.GroupAccumulation
 _TimeSpan = pb.QueryTimeSpanResponse.QueueTimeSpan

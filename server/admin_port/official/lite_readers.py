@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.clients import Client
-from server.delivery import StateWriter
-from server.wire.status import Refused
-from store.metadata import Group
-from store.metadata.lite import LiteGroup, is_lite_topic_name
-from store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscriptionTable
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.clients import Client
+from quarry_mq.server.delivery import StateWriter
+from quarry_mq.server.wire.status import Refused
+from quarry_mq.store.metadata import Group
+from quarry_mq.store.metadata.lite import LiteGroup, is_lite_topic_name
+from quarry_mq.store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscriptionTable
 
 FIELD: Final = "liteTopic"
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from server.admin.administration import Administration
-from server.admin.browsing.browser import MessageBrowser
-from server.admin_port.official.clients import ClientCalls
-from server.admin_port.official.commands import CommandCalls
-from server.admin_port.official.edge import Names
-from server.admin_port.official.lag import LagCalls
-from server.admin_port.official.lite_readers import LiteReaders
-from server.admin_port.official.queries import QueryCalls
-from server.admin_port.official.runtime import RuntimeCalls
-from server.admin_port.official.sends import SendCalls
-from server.admin_port.official.service import Calls, OfficialAdminService
-from server.admin_port.official.topics import TopicCalls
-from server.front import Front
-from server.lag.group_progress import GroupProgress
-from server.rpc.messaging import Messaging
-from server.settings.live_settings import LiveSettings
-from server.tasks.pacing import Pacing
-from server.upkeep import Upkeep
-from store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.server.admin.administration import Administration
+from quarry_mq.server.admin.browsing.browser import MessageBrowser
+from quarry_mq.server.admin_port.official.clients import ClientCalls
+from quarry_mq.server.admin_port.official.commands import CommandCalls
+from quarry_mq.server.admin_port.official.edge import Names
+from quarry_mq.server.admin_port.official.lag import LagCalls
+from quarry_mq.server.admin_port.official.lite_readers import LiteReaders
+from quarry_mq.server.admin_port.official.queries import QueryCalls
+from quarry_mq.server.admin_port.official.runtime import RuntimeCalls
+from quarry_mq.server.admin_port.official.sends import SendCalls
+from quarry_mq.server.admin_port.official.service import Calls, OfficialAdminService
+from quarry_mq.server.admin_port.official.topics import TopicCalls
+from quarry_mq.server.front import Front
+from quarry_mq.server.lag.group_progress import GroupProgress
+from quarry_mq.server.rpc.messaging import Messaging
+from quarry_mq.server.settings.live_settings import LiveSettings
+from quarry_mq.server.tasks.pacing import Pacing
+from quarry_mq.server.upkeep import Upkeep
+from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 
 
 def official_admin(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from server.admin.administration import BrokerFacts
-from server.clients import ClientKind, ClientRegistry
-from server.counters.throughput import Throughput
-from server.settings.live_settings import LiveSettings
-from store.errors import Invalid
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.server.admin.administration import BrokerFacts
+from quarry_mq.server.clients import ClientKind, ClientRegistry
+from quarry_mq.server.counters.throughput import Throughput
+from quarry_mq.server.settings.live_settings import LiveSettings
+from quarry_mq.store.errors import Invalid
 
 LOG_LEVEL: Final = "log.level"
 UNKNOWN: Final = -1

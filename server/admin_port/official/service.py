@@ -7,18 +7,18 @@ from typing import Final
 
 import grpc.aio
 
-from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from server._generated.apache.rocketmq.v2.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
-from server.admin_port.calls.edge import answers
-from server.admin_port.official.clients import ClientCalls
-from server.admin_port.official.commands import CommandCalls
-from server.admin_port.official.edge import Context, in_band
-from server.admin_port.official.lag import LagCalls
-from server.admin_port.official.queries import QueryCalls
-from server.admin_port.official.runtime import RuntimeCalls
-from server.admin_port.official.sends import SendCalls
-from server.admin_port.official.topics import TopicCalls
-from server.faults import FaultLog
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.server._generated.apache.rocketmq.v2.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
+from quarry_mq.server.admin_port.calls.edge import answers
+from quarry_mq.server.admin_port.official.clients import ClientCalls
+from quarry_mq.server.admin_port.official.commands import CommandCalls
+from quarry_mq.server.admin_port.official.edge import Context, in_band
+from quarry_mq.server.admin_port.official.lag import LagCalls
+from quarry_mq.server.admin_port.official.queries import QueryCalls
+from quarry_mq.server.admin_port.official.runtime import RuntimeCalls
+from quarry_mq.server.admin_port.official.sends import SendCalls
+from quarry_mq.server.admin_port.official.topics import TopicCalls
+from quarry_mq.server.faults import FaultLog
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["Admin"].full_name
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from typing import Final, NamedTuple
 
-from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.admin.administration import Administration
-from server.admin_port.official.edge import Names
-from server.cluster.membership.member import MemberState
-from server.cluster.membership.members import Members
-from server.delivery.model import StoredSince
-from server.tasks.pacing import Pacing
-from server.wire.message_types import ACCEPTED_TYPES
-from server.wire.status import Refused
-from server.wire.times import TIME_MS_MAX, to_ms
-from store.metadata import READ_WRITE, Permission
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server.admin.administration import Administration
+from quarry_mq.server.admin_port.official.edge import Names
+from quarry_mq.server.cluster.membership.member import MemberState
+from quarry_mq.server.cluster.membership.members import Members
+from quarry_mq.server.delivery.model import StoredSince
+from quarry_mq.server.tasks.pacing import Pacing
+from quarry_mq.server.wire.message_types import ACCEPTED_TYPES
+from quarry_mq.server.wire.status import Refused
+from quarry_mq.server.wire.times import TIME_MS_MAX, to_ms
+from quarry_mq.store.metadata import READ_WRITE, Permission
 
 DESCRIPTION: Final = "description"
 """The attribute of a topic that is shown as its description."""

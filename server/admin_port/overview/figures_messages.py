@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from server._generated.quarry.admin.v1 import overview_pb2 as pb
-from server.admin.pages.groups import GroupFigures, GroupPage
-from server.admin.pages.pages import LIMIT_DEFAULT, LIMIT_MAX, Order, Wanted
-from server.admin.pages.pairs import PairFigures
-from server.admin.pages.topics import TopicFigures, TopicPage
-from server.admin_port.calls.fields import printable
-from server.admin_port.metadata.messages import group_message, topic_message
-from store.errors import Invalid
+from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.server.admin.pages.groups import GroupFigures, GroupPage
+from quarry_mq.server.admin.pages.pages import LIMIT_DEFAULT, LIMIT_MAX, Order, Wanted
+from quarry_mq.server.admin.pages.pairs import PairFigures
+from quarry_mq.server.admin.pages.topics import TopicFigures, TopicPage
+from quarry_mq.server.admin_port.calls.fields import printable
+from quarry_mq.server.admin_port.metadata.messages import group_message, topic_message
+from quarry_mq.store.errors import Invalid
 
 ORDERS: Final = {
     pb.FIGURE_ORDER_UNSPECIFIED: Order.NAME,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from server._generated.quarry.admin.v1 import admin_pb2
-from server._generated.quarry.admin.v1 import overview_pb2 as pb
-from server.admin.figures.history import INTERVAL_MS, Excerpt
-from server.admin.figures.overview import Overview, ProcessNow, StageTimes
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2
+from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.server.admin.figures.history import INTERVAL_MS, Excerpt
+from quarry_mq.server.admin.figures.overview import Overview, ProcessNow, StageTimes
 
 
 def overview_message(broker: admin_pb2.Broker, now: Overview) -> pb.Overview:

@@ -7,27 +7,27 @@ from typing import Any, Final
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from server._generated.quarry.admin.v1 import overview_pb2 as pb
-from server._generated.quarry.admin.v1.overview_pb2_grpc import (
+from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.overview_pb2_grpc import (
     OverviewServiceServicer,
     add_OverviewServiceServicer_to_server,
 )
-from server.admin.administration import Administration
-from server.admin.dead_letter_box import DeadLetterBox
-from server.admin.figures.history import History
-from server.admin.figures.members import Answered, OverviewsOfMembers
-from server.admin.figures.overview import Overviews
-from server.admin.figures.recorder import Recording
-from server.admin.figures.sources import Sources
-from server.admin.pages.groups import GroupPages
-from server.admin.pages.topics import TopicPages
-from server.admin_port.calls.edge import answered, answers
-from server.admin_port.metadata.messages import broker_message
-from server.admin_port.overview.figures_messages import group_page_message, topic_page_message, wanted_page
-from server.admin_port.overview.overview_messages import history_message, overview_message
-from server.faults import FaultLog
-from server.jobs import Jobs
-from server.wire.places import without_places
+from quarry_mq.server.admin.administration import Administration
+from quarry_mq.server.admin.dead_letter_box import DeadLetterBox
+from quarry_mq.server.admin.figures.history import History
+from quarry_mq.server.admin.figures.members import Answered, OverviewsOfMembers
+from quarry_mq.server.admin.figures.overview import Overviews
+from quarry_mq.server.admin.figures.recorder import Recording
+from quarry_mq.server.admin.figures.sources import Sources
+from quarry_mq.server.admin.pages.groups import GroupPages
+from quarry_mq.server.admin.pages.topics import TopicPages
+from quarry_mq.server.admin_port.calls.edge import answered, answers
+from quarry_mq.server.admin_port.metadata.messages import broker_message
+from quarry_mq.server.admin_port.overview.figures_messages import group_page_message, topic_page_message, wanted_page
+from quarry_mq.server.admin_port.overview.overview_messages import history_message, overview_message
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.jobs import Jobs
+from quarry_mq.server.wire.places import without_places
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["OverviewService"].full_name
 ALONE: Final = "alone"

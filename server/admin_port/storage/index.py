@@ -8,12 +8,15 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from server._generated.quarry.admin.v1 import index_pb2 as pb
-from server._generated.quarry.admin.v1.index_pb2_grpc import IndexServiceServicer, add_IndexServiceServicer_to_server
-from server.admin_port.calls.edge import answered
-from server.faults import FaultLog
-from server.maintenance.key_index import KeyIndex, Move
-from store.index.facts import IndexFile
+from quarry_mq.server._generated.quarry.admin.v1 import index_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.index_pb2_grpc import (
+    IndexServiceServicer,
+    add_IndexServiceServicer_to_server,
+)
+from quarry_mq.server.admin_port.calls.edge import answered
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.maintenance.key_index import KeyIndex, Move
+from quarry_mq.store.index.facts import IndexFile
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["IndexService"].full_name
 

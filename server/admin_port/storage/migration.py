@@ -7,18 +7,18 @@ from typing import Any, Final, Protocol, TypeVar
 import grpc
 import grpc.aio
 
-from server._generated.quarry.admin.v1 import migration_pb2 as pb
-from server._generated.quarry.admin.v1.migration_pb2_grpc import (
+from quarry_mq.server._generated.quarry.admin.v1 import migration_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.migration_pb2_grpc import (
     MigrationServiceServicer,
     add_MigrationServiceServicer_to_server,
 )
-from server.admin_port.calls.edge import answered
-from server.admin_port.calls.fields import asked_by
-from server.faults import FaultLog
-from server.maintenance.queue_migration import MigrationStatus
-from server.wire.places import optional_without_places
-from store.layout.queue_phase import QueuePhase, QueuePlace
-from store.migration import AgreementReport
+from quarry_mq.server.admin_port.calls.edge import answered
+from quarry_mq.server.admin_port.calls.fields import asked_by
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.maintenance.queue_migration import MigrationStatus
+from quarry_mq.server.wire.places import optional_without_places
+from quarry_mq.store.layout.queue_phase import QueuePhase, QueuePlace
+from quarry_mq.store.migration import AgreementReport
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["MigrationService"].full_name
 

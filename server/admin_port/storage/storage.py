@@ -7,22 +7,22 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from server._generated.quarry.admin.v1 import storage_pb2 as pb
-from server._generated.quarry.admin.v1.storage_pb2_grpc import (
+from quarry_mq.server._generated.quarry.admin.v1 import storage_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.storage_pb2_grpc import (
     StorageServiceServicer,
     add_StorageServiceServicer_to_server,
 )
-from server.admin.pending import PendingLook, TimerView, TransactionView
-from server.admin.storage import SegmentView, SpanView, StorageLook, StorageView
-from server.admin_port.calls.caller import caller_may_see_if_known
-from server.admin_port.calls.edge import answered
-from server.admin_port.calls.fields import given, not_negative
-from server.faults import FaultLog
-from server.lag.group_progress import GroupProgress
-from server.tasks.pacing import Pacing
-from store.errors import TopicNotFound
-from store.metadata import TopicTable
-from store.offsets import QueueId
+from quarry_mq.server.admin.pending import PendingLook, TimerView, TransactionView
+from quarry_mq.server.admin.storage import SegmentView, SpanView, StorageLook, StorageView
+from quarry_mq.server.admin_port.calls.caller import caller_may_see_if_known
+from quarry_mq.server.admin_port.calls.edge import answered
+from quarry_mq.server.admin_port.calls.fields import given, not_negative
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.lag.group_progress import GroupProgress
+from quarry_mq.server.tasks.pacing import Pacing
+from quarry_mq.store.errors import TopicNotFound
+from quarry_mq.store.metadata import TopicTable
+from quarry_mq.store.offsets import QueueId
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["StorageService"].full_name
 SPANS_DEFAULT: Final = 100

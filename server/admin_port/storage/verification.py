@@ -8,17 +8,17 @@ from typing import Any, Final, TypeVar
 import grpc
 import grpc.aio
 
-from server._generated.quarry.admin.v1 import verification_pb2 as pb
-from server._generated.quarry.admin.v1.verification_pb2_grpc import (
+from quarry_mq.server._generated.quarry.admin.v1 import verification_pb2 as pb
+from quarry_mq.server._generated.quarry.admin.v1.verification_pb2_grpc import (
     VerificationServiceServicer,
     add_VerificationServiceServicer_to_server,
 )
-from server.admin_port.calls.edge import refuse
-from server.admin_port.calls.fields import asked_by
-from server.faults import FaultLog
-from server.maintenance.verification import OnlineVerification
-from server.wire.places import optional_without_places, without_places
-from store.verify.verdicts import Verdict
+from quarry_mq.server.admin_port.calls.edge import refuse
+from quarry_mq.server.admin_port.calls.fields import asked_by
+from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.maintenance.verification import OnlineVerification
+from quarry_mq.server.wire.places import optional_without_places, without_places
+from quarry_mq.store.verify.verdicts import Verdict
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["VerificationService"].full_name
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from server.cluster.handover.barriers import Consumed, Pair
-from server.delivery.model import MessageSource
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.server.cluster.handover.barriers import Consumed, Pair
+from quarry_mq.server.delivery.model import MessageSource
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 
 class LogSource(MessageSource, Protocol):

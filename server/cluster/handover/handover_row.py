@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from kv import KeyValueEngine
-from server.cluster.handover.rules import Barrier, Fence, HandoverState
-from server.cluster.membership.member import MemberState
-from server.cluster.membership.views import View
-from store.metadata.row_json import Document, Fields, encode_document
-from store.state.families import META
+from quarry_mq.kv import KeyValueEngine
+from quarry_mq.server.cluster.handover.rules import Barrier, Fence, HandoverState
+from quarry_mq.server.cluster.membership.member import MemberState
+from quarry_mq.server.cluster.membership.views import View
+from quarry_mq.store.metadata.row_json import Document, Fields, encode_document
+from quarry_mq.store.state.families import META
 
 ROW: Final = b"message_groups"
 

@@ -21,8 +21,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from server.cluster.membership.views import SLOTS, View, slot_of
-from store.generations import GenerationCache
+from quarry_mq.server.cluster.membership.views import SLOTS, View, slot_of
+from quarry_mq.store.generations import GenerationCache
 
 SLOTS_REMEMBERED: Final = 65_536
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from server.routing import Address
+from quarry_mq.server.routing import Address
 
 log = structlog.get_logger(__name__)
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from server.routing import Address
-from store.errors import Invalid
-from store.metadata.row_json import Document, encode_document
+from quarry_mq.server.routing import Address
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.metadata.row_json import Document, encode_document
 
 TEXT_MAX: Final = 300
 """Characters of an address or a version."""

@@ -7,12 +7,12 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from server.cluster.membership.member import Member, MemberState
-from server.cluster.membership.views import View
-from server.errors import NoSuchMember
-from store.clock import Clock
-from store.errors import Forbidden, Invalid, StoreDamaged
-from store.replication import SharedKind, SharedRow, SharedRows
+from quarry_mq.server.cluster.membership.member import Member, MemberState
+from quarry_mq.server.cluster.membership.views import View
+from quarry_mq.server.errors import NoSuchMember
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import Forbidden, Invalid, StoreDamaged
+from quarry_mq.store.replication import SharedKind, SharedRow, SharedRows
 
 log = structlog.get_logger(__name__)
 

@@ -15,8 +15,8 @@ from functools import cached_property, partial
 from hashlib import blake2b
 from typing import Final
 
-from server.cluster.membership.member import MemberState
-from server.cluster.membership.siphash import siphash
+from quarry_mq.server.cluster.membership.member import MemberState
+from quarry_mq.server.cluster.membership.siphash import siphash
 
 VIEW_ID_BYTES: Final = 16
 SLOTS: Final = 128

@@ -7,9 +7,9 @@ from typing import Final
 
 import structlog
 
-from kv import EngineFull
-from store.clock import Clock
-from store.replication import SharedRows
+from quarry_mq.kv import EngineFull
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.replication import SharedRows
 
 log = structlog.get_logger(__name__)
 

@@ -17,13 +17,21 @@ from zlib import crc32
 
 import structlog
 
-from kv import EngineFull
-from server.cluster.membership.members import Members
-from server.errors import MemberUnreachable, NoSuchMember, NotAMember
-from server.tasks.waiting import until_set
-from store.clock import Clock
-from store.errors import BrokerError, Invalid
-from store.replication import NOTHING_TOLD, Applied, DeletionsMissed, Horizons, Position, SharedRow, SharedRows
+from quarry_mq.kv import EngineFull
+from quarry_mq.server.cluster.membership.members import Members
+from quarry_mq.server.errors import MemberUnreachable, NoSuchMember, NotAMember
+from quarry_mq.server.tasks.waiting import until_set
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import BrokerError, Invalid
+from quarry_mq.store.replication import (
+    NOTHING_TOLD,
+    Applied,
+    DeletionsMissed,
+    Horizons,
+    Position,
+    SharedRow,
+    SharedRows,
+)
 
 log = structlog.get_logger(__name__)
 

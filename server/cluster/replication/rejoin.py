@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from server.cluster.replication.exchange import Exchange
-from store.errors import Forbidden
-from store.offsets import QueueId
-from store.opening.open_store import OpenStore
-from store.replication import SharedKind, SharedRow, SharedRows
+from quarry_mq.server.cluster.replication.exchange import Exchange
+from quarry_mq.store.errors import Forbidden
+from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.replication import SharedKind, SharedRow, SharedRows
 
 log = structlog.get_logger(__name__)
 

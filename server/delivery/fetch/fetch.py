@@ -10,22 +10,22 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Final, Protocol
 
-from server.append.copies import is_final
-from server.counters.stages import ReceiveStages
-from server.delivery.deliveries import Deliveries
-from server.delivery.fetch.fetched import Taken
-from server.delivery.life_cycle import Event, State
-from server.delivery.model import Delivered, DeliverySettings, Faults, MessageSource, ReceiveRequest
-from server.delivery.retry_topics import for_group
-from server.delivery.state.inflight import DueEntry, InFlight
-from server.delivery.state.positions import Positions
-from server.delivery.state.subscription import GroupMessage, QueueProgress, Subscription
-from server.errors import OverLimit
-from store.clock import Clock
-from store.consumequeue import ConsumeQueueEntry
-from store.errors import MessageGivenUp
-from store.offsets import QueueOffset
-from store.record import StoredMessage
+from quarry_mq.server.append.copies import is_final
+from quarry_mq.server.counters.stages import ReceiveStages
+from quarry_mq.server.delivery.deliveries import Deliveries
+from quarry_mq.server.delivery.fetch.fetched import Taken
+from quarry_mq.server.delivery.life_cycle import Event, State
+from quarry_mq.server.delivery.model import Delivered, DeliverySettings, Faults, MessageSource, ReceiveRequest
+from quarry_mq.server.delivery.retry_topics import for_group
+from quarry_mq.server.delivery.state.inflight import DueEntry, InFlight
+from quarry_mq.server.delivery.state.positions import Positions
+from quarry_mq.server.delivery.state.subscription import GroupMessage, QueueProgress, Subscription
+from quarry_mq.server.errors import OverLimit
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.errors import MessageGivenUp
+from quarry_mq.store.offsets import QueueOffset
+from quarry_mq.store.record import StoredMessage
 
 ENTRIES_PER_SCAN: Final = 32
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from server.delivery.model import Delivered, DeliverySettings, ReceiveRequest
-from store.message import ConsumeQueueEntry
+from quarry_mq.server.delivery.model import Delivered, DeliverySettings, ReceiveRequest
+from quarry_mq.store.message import ConsumeQueueEntry
 
 LENGTH_PER_ENTRY: Final = 256
 """So many characters of a filter take as long to evaluate as it takes to read a record, more or less."""

@@ -9,17 +9,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from server.delivery.fetch.fetched import LENGTH_PER_ENTRY
-from server.delivery.model import DeliverySettings, MessageSource, Timer, Timers
-from server.delivery.state.registry import HeldFilters
-from server.errors import OverLimit
-from server.filters import MessageFilter
-from server.tasks.guarded import run_guarded
-from store.consumequeue import ConsumeQueueEntry
-from store.errors import MessageGivenUp, OffsetOutOfRange
-from store.message import DispatchRequest
-from store.offsets import QueueId, QueueOffset
-from store.record import StoredMessage
+from quarry_mq.server.delivery.fetch.fetched import LENGTH_PER_ENTRY
+from quarry_mq.server.delivery.model import DeliverySettings, MessageSource, Timer, Timers
+from quarry_mq.server.delivery.state.registry import HeldFilters
+from quarry_mq.server.errors import OverLimit
+from quarry_mq.server.filters import MessageFilter
+from quarry_mq.server.tasks.guarded import run_guarded
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.record import StoredMessage
 
 
 class PullRequest(NamedTuple):

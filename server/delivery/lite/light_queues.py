@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from server.delivery.deliveries import Deliveries
-from server.delivery.model import MessageSource
-from server.delivery.open_subscriptions import OpenSubscriptions
-from server.delivery.state.positions import Positions
-from server.delivery.state.state_writer import StateWriter
-from server.delivery.state.subscription import Subscription
-from store.clock import Clock
-from store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
-from store.metadata.offsets import ConsumerOffsetTable
-from store.offsets import QueueId, QueueOffset
-from store.state.in_flight_key import subscription_prefix
+from quarry_mq.server.delivery.deliveries import Deliveries
+from quarry_mq.server.delivery.model import MessageSource
+from quarry_mq.server.delivery.open_subscriptions import OpenSubscriptions
+from quarry_mq.server.delivery.state.positions import Positions
+from quarry_mq.server.delivery.state.state_writer import StateWriter
+from quarry_mq.server.delivery.state.subscription import Subscription
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
+from quarry_mq.store.metadata.offsets import ConsumerOffsetTable
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.state.in_flight_key import subscription_prefix
 
 
 class LightQueues:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from server.delivery.state.subscription import WaitingPoll
+from quarry_mq.server.delivery.state.subscription import WaitingPoll
 
 ATTEMPTS_KEPT: Final = 16
 """Receives of one client whose messages are known, should it ask for them again."""

@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from server.delivery.fetch.fetch import Taking
-from server.delivery.lite.light_queues import LightQueues
-from server.delivery.lite.lite_clients import LiteClient, LiteClients, LiteGroupClients
-from server.delivery.long_poll import Serving
-from server.delivery.model import Again, Delivered, Received, ReceiveRequest
-from server.delivery.receipt_handle import lite_topic_of
-from server.delivery.state.state_writer import StateWriter
-from server.delivery.state.subscription import Subscription, WaitingPoll
-from store.clock import Clock
-from store.metadata.lite import LiteGroup, light_queue_name, parse_light_queue_name
-from store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscriptionTable
-from store.offsets import QueueOffset
+from quarry_mq.server.delivery.fetch.fetch import Taking
+from quarry_mq.server.delivery.lite.light_queues import LightQueues
+from quarry_mq.server.delivery.lite.lite_clients import LiteClient, LiteClients, LiteGroupClients
+from quarry_mq.server.delivery.long_poll import Serving
+from quarry_mq.server.delivery.model import Again, Delivered, Received, ReceiveRequest
+from quarry_mq.server.delivery.receipt_handle import lite_topic_of
+from quarry_mq.server.delivery.state.state_writer import StateWriter
+from quarry_mq.server.delivery.state.subscription import Subscription, WaitingPoll
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name, parse_light_queue_name
+from quarry_mq.store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscriptionTable
+from quarry_mq.store.offsets import QueueOffset
 
 LOOKED_AT_ONCE: Final = 64
 """Lite topics of a client that are looked at for messages in one go."""

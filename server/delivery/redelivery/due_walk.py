@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
-from server.delivery.state.inflight import DueEntry, InFlightTable
-from server.delivery.state.subscription import LATEST, Subscription
-from store.offsets import QueueOffset
+from quarry_mq.server.delivery.state.inflight import DueEntry, InFlightTable
+from quarry_mq.server.delivery.state.subscription import LATEST, Subscription
+from quarry_mq.store.offsets import QueueOffset
 
 ENTRIES_READ_AT_ONCE: Final = 64
 LOOKED_AHEAD_MS: Final = 20

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from server.delivery.state.inflight import InFlight
-from server.delivery.state.subscription import QueueProgress
-from store.offsets import QueueOffset
+from quarry_mq.server.delivery.state.inflight import InFlight
+from quarry_mq.server.delivery.state.subscription import QueueProgress
+from quarry_mq.store.offsets import QueueOffset
 
 RECENT_ROWS_MAX: Final = 16_384
 """Of all groups together, at some 300 bytes each. What is above is read from the table."""

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Final
 
-from server.delivery.model import Timer, Timers
-from server.delivery.state.subscription import Subscription
-from store.clock import Clock
+from quarry_mq.server.delivery.model import Timer, Timers
+from quarry_mq.server.delivery.state.subscription import Subscription
+from quarry_mq.store.clock import Clock
 
 GRAINS_MS: Final = ((10_000, 100), (120_000, 500))
 """How exactly a time is kept, by how far away it is; times further away to the second. A receive that comes after its

@@ -26,13 +26,13 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from kv import KeyRange, KeyValueEngine, WriteBatch
-from kv.keys import prefix_end, prefix_range
-from store.clock import JUMP_MAX_MS
-from store.metadata.groups import BACKOFF_MS_MAX
-from store.offsets import QueueId, QueueOffset
-from store.state.families import INFLIGHT
-from store.state.in_flight_key import (
+from quarry_mq.kv import KeyRange, KeyValueEngine, WriteBatch
+from quarry_mq.kv.keys import prefix_end, prefix_range
+from quarry_mq.store.clock import JUMP_MAX_MS
+from quarry_mq.store.metadata.groups import BACKOFF_MS_MAX
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.state.families import INFLIGHT
+from quarry_mq.store.state.in_flight_key import (
     INDEX_BEGIN,
     ROWS,
     group_of,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from kv import WriteBatch
-from server.delivery.model import DeliverySettings, MessageSource, NewGroupStart
-from server.delivery.state.state_writer import StateWriter
-from server.delivery.state.subscription import QueueProgress, Subscription
-from store.metadata.offsets import ConsumerOffsetTable
-from store.offsets import QueueExtent, QueueId, QueueOffset
+from quarry_mq.kv import WriteBatch
+from quarry_mq.server.delivery.model import DeliverySettings, MessageSource, NewGroupStart
+from quarry_mq.server.delivery.state.state_writer import StateWriter
+from quarry_mq.server.delivery.state.subscription import QueueProgress, Subscription
+from quarry_mq.store.metadata.offsets import ConsumerOffsetTable
+from quarry_mq.store.offsets import QueueExtent, QueueId, QueueOffset
 
 
 class Positions:

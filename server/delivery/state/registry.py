@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from server.delivery.retry_topics import RetryTopic
-from server.delivery.state.subscription import Subscription, WaitingPoll
-from server.errors import OverLimit
-from server.filters import MessageFilter
+from quarry_mq.server.delivery.retry_topics import RetryTopic
+from quarry_mq.server.delivery.state.subscription import Subscription, WaitingPoll
+from quarry_mq.server.errors import OverLimit
+from quarry_mq.server.filters import MessageFilter
 
 FILTERS_LENGTH_MAX: Final = 1024 * 1024
 """Characters of all different filters of receives that wait: 160 MB at most."""

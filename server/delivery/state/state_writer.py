@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import structlog
 
-from kv import EngineFull, KeyValueEngine, WriteBatch
-from server.tasks.guarded import run_guarded
-from store.errors import StorePoisoned
-from store.state.families import INFLIGHT
+from quarry_mq.kv import EngineFull, KeyValueEngine, WriteBatch
+from quarry_mq.server.tasks.guarded import run_guarded
+from quarry_mq.store.errors import StorePoisoned
+from quarry_mq.store.state.families import INFLIGHT
 
 log = structlog.get_logger(__name__)
 

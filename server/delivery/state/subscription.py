@@ -6,10 +6,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from server.delivery.model import Again, Received, ReceiveRequest, Timer
-from server.delivery.state.inflight import DueEntry, InFlight, InFlightTable
-from store.offsets import QueueId, QueueOffset
-from store.state.in_flight_key import subscription_prefix
+from quarry_mq.server.delivery.model import Again, Received, ReceiveRequest, Timer
+from quarry_mq.server.delivery.state.inflight import DueEntry, InFlight, InFlightTable
+from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.state.in_flight_key import subscription_prefix
 
 NEVER_MS: Final = 2**62
 EARLIEST: Final = DueEntry(0, 0, QueueOffset(0))

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from server.front.h2.front import H2Front
+from quarry_mq.server.front.h2.front import H2Front
 
 __all__ = ["H2Front"]

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
-from server.front.h2.call import Client
-from server.front.h2.connection import Connection
-from server.front.h2.hello import has_hung_up
-from server.front.h2.limits.turns import Source
-from server.front.h2.patience import Patience
-from server.front.h2.protocol.frames import ErrorCode
-from server.front.h2.protocol.states import State
+from quarry_mq.server.front.h2.call import Client
+from quarry_mq.server.front.h2.connection import Connection
+from quarry_mq.server.front.h2.hello import has_hung_up
+from quarry_mq.server.front.h2.limits.turns import Source
+from quarry_mq.server.front.h2.patience import Patience
+from quarry_mq.server.front.h2.protocol.frames import ErrorCode
+from quarry_mq.server.front.h2.protocol.states import State
 
 if TYPE_CHECKING:
     import ssl
 
-    from server.front.h2.front import H2Front
+    from quarry_mq.server.front.h2.front import H2Front
 
 log = structlog.get_logger(__name__)
 

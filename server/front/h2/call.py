@@ -6,16 +6,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from server.addresses import host_of
-from server.front.contract import Call, Method
-from server.front.h2.protocol.grpc_messages import pack_messages, with_prefix
-from server.front.h2.protocol.header_blocks import text_of
-from server.front.status import GrpcStatus
-from server.tasks.guarded import run_guarded
+from quarry_mq.server.addresses import host_of
+from quarry_mq.server.front.contract import Call, Method
+from quarry_mq.server.front.h2.protocol.grpc_messages import pack_messages, with_prefix
+from quarry_mq.server.front.h2.protocol.header_blocks import text_of
+from quarry_mq.server.front.status import GrpcStatus
+from quarry_mq.server.tasks.guarded import run_guarded
 
 if TYPE_CHECKING:
-    from server.front.h2.calls import Calls
-    from server.front.h2.protocol.message_reader import MessageReader
+    from quarry_mq.server.front.h2.calls import Calls
+    from quarry_mq.server.front.h2.protocol.message_reader import MessageReader
 
 OK: Final = GrpcStatus.OK
 BINARY_SUFFIX = "-bin"

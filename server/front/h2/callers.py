@@ -12,8 +12,8 @@ import socket
 from contextlib import suppress
 from typing import Final
 
-from server.front.h2.hello import has_hung_up
-from server.front.h2.limits.turns import FRAMES_PER_HANDSHAKE, Source, Turns
+from quarry_mq.server.front.h2.hello import has_hung_up
+from quarry_mq.server.front.h2.limits.turns import FRAMES_PER_HANDSHAKE, Source, Turns
 
 HANDSHAKES_MAX: Final = 64
 HANDSHAKE_YIELDS_S: Final = 1.0

@@ -16,13 +16,13 @@ from typing import Final
 
 import structlog
 
-from server.front.figures import FrontFigures
-from server.front.h2.callers import Callers
-from server.front.h2.hello import TLS_HANDSHAKE, client_hello, first_byte
-from server.front.h2.limits.turns import Source, Turns
-from server.front.h2.patience import GREETING_S
-from server.front.inherited import inherited_sockets
-from server.front.tls import LiveTls
+from quarry_mq.server.front.figures import FrontFigures
+from quarry_mq.server.front.h2.callers import Callers
+from quarry_mq.server.front.h2.hello import TLS_HANDSHAKE, client_hello, first_byte
+from quarry_mq.server.front.h2.limits.turns import Source, Turns
+from quarry_mq.server.front.h2.patience import GREETING_S
+from quarry_mq.server.front.inherited import inherited_sockets
+from quarry_mq.server.front.tls import LiveTls
 
 log = structlog.get_logger(__name__)
 

@@ -10,19 +10,19 @@ from typing import Final, cast
 
 import structlog
 
-from server.front.caller import log_call
-from server.front.contract import Front, FrontLimits, Methods, check_methods
-from server.front.figures import FrontFigures
-from server.front.h2.adapter import H2Protocol
-from server.front.h2.call import H2Call
-from server.front.h2.door import Door
-from server.front.h2.limits.turns import Source, Turns
-from server.front.h2.protocol.scanner import ScannerMaker
-from server.front.h2.switchboard import Switchboard
-from server.front.inherited import close_inherited, inherited_sockets
-from server.front.status import GrpcStatus
-from server.front.tls import LiveTls
-from server.tasks.guarded import run_guarded
+from quarry_mq.server.front.caller import log_call
+from quarry_mq.server.front.contract import Front, FrontLimits, Methods, check_methods
+from quarry_mq.server.front.figures import FrontFigures
+from quarry_mq.server.front.h2.adapter import H2Protocol
+from quarry_mq.server.front.h2.call import H2Call
+from quarry_mq.server.front.h2.door import Door
+from quarry_mq.server.front.h2.limits.turns import Source, Turns
+from quarry_mq.server.front.h2.protocol.scanner import ScannerMaker
+from quarry_mq.server.front.h2.switchboard import Switchboard
+from quarry_mq.server.front.inherited import close_inherited, inherited_sockets
+from quarry_mq.server.front.status import GrpcStatus
+from quarry_mq.server.front.tls import LiveTls
+from quarry_mq.server.tasks.guarded import run_guarded
 
 log = structlog.get_logger(__name__)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from server.front.h2.connection import Connection
-from server.front.h2.protocol.frames import ErrorCode, PeerError
-from server.front.h2.protocol.states import State
+from quarry_mq.server.front.h2.connection import Connection
+from quarry_mq.server.front.h2.protocol.frames import ErrorCode, PeerError
+from quarry_mq.server.front.h2.protocol.states import State
 
 GREETING_S: Final = 10.0
 """How long a peer may take to say its preface and SETTINGS; only then is it a client. A header block has as long."""

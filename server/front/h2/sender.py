@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
-from server.front.h2.limits.unread import Unread
-from server.front.h2.protocol import frames
-from server.front.h2.protocol.frames import (
+from quarry_mq.server.front.h2.limits.unread import Unread
+from quarry_mq.server.front.h2.protocol import frames
+from quarry_mq.server.front.h2.protocol.frames import (
     FRAME_SIZE_MAX,
     WINDOW_DEFAULT,
     WINDOW_MAX,
@@ -25,10 +25,10 @@ from server.front.h2.protocol.frames import (
     FrameType,
     PeerError,
 )
-from server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX_SIZE, RESPONSE_HEAD, TRAILERS_OK
+from quarry_mq.server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX_SIZE, RESPONSE_HEAD, TRAILERS_OK
 
 if TYPE_CHECKING:
-    from server.front.h2.call import H2Call
+    from quarry_mq.server.front.h2.call import H2Call
 
 UNWRITTEN_MAX: Final = 256 * 1024
 """Bytes of messages that one pass hands to the transport, per connection."""

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from server.front.contract import FrontLimits, Method, Methods
-from server.front.figures import FrontFigures
-from server.front.h2.limits.incoming import Incoming
-from server.front.h2.limits.unread import Unread
-from server.front.h2.protocol.request_head import OWN_HEADERS
-from server.front.h2.protocol.scanner import ScannerMaker
-from server.front.status import GrpcStatus
+from quarry_mq.server.front.contract import FrontLimits, Method, Methods
+from quarry_mq.server.front.figures import FrontFigures
+from quarry_mq.server.front.h2.limits.incoming import Incoming
+from quarry_mq.server.front.h2.limits.unread import Unread
+from quarry_mq.server.front.h2.protocol.request_head import OWN_HEADERS
+from quarry_mq.server.front.h2.protocol.scanner import ScannerMaker
+from quarry_mq.server.front.status import GrpcStatus
 
 if TYPE_CHECKING:
-    from server.front.h2.call import H2Call
-    from server.front.h2.calls import Calls
+    from quarry_mq.server.front.h2.call import H2Call
+    from quarry_mq.server.front.h2.calls import Calls
 
 WHOLE_REQUEST_S: Final = 60.0
 """How long a client may take to send the one message of its call: else slow bodies could be piled up for ever."""

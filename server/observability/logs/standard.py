@@ -11,7 +11,7 @@ import threading
 
 import structlog
 
-from server.observability.logs.levels import known_level
+from quarry_mq.server.observability.logs.levels import known_level
 
 log = structlog.get_logger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from store.pending import Resolution
+from quarry_mq.store.pending import Resolution
 
 LATE_BUCKETS_S: Final = [0.001 * 4**step for step in range(12)]
 """1 ms … 70 min: from an idle broker to one that was off over a night's timers."""

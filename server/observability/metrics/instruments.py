@@ -15,19 +15,19 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from server.counters.tally import Tally
-from server.front import FrontFigures
-from server.maintenance.queue_removal import RemovalCause
-from server.observability.metrics.certificates import CertificateFigures, certificate_figures
-from server.observability.metrics.held import HeldMetrics
-from server.observability.metrics.jobs import JobCounters
-from server.observability.metrics.key_index import KeyIndexMetrics, index_figures
-from server.observability.metrics.migration import MigrationSource, migration_figures
-from server.observability.metrics.queue_cleanup import CleaningFigures, QueueCleaningMetrics, cleaning_figures
-from server.observability.metrics.rocksdb import EngineFigures, engine_figures
-from server.process.health import HealthState
-from store.index import KeyIndexes
-from store.retention import Cause
+from quarry_mq.server.counters.tally import Tally
+from quarry_mq.server.front import FrontFigures
+from quarry_mq.server.maintenance.queue_removal import RemovalCause
+from quarry_mq.server.observability.metrics.certificates import CertificateFigures, certificate_figures
+from quarry_mq.server.observability.metrics.held import HeldMetrics
+from quarry_mq.server.observability.metrics.jobs import JobCounters
+from quarry_mq.server.observability.metrics.key_index import KeyIndexMetrics, index_figures
+from quarry_mq.server.observability.metrics.migration import MigrationSource, migration_figures
+from quarry_mq.server.observability.metrics.queue_cleanup import CleaningFigures, QueueCleaningMetrics, cleaning_figures
+from quarry_mq.server.observability.metrics.rocksdb import EngineFigures, engine_figures
+from quarry_mq.server.process.health import HealthState
+from quarry_mq.store.index import KeyIndexes
+from quarry_mq.store.retention import Cause
 
 SEND_BUCKETS_S: Final = [0.000_25 * 2**step for step in range(15)]
 """250 µs … 4 s: from an asynchronous send on an idle broker to beyond every client's patience of 3 s."""

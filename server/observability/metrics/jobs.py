@@ -6,8 +6,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from server.jobs.asked import JobKind
-from store.state.jobs import JobState
+from quarry_mq.server.jobs.asked import JobKind
+from quarry_mq.store.state.jobs import JobState
 
 
 class JobCounters:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from store.index import KeyIndexes
-from store.index.tiered.folders import Stage
+from quarry_mq.store.index import KeyIndexes
+from quarry_mq.store.index.tiered.folders import Stage
 
 
 class KeyIndexMetrics:

@@ -8,8 +8,8 @@ from typing import Protocol
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
-from store.layout.queue_phase import QueuePhase
-from store.migration import AgreementReport, MigrationFigures
+from quarry_mq.store.layout.queue_phase import QueuePhase
+from quarry_mq.store.migration import AgreementReport, MigrationFigures
 
 
 class MigrationSource(Protocol):

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from server.counters.stages import ReceiveStages, SendStages
-from server.observability.samples import Sampling
-from server.observability.waiting_figures import WaitingFigures
+from quarry_mq.server.counters.stages import ReceiveStages, SendStages
+from quarry_mq.server.observability.samples import Sampling
+from quarry_mq.server.observability.waiting_figures import WaitingFigures
 
 
 def stage_figures(sends: SendStages, receives: ReceiveStages) -> Iterator[Metric]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from server.clients import ClientRegistry
-from server.front import Call
-from server.rpc.access import settings_needs
-from server.rpc.clients.telemetry import TelemetryService
-from server.security.credentials import Identity
-from server.security.gate import Gate
+from quarry_mq.server.clients import ClientRegistry
+from quarry_mq.server.front import Call
+from quarry_mq.server.rpc.access import settings_needs
+from quarry_mq.server.rpc.clients.telemetry import TelemetryService
+from quarry_mq.server.security.credentials import Identity
+from quarry_mq.server.security.gate import Gate
 
 
 class Revocation:

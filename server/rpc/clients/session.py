@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.clients import ClientKind, ClientRegistry, ClientSettings
-from server.front import Call, Method
-from server.rpc.context import Edge
-from server.wire.status import Refused, fill_ok
-from server.wire.validate import check_group
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.clients import ClientKind, ClientRegistry, ClientSettings
+from quarry_mq.server.front import Call, Method
+from quarry_mq.server.rpc.context import Edge
+from quarry_mq.server.wire.status import Refused, fill_ok
+from quarry_mq.server.wire.validate import check_group
 
 _WITHOUT_HEARTBEAT: Final = frozenset({ClientKind.PULL_CONSUMER})
 

@@ -12,22 +12,22 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.clients import LITE_CONSUMERS, ClientRegistry, ClientSettings
-from server.errors import Denied, PermissionDenied
-from server.front import Call, GrpcStatus, Method
-from server.metadata import Directory
-from server.rpc.access import needs_of, publish
-from server.rpc.context import Edge
-from server.security.authorization import Need
-from server.security.credentials import Identity
-from server.wire.limits import WireLimits
-from server.wire.messages import fill_message
-from server.wire.settings import answer_settings, client_settings
-from server.wire.status import Refused, code_of, fill_ok, status_of
-from server.wire.validate import check_settings
-from store.record import StoredMessage
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.clients import LITE_CONSUMERS, ClientRegistry, ClientSettings
+from quarry_mq.server.errors import Denied, PermissionDenied
+from quarry_mq.server.front import Call, GrpcStatus, Method
+from quarry_mq.server.metadata import Directory
+from quarry_mq.server.rpc.access import needs_of, publish
+from quarry_mq.server.rpc.context import Edge
+from quarry_mq.server.security.authorization import Need
+from quarry_mq.server.security.credentials import Identity
+from quarry_mq.server.wire.limits import WireLimits
+from quarry_mq.server.wire.messages import fill_message
+from quarry_mq.server.wire.settings import answer_settings, client_settings
+from quarry_mq.server.wire.status import Refused, code_of, fill_ok, status_of
+from quarry_mq.server.wire.validate import check_settings
+from quarry_mq.store.record import StoredMessage
 
 UNREAD_ANSWERS_MAX: Final = 64
 """Answers a client may leave unread, beyond what the front buffers, before its stream is ended."""

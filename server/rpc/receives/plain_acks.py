@@ -9,17 +9,17 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.delivery import Delivery, StateWriter
-from server.delivery.receipt_handle import ReceiptHandle
-from server.front import Call
-from server.observability.metrics.instruments import ServerMetrics
-from server.rpc.access import join, read
-from server.rpc.context import GATHERED_SIZE_MAX, Edge, RequestHandler
-from server.security.credentials import Identity
-from server.wire.text_sizes import SHORT_MAX
-from server.wire.validate import check_group, check_topic
-from store.native import Native
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.delivery import Delivery, StateWriter
+from quarry_mq.server.delivery.receipt_handle import ReceiptHandle
+from quarry_mq.server.front import Call
+from quarry_mq.server.observability.metrics.instruments import ServerMetrics
+from quarry_mq.server.rpc.access import join, read
+from quarry_mq.server.rpc.context import GATHERED_SIZE_MAX, Edge, RequestHandler
+from quarry_mq.server.security.credentials import Identity
+from quarry_mq.server.wire.text_sizes import SHORT_MAX
+from quarry_mq.server.wire.validate import check_group, check_topic
+from quarry_mq.store.native import Native
 
 
 class _PlainAck(NamedTuple):

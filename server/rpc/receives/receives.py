@@ -7,23 +7,23 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.clients import LITE_CONSUMERS, ClientRegistry
-from server.delivery import Delivered, Delivery, ReceiveRequest, StateWriter
-from server.delivery.receipt_handle import lite_topic_of
-from server.errors import InvalidReceiptHandle
-from server.front import Call, Method
-from server.metadata import Directory
-from server.observability.instrumentation import Observing
-from server.observability.metrics.instruments import ServerMetrics
-from server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, Edge
-from server.rpc.receives.plain_acks import PlainAcks
-from server.rpc.receives.receive_answers import message_items
-from server.wire.limits import WireLimits
-from server.wire.status import Refused, fill_ok, fill_overall, fill_status
-from server.wire.times import fill_ms
-from server.wire.validate import (
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.clients import LITE_CONSUMERS, ClientRegistry
+from quarry_mq.server.delivery import Delivered, Delivery, ReceiveRequest, StateWriter
+from quarry_mq.server.delivery.receipt_handle import lite_topic_of
+from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.server.front import Call, Method
+from quarry_mq.server.metadata import Directory
+from quarry_mq.server.observability.instrumentation import Observing
+from quarry_mq.server.observability.metrics.instruments import ServerMetrics
+from quarry_mq.server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, Edge
+from quarry_mq.server.rpc.receives.plain_acks import PlainAcks
+from quarry_mq.server.rpc.receives.receive_answers import message_items
+from quarry_mq.server.wire.limits import WireLimits
+from quarry_mq.server.wire.status import Refused, fill_ok, fill_overall, fill_status
+from quarry_mq.server.wire.times import fill_ms
+from quarry_mq.server.wire.validate import (
     ReceiveTerms,
     check_ack,
     check_change,
@@ -31,12 +31,12 @@ from server.wire.validate import (
     check_receive,
     check_topic,
 )
-from store.clock import Clock
-from store.errors import BrokerError, Forbidden, without_frames
-from store.metadata import Group, IllegalGroupName, Permission, TopicType
-from store.metadata.lite import LiteGroup
-from store.metadata.names import RETRY_PREFIX
-from store.native import Native
+from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import BrokerError, Forbidden, without_frames
+from quarry_mq.store.metadata import Group, IllegalGroupName, Permission, TopicType
+from quarry_mq.store.metadata.lite import LiteGroup
+from quarry_mq.store.metadata.names import RETRY_PREFIX
+from quarry_mq.store.native import Native
 
 
 class MessageService:

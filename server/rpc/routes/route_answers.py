@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from store.metadata import Topic
+from quarry_mq.store.metadata import Topic
 
 QUEUES_MIN: Final = 64
 """From here on making an answer anew costs more than 200 µs; one of 8,192 queues holds the event loop up for 10 ms."""

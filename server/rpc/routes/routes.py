@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.clients import ClientKind, ClientRegistry
-from server.cluster.membership.member import MemberState
-from server.cluster.membership.members import Members
-from server.cluster.membership.views import SLOTS
-from server.front import Call, Method
-from server.metadata import Directory
-from server.routing import Address, BrokerIdentity, assigned_queues, route_queues
-from server.rpc.access import publish
-from server.rpc.context import Edge
-from server.rpc.routes.route_answers import QUEUES_MIN, RouteAnswers
-from server.wire.message_types import ACCEPTED_TYPES
-from server.wire.status import Refused, fill_ok
-from server.wire.validate import check_group, check_topic
-from store.metadata import READ_WRITE, Permission, Topic, TopicType
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.clients import ClientKind, ClientRegistry
+from quarry_mq.server.cluster.membership.member import MemberState
+from quarry_mq.server.cluster.membership.members import Members
+from quarry_mq.server.cluster.membership.views import SLOTS
+from quarry_mq.server.front import Call, Method
+from quarry_mq.server.metadata import Directory
+from quarry_mq.server.routing import Address, BrokerIdentity, assigned_queues, route_queues
+from quarry_mq.server.rpc.access import publish
+from quarry_mq.server.rpc.context import Edge
+from quarry_mq.server.rpc.routes.route_answers import QUEUES_MIN, RouteAnswers
+from quarry_mq.server.wire.message_types import ACCEPTED_TYPES
+from quarry_mq.server.wire.status import Refused, fill_ok
+from quarry_mq.server.wire.validate import check_group, check_topic
+from quarry_mq.store.metadata import READ_WRITE, Permission, Topic, TopicType
 
 ANY_QUEUE: Final = -1
 """How the protocol writes "any queue of this broker" in an assignment."""

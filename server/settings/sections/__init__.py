@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from server.settings.sections.base import OFF, Section, is_loopback
-from server.settings.sections.cluster import ClusterSection
-from server.settings.sections.delivery import (
+from quarry_mq.server.settings.sections.base import OFF, Section, is_loopback
+from quarry_mq.server.settings.sections.cluster import ClusterSection
+from quarry_mq.server.settings.sections.delivery import (
     DeliverySection,
     GroupsSection,
     LiteSection,
     TopicsSection,
     TransactionsSection,
 )
-from server.settings.sections.limits import LimitsSection
-from server.settings.sections.metrics import LogSection, MetricsSection, TracingSection
-from server.settings.sections.network import BrokerSection, NetworkSection
-from server.settings.sections.security import SecuritySection
-from server.settings.sections.store import ConsumeQueueSection, ExpirySection, IndexSection, StoreSection
+from quarry_mq.server.settings.sections.limits import LimitsSection
+from quarry_mq.server.settings.sections.metrics import LogSection, MetricsSection, TracingSection
+from quarry_mq.server.settings.sections.network import BrokerSection, NetworkSection
+from quarry_mq.server.settings.sections.security import SecuritySection
+from quarry_mq.server.settings.sections.store import ConsumeQueueSection, ExpirySection, IndexSection, StoreSection
 
 __all__ = [
     "OFF",

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue
 
-from server.addresses import split_address
+from quarry_mq.server.addresses import split_address
 
 
 def is_loopback(address: str) -> bool:

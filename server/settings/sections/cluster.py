@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from server.settings.sections.base import AdvertisedAddress, Section
+from quarry_mq.server.settings.sections.base import AdvertisedAddress, Section
 
 
 class ClusterSection(Section):

@@ -6,8 +6,8 @@ from typing import Self
 
 from pydantic import ByteSize, Field, model_validator
 
-from server.delivery.model import NewGroupStart
-from server.settings.sections.base import LIVE, Section
+from quarry_mq.server.delivery.model import NewGroupStart
+from quarry_mq.server.settings.sections.base import LIVE, Section
 
 
 class TopicsSection(Section):

@@ -6,10 +6,10 @@ from typing import Self
 
 from pydantic import ByteSize, Field, model_validator
 
-from kv.options import MIB
-from server.settings.sections.base import LIVE, Section
-from server.wire.property_room import ROOM_FOR_SENDERS, needed_by
-from store.settings import BODY_SIZE_MAX
+from quarry_mq.kv.options import MIB
+from quarry_mq.server.settings.sections.base import LIVE, Section
+from quarry_mq.server.wire.property_room import ROOM_FOR_SENDERS, needed_by
+from quarry_mq.store.settings import BODY_SIZE_MAX
 
 
 class LimitsSection(Section):

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from server.settings.sections.base import LIVE, Section
+from quarry_mq.server.settings.sections.base import LIVE, Section
 
 
 class LogSection(Section):

@@ -7,8 +7,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from server.front import FrontKind
-from server.settings.sections.base import (
+from quarry_mq.server.front import FrontKind
+from quarry_mq.server.settings.sections.base import (
     OFF,
     AdvertisedAddress,
     ListenAddress,

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from server.settings.sections.base import Section
+from quarry_mq.server.settings.sections.base import Section
 
 
 def _zone(name: str) -> str:

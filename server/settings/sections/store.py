@@ -6,10 +6,10 @@ from pathlib import Path
 
 from pydantic import ByteSize, Field
 
-from kv.options import MIB
-from server.settings.sections.base import LIVE, Section
-from store.layout.queue_phase import QueueMode, QueuePlace
-from store.settings import (
+from quarry_mq.kv.options import MIB
+from quarry_mq.server.settings.sections.base import LIVE, Section
+from quarry_mq.store.layout.queue_phase import QueueMode, QueuePlace
+from quarry_mq.store.settings import (
     HASH_ITEMS,
     HASH_SLOTS,
     SEGMENT_SIZE,

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from store.consumequeue.columns import Integers
+from quarry_mq.store.consumequeue.columns import Integers
 
 UNIT: Final = Struct(">qiq")  # physical offset, record size, tags code
 UNIT_SIZE: Final = 20

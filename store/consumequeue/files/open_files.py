@@ -7,10 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-from store.consumequeue.files.layout import UNIT_SIZE
-from store.fs.protocol import Disk, SparseFile
-from store.layout.paths import segment_name
-from store.offsets import PhysicalOffset
+from quarry_mq.store.consumequeue.files.layout import UNIT_SIZE
+from quarry_mq.store.fs.protocol import Disk, SparseFile
+from quarry_mq.store.layout.paths import segment_name
+from quarry_mq.store.offsets import PhysicalOffset
 
 Key = tuple[Path, int]
 """Directory of the queue and index of the file's first unit."""

@@ -15,14 +15,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from store.consumequeue.files.layout import FILLER_SIZE, RECORD_SIZE_MAX, UNIT, UNIT_SIZE, real, units_in
-from store.consumequeue.files.open_files import OpenFiles
-from store.consumequeue.search import FoundUnit, first_at_least
-from store.errors import StoreDamaged
-from store.fs.protocol import Disk
-from store.layout.paths import parse_segment_name, segment_name
-from store.message import ConsumeQueueEntry
-from store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.consumequeue.files.layout import FILLER_SIZE, RECORD_SIZE_MAX, UNIT, UNIT_SIZE, real, units_in
+from quarry_mq.store.consumequeue.files.open_files import OpenFiles
+from quarry_mq.store.consumequeue.search import FoundUnit, first_at_least
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.fs.protocol import Disk
+from quarry_mq.store.layout.paths import parse_segment_name, segment_name
+from quarry_mq.store.message import ConsumeQueueEntry
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 
 UNITS_PER_STEP: Final = 4_096
 """Looked at together where more than one may have to be."""

@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from store.consumequeue.files.layout import UNIT_SIZE, Units, is_file_name, real, units_in, written
-from store.fs.protocol import DirectoryEntry, Disk, SegmentFile
-from store.layout.paths import parse_segment_name
-from store.message import ConsumeQueueEntry
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.consumequeue.files.layout import UNIT_SIZE, Units, is_file_name, real, units_in, written
+from quarry_mq.store.fs.protocol import DirectoryEntry, Disk, SegmentFile
+from quarry_mq.store.layout.paths import parse_segment_name
+from quarry_mq.store.message import ConsumeQueueEntry
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
 UNITS_PER_STEP: Final = 4_096
 """Looked at together. Files are sparse: pages behind the last unit should not be touched without need."""

@@ -20,26 +20,26 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from kv import EngineFull, EngineStarved, KvError, descriptor_share
-from store.consumequeue.again import ascends, end_of_stored, put_again
-from store.consumequeue.columns import ColumnRequests, UnitColumns
-from store.consumequeue.files.layout import UNIT, UNIT_SIZE, is_file_name, pack_units, real, units_in
-from store.consumequeue.files.open_files import OpenFiles
-from store.consumequeue.files.queue import FileQueue, FileShape
-from store.consumequeue.files.reader import queues_of_topic
-from store.consumequeue.files.topic_removal import DELETED_NAME, TopicRemoval
-from store.consumequeue.files.units import FileUnitReader
-from store.consumequeue.light_queues import LiteParentsStep
-from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
-from store.consumequeue.protocol import OneByOne
-from store.consumequeue.rocks_layout import require_no_checkpoint
-from store.consumequeue.search import count_between, first_at_least
-from store.consumequeue.windows import UnitWindow
-from store.fs.protocol import Disk
-from store.generations import GenerationCache
-from store.message import ConsumeQueueEntry, DispatchRequest
-from store.metadata.names import LIGHT_QUEUE_PREFIX, is_light_queue
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.kv import EngineFull, EngineStarved, KvError, descriptor_share
+from quarry_mq.store.consumequeue.again import ascends, end_of_stored, put_again
+from quarry_mq.store.consumequeue.columns import ColumnRequests, UnitColumns
+from quarry_mq.store.consumequeue.files.layout import UNIT, UNIT_SIZE, is_file_name, pack_units, real, units_in
+from quarry_mq.store.consumequeue.files.open_files import OpenFiles
+from quarry_mq.store.consumequeue.files.queue import FileQueue, FileShape
+from quarry_mq.store.consumequeue.files.reader import queues_of_topic
+from quarry_mq.store.consumequeue.files.topic_removal import DELETED_NAME, TopicRemoval
+from quarry_mq.store.consumequeue.files.units import FileUnitReader
+from quarry_mq.store.consumequeue.light_queues import LiteParentsStep
+from quarry_mq.store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
+from quarry_mq.store.consumequeue.protocol import OneByOne
+from quarry_mq.store.consumequeue.rocks_layout import require_no_checkpoint
+from quarry_mq.store.consumequeue.search import count_between, first_at_least
+from quarry_mq.store.consumequeue.windows import UnitWindow
+from quarry_mq.store.fs.protocol import Disk
+from quarry_mq.store.generations import GenerationCache
+from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest
+from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX, is_light_queue
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
 FILES_LOOKED_AT: Final = 100
 OPEN_FILES_MAX: Final = 512

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from store.fs.protocol import Disk
-from store.layout.paths import parse_segment_name
+from quarry_mq.store.fs.protocol import Disk
+from quarry_mq.store.layout.paths import parse_segment_name
 
 DELETED_NAME: Final = ".deleted"
 

@@ -8,12 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from store.consumequeue.files.layout import real, units_in
-from store.consumequeue.files.open_files import OpenFiles
-from store.consumequeue.files.queue import FileQueue, FileShape
-from store.consumequeue.windows import UnitWindow, joined
-from store.fs.protocol import Disk
-from store.offsets import QueueId
+from quarry_mq.store.consumequeue.files.layout import real, units_in
+from quarry_mq.store.consumequeue.files.open_files import OpenFiles
+from quarry_mq.store.consumequeue.files.queue import FileQueue, FileShape
+from quarry_mq.store.consumequeue.windows import UnitWindow, joined
+from quarry_mq.store.fs.protocol import Disk
+from quarry_mq.store.offsets import QueueId
 
 OPEN_FILES_MAX: Final = 2
 

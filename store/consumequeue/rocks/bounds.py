@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kv import Family, KeyRange
-from store.consumequeue.rocks.known_queues import KnownQueue, KnownQueues
-from store.consumequeue.rocks_layout import I64
-from store.consumequeue.search import FoundUnit, UnitAtOrAfter, first_at_least
-from store.offsets import PhysicalOffset, QueueExtent, QueueOffset
+from quarry_mq.kv import Family, KeyRange
+from quarry_mq.store.consumequeue.rocks.known_queues import KnownQueue, KnownQueues
+from quarry_mq.store.consumequeue.rocks_layout import I64
+from quarry_mq.store.consumequeue.search import FoundUnit, UnitAtOrAfter, first_at_least
+from quarry_mq.store.offsets import PhysicalOffset, QueueExtent, QueueOffset
 
 _pack_offset: Final = I64.pack
 _unpack_offset: Final = I64.unpack_from

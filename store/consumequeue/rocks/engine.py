@@ -21,9 +21,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from kv.options import KIB, MIB, CompactionStyle, Compression, FamilyOptions
-from kv.rocks import RocksEngine
-from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.kv.options import KIB, MIB, CompactionStyle, Compression, FamilyOptions
+from quarry_mq.kv.rocks import RocksEngine
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 
 FAMILY_OPTIONS: Final = {
     UNITS_FAMILY: FamilyOptions(

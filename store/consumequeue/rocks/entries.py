@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kv import Family, KeyRange
-from store.consumequeue.rocks_layout import I64, UNIT
-from store.message import ConsumeQueueEntry
-from store.native import Native
+from quarry_mq.kv import Family, KeyRange
+from quarry_mq.store.consumequeue.rocks_layout import I64, UNIT
+from quarry_mq.store.message import ConsumeQueueEntry
+from quarry_mq.store.native import Native
 
 _unpack_unit: Final = UNIT.unpack
 _unpack_offset: Final = I64.unpack_from

@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kv import KeyRange, KeyValueEngine
-from store.consumequeue.rocks_layout import (
+from quarry_mq.kv import KeyRange, KeyValueEngine
+from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND,
     BOUND_SIZE,
     I64,
@@ -37,8 +37,8 @@ from store.consumequeue.rocks_layout import (
     minimum_key_beside,
     unit_prefix_beside,
 )
-from store.consumequeue.search import FoundUnit, first_at_least
-from store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.consumequeue.search import FoundUnit, first_at_least
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 
 SHORT_QUEUE: Final = 64
 """Reading so many neighbouring units takes as long as the seeks of a binary search."""

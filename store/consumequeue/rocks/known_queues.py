@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, cast
 
-from kv import Family, KeyRange
-from store.consumequeue.rocks_layout import (
+from quarry_mq.kv import Family, KeyRange
+from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND,
     I64,
     is_maximum,
@@ -15,11 +15,11 @@ from store.consumequeue.rocks_layout import (
     minimum_key_beside,
     parse_bound_key,
 )
-from store.consumequeue.search import FoundUnit
-from store.generations import GenerationCache
-from store.message import DispatchRequest
-from store.native import EntryPlace, MaximaTable, Native
-from store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.consumequeue.search import FoundUnit
+from quarry_mq.store.generations import GenerationCache
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.native import EntryPlace, MaximaTable, Native
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 
 QUEUES_PER_READ: Final = 1_000
 ROWS_PER_PAGE: Final = 1_000

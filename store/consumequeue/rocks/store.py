@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from operator import add
 from typing import Final, cast
 
-from kv import KeyRange, KeyValueEngine, WriteBatch
-from store.consumequeue.again import ascends, end_of_stored, put_again
-from store.consumequeue.columns import ColumnRequests, UnitColumns
-from store.consumequeue.light_queues import LiteParentsStep, last_times_ms, lite_parents, stage_removal
-from store.consumequeue.names import (
+from quarry_mq.kv import KeyRange, KeyValueEngine, WriteBatch
+from quarry_mq.store.consumequeue.again import ascends, end_of_stored, put_again
+from quarry_mq.store.consumequeue.columns import ColumnRequests, UnitColumns
+from quarry_mq.store.consumequeue.light_queues import LiteParentsStep, last_times_ms, lite_parents, stage_removal
+from quarry_mq.store.consumequeue.names import (
     LastEntry,
     LightQueueStep,
     QueueEnd,
@@ -25,12 +25,12 @@ from store.consumequeue.names import (
     queue_ends,
     topics_behind,
 )
-from store.consumequeue.rocks.bounds import RocksBounds
-from store.consumequeue.rocks.entries import RocksEntries
-from store.consumequeue.rocks.expired_entries import ExpiredEntrySearch
-from store.consumequeue.rocks.known_queues import KnownQueue, KnownQueues, LastEntries, maximum_of, new_maxima
-from store.consumequeue.rocks.units import RocksUnitReader
-from store.consumequeue.rocks_layout import (
+from quarry_mq.store.consumequeue.rocks.bounds import RocksBounds
+from quarry_mq.store.consumequeue.rocks.entries import RocksEntries
+from quarry_mq.store.consumequeue.rocks.expired_entries import ExpiredEntrySearch
+from quarry_mq.store.consumequeue.rocks.known_queues import KnownQueue, KnownQueues, LastEntries, maximum_of, new_maxima
+from quarry_mq.store.consumequeue.rocks.units import RocksUnitReader
+from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND,
     BOUND_SIZE,
     CHECKPOINT_KEY,
@@ -54,11 +54,11 @@ from store.consumequeue.rocks_layout import (
     topic_range,
     units_end,
 )
-from store.consumequeue.search import count_between
-from store.message import ConsumeQueueEntry, DispatchRequest
-from store.metadata.names import LIGHT_QUEUE_PREFIX
-from store.native import Native
-from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
+from quarry_mq.store.consumequeue.search import count_between
+from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest
+from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX
+from quarry_mq.store.native import Native
+from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 
 MAXIMA_LATER_MAX: Final = 2_048
 """Maxima that may wait for being stored: they go in about a millisecond."""

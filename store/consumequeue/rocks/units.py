@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from kv import KeyRange, KeyValueEngine
-from store.consumequeue.rocks_layout import (
+from quarry_mq.kv import KeyRange, KeyValueEngine
+from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND_SIZE,
     I64,
     OFFSET_FAMILY,
@@ -21,9 +21,9 @@ from store.consumequeue.rocks_layout import (
     parse_maximum_key,
     unit_prefix,
 )
-from store.consumequeue.search import FoundUnit
-from store.consumequeue.windows import UnitWindow, joined
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.consumequeue.search import FoundUnit
+from quarry_mq.store.consumequeue.windows import UnitWindow, joined
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 MAXIMA_PER_READ: Final = 1_000
 

@@ -9,13 +9,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store.errors import StoreDamaged
-from store.fs import SegmentFile
-from store.index.chains import ChainFile, ChainShape
-from store.index.hash.layout import HEADER_SIZE, ITEM, TIME_S_MAX, HashHeader
-from store.index.items import KeyItems
-from store.index.keys import Hashes
-from store.offsets import PhysicalOffset
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.fs import SegmentFile
+from quarry_mq.store.index.chains import ChainFile, ChainShape
+from quarry_mq.store.index.hash.layout import HEADER_SIZE, ITEM, TIME_S_MAX, HashHeader
+from quarry_mq.store.index.items import KeyItems
+from quarry_mq.store.index.keys import Hashes
+from quarry_mq.store.offsets import PhysicalOffset
 
 Integers = NDArray[np.int64]
 _SECOND_MS: Final = 1000

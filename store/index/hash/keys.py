@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar, cast
 
-from store.index.hash.index import HashIndex, HashIndexState
-from store.index.hash.layout import HashHeader
-from store.index.items import KeyItems
-from store.index.key_files import Answer
-from store.offsets import PhysicalOffset
+from quarry_mq.store.index.hash.index import HashIndex, HashIndexState
+from quarry_mq.store.index.hash.layout import HashHeader
+from quarry_mq.store.index.items import KeyItems
+from quarry_mq.store.index.key_files import Answer
+from quarry_mq.store.offsets import PhysicalOffset
 
 Wanted = TypeVar("Wanted")
 

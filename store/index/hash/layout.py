@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from store.index.chains import ChainShape
+from quarry_mq.store.index.chains import ChainShape
 
 _HEADER: Final = Struct(">qqqqii")
 HEADER_SIZE: Final = 40

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from store.index.chains import ChainShape
-from store.index.hash.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, HashHeader, shape_of
+from quarry_mq.store.index.chains import ChainShape
+from quarry_mq.store.index.hash.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, HashHeader, shape_of
 
 _OFFSET_AT: Final = 4
 """Of the physical offset in an item."""

@@ -9,13 +9,13 @@ from typing import TypeVar
 
 import structlog
 
-from store.errors import StoreDamaged
-from store.fs import Disk
-from store.index.key_files import Unread
-from store.index.tiered.chain_file import header_of
-from store.index.tiered.folders import STAGES_BEHIND_FILLING, IndexFolders, Stage, TieredFile
-from store.index.tiered.layout import FileHeader, Kind
-from store.index.tiered.object_store.uploaded import UploadNote
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.index.key_files import Unread
+from quarry_mq.store.index.tiered.chain_file import header_of
+from quarry_mq.store.index.tiered.folders import STAGES_BEHIND_FILLING, IndexFolders, Stage, TieredFile
+from quarry_mq.store.index.tiered.layout import FileHeader, Kind
+from quarry_mq.store.index.tiered.object_store.uploaded import UploadNote
 
 log = structlog.get_logger(__name__)
 

@@ -11,11 +11,11 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from store.errors import StoreDamaged
-from store.fs import SegmentFile
-from store.index.chains import ChainFile, Items
-from store.index.keys import Hashes
-from store.index.tiered.layout import (
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.fs import SegmentFile
+from quarry_mq.store.index.chains import ChainFile, Items
+from quarry_mq.store.index.keys import Hashes
+from quarry_mq.store.index.tiered.layout import (
     HEADER_SIZE,
     SPAN_MAX_MS,
     FileHeader,

@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from store.errors import StoreDamaged
-from store.fs import SegmentFile
-from store.index.chains import Items
-from store.index.tiered.chain_file import ChainedFile, IndexShape
-from store.index.tiered.layout import (
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.fs import SegmentFile
+from quarry_mq.store.index.chains import Items
+from quarry_mq.store.index.tiered.chain_file import ChainedFile, IndexShape
+from quarry_mq.store.index.tiered.layout import (
     CRC_SIZE,
     HEADER_SIZE,
     NO_RUN,
@@ -24,7 +24,7 @@ from store.index.tiered.layout import (
     run_checksum,
     runs_at,
 )
-from store.index.tiered.runs import slots_in
+from quarry_mq.store.index.tiered.runs import slots_in
 
 Integers = NDArray[np.int64]
 ITEMS_AT_ONCE: Final = 1 << 18

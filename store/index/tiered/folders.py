@@ -23,8 +23,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final, NamedTuple
 
-from store.fs import Disk
-from store.index.tiered.layout import FileHeader
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.index.tiered.layout import FileHeader
 
 NAME: Final = re.compile(r"[0-9]{20}", re.ASCII)
 

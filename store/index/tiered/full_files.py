@@ -7,16 +7,16 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from store.errors import StoreDamaged
-from store.fs import Disk
-from store.index.tiered.catalog import Catalog
-from store.index.tiered.chain_file import ChainedFile, Found, IndexItems, IndexShape, header_of
-from store.index.tiered.folders import IndexFolders, Stage, TieredFile
-from store.index.tiered.integrity import check_chains, check_object, check_runs
-from store.index.tiered.object_store.protocol import ObjectMissing, ObjectStore, ObjectStoreError
-from store.index.tiered.object_store.slot_cache import SlotCache
-from store.index.tiered.object_store.uploaded import RemoteReader
-from store.index.tiered.runs import CompactedFile, items_in_runs
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.index.tiered.catalog import Catalog
+from quarry_mq.store.index.tiered.chain_file import ChainedFile, Found, IndexItems, IndexShape, header_of
+from quarry_mq.store.index.tiered.folders import IndexFolders, Stage, TieredFile
+from quarry_mq.store.index.tiered.integrity import check_chains, check_object, check_runs
+from quarry_mq.store.index.tiered.object_store.protocol import ObjectMissing, ObjectStore, ObjectStoreError
+from quarry_mq.store.index.tiered.object_store.slot_cache import SlotCache
+from quarry_mq.store.index.tiered.object_store.uploaded import RemoteReader
+from quarry_mq.store.index.tiered.runs import CompactedFile, items_in_runs
 
 
 class LocalReader:

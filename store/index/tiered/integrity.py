@@ -8,12 +8,12 @@ from typing import NoReturn
 
 import numpy as np
 
-from store.errors import StoreDamaged
-from store.index.tiered.chain_file import ChainedFile, IndexShape
-from store.index.tiered.layout import CRC_SIZE, NO_RUN, FileHeader, item_of, run_checksum, runs_at
-from store.index.tiered.object_store.protocol import ObjectStore
-from store.index.tiered.object_store.uploaded import UploadNote
-from store.index.tiered.runs import slots_in
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.index.tiered.chain_file import ChainedFile, IndexShape
+from quarry_mq.store.index.tiered.layout import CRC_SIZE, NO_RUN, FileHeader, item_of, run_checksum, runs_at
+from quarry_mq.store.index.tiered.object_store.protocol import ObjectStore
+from quarry_mq.store.index.tiered.object_store.uploaded import UploadNote
+from quarry_mq.store.index.tiered.runs import slots_in
 
 
 def check_chains(file: ChainedFile, shape: IndexShape) -> None:

@@ -26,7 +26,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from store.index.chains import ChainShape
+from quarry_mq.store.index.chains import ChainShape
 
 _HEADER: Final = Struct(">4sHHIIIIqqqqI")
 _CRC: Final = Struct(">I")

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store.index.tiered.chain_file import ChainedFile, IndexItems, Integers
-from store.index.tiered.folders import TieredFile
+from quarry_mq.store.index.tiered.chain_file import ChainedFile, IndexItems, Integers
+from quarry_mq.store.index.tiered.folders import TieredFile
 
 
 class Gap(NamedTuple):

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from store.errors import StoreDamaged
-from store.index.tiered.chain_file import READ_AT_ONCE, Found, IndexItems, IndexShape
-from store.index.tiered.layout import (
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.index.tiered.chain_file import READ_AT_ONCE, Found, IndexItems, IndexShape
+from quarry_mq.store.index.tiered.layout import (
     CRC_SIZE,
     HEADER_SIZE,
     NO_RUN,

@@ -16,9 +16,9 @@ from itertools import groupby
 from threading import Lock
 from typing import Generic, Protocol, TypeVar
 
-from store.errors import StoreDamaged
-from store.index.key_files import Answer, Unread
-from store.index.tiered.chain_file import Found
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.index.key_files import Answer, Unread
+from quarry_mq.store.index.tiered.chain_file import Found
 
 Wanted = TypeVar("Wanted")
 

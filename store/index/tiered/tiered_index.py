@@ -21,22 +21,22 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from store.clock import Clock, SystemClock
-from store.errors import StoreDamaged
-from store.fs import Disk
-from store.index.key_files import Answer, Unread
-from store.index.tiered.catalog import Catalog
-from store.index.tiered.chain_file import ChainedFile, Found, IndexItems, IndexShape
-from store.index.tiered.compaction import Compaction
-from store.index.tiered.folders import STAGES_BEHIND_FILLING, IndexFolders, Stage, TieredFile
-from store.index.tiered.full_files import FullFile, FullFiles
-from store.index.tiered.layout import FileHeader, chain_shape
-from store.index.tiered.object_store.protocol import ObjectStore
-from store.index.tiered.object_store.slot_cache import SlotCache
-from store.index.tiered.object_store.uploaded import UploadNote, upload
-from store.index.tiered.repair import Gap, fill_up, find_gaps
-from store.index.tiered.search import Search, Searchable
-from store.settings import SLOT_CACHE_BYTES
+from quarry_mq.store.clock import Clock, SystemClock
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.index.key_files import Answer, Unread
+from quarry_mq.store.index.tiered.catalog import Catalog
+from quarry_mq.store.index.tiered.chain_file import ChainedFile, Found, IndexItems, IndexShape
+from quarry_mq.store.index.tiered.compaction import Compaction
+from quarry_mq.store.index.tiered.folders import STAGES_BEHIND_FILLING, IndexFolders, Stage, TieredFile
+from quarry_mq.store.index.tiered.full_files import FullFile, FullFiles
+from quarry_mq.store.index.tiered.layout import FileHeader, chain_shape
+from quarry_mq.store.index.tiered.object_store.protocol import ObjectStore
+from quarry_mq.store.index.tiered.object_store.slot_cache import SlotCache
+from quarry_mq.store.index.tiered.object_store.uploaded import UploadNote, upload
+from quarry_mq.store.index.tiered.repair import Gap, fill_up, find_gaps
+from quarry_mq.store.index.tiered.search import Search, Searchable
+from quarry_mq.store.settings import SLOT_CACHE_BYTES
 
 REMOTE_PATIENCE_S: Final = 10.0
 """When a search has taken so long, it begins with no other file in the object store."""

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import grpc
 
-from server._generated.quarry.admin.v1 import migration_pb2
-from server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
+from quarry_mq.server._generated.quarry.admin.v1 import migration_pb2
+from quarry_mq.server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
 from tests.e2e.broker import PROJECT, Broker, clean_environment, quarry, until
 from tests.e2e.ledger import Ledger
 from tests.migration.live.timeline import Timeline
@@ -121,7 +121,7 @@ class Walk:
         """The operator's command line, which is to see the broker die."""
         wait = ["--wait"] if command == "advance" else []
         return subprocess.Popen(
-            [sys.executable, "-m", "cli.main", "migration", command, *wait, "--admin", self._broker.admin],
+            [sys.executable, "-m", "quarry_mq.cli.main", "migration", command, *wait, "--admin", self._broker.admin],
             cwd=PROJECT,
             env=clean_environment(),
             stdin=subprocess.DEVNULL,

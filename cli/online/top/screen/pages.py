@@ -7,10 +7,10 @@ from typing import Final
 
 from rich.text import Text
 
-from cli.online.top.facts import Member, Migration, Overview
-from cli.online.top.known import Answer, Known
-from cli.online.top.readings import CallFailed, Failure
-from cli.online.top.screen.lines import (
+from quarry_mq.cli.online.top.facts import Member, Migration, Overview
+from quarry_mq.cli.online.top.known import Answer, Known
+from quarry_mq.cli.online.top.readings import CallFailed, Failure
+from quarry_mq.cli.online.top.screen.lines import (
     BAD,
     GAP,
     GOOD,
@@ -30,8 +30,8 @@ from cli.online.top.screen.lines import (
     table,
     wrapped,
 )
-from cli.online.top.screen.tables import GROUPS, TOPICS, ago_text
-from cli.online.top.screen.texts import (
+from quarry_mq.cli.online.top.screen.tables import GROUPS, TOPICS, ago_text
+from quarry_mq.cli.online.top.screen.texts import (
     UNKNOWN,
     bytes_text,
     count_text,
@@ -41,8 +41,8 @@ from cli.online.top.screen.texts import (
     span_ms_text,
     span_text,
 )
-from cli.terminal.sparkline import HOUR_MS, cells, sparkline
-from cli.terminal.times import time_text
+from quarry_mq.cli.terminal.sparkline import HOUR_MS, cells, sparkline
+from quarry_mq.cli.terminal.times import time_text
 
 CONCERNS_SHOWN: Final = 3
 SIDE_BY_SIDE: Final = 120

@@ -8,10 +8,10 @@ from typing import Final
 
 from rich.text import Text
 
-from cli.online.top.facts import Group, Pair, Topic
-from cli.online.top.screen.lines import WARNING, Canvas, Column, flow, heading, item, styled, table
-from cli.online.top.screen.texts import bytes_text, count_text, rate_text, span_ms_text
-from cli.terminal.times import time_text
+from quarry_mq.cli.online.top.facts import Group, Pair, Topic
+from quarry_mq.cli.online.top.screen.lines import WARNING, Canvas, Column, flow, heading, item, styled, table
+from quarry_mq.cli.online.top.screen.texts import bytes_text, count_text, rate_text, span_ms_text
+from quarry_mq.cli.terminal.times import time_text
 
 _RATE: Final = 8
 _COUNT: Final = 9

@@ -12,18 +12,18 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widgets import DataTable, Input, Static
 
-from cli.context_file import Context
-from cli.online.top.facts import Group, Member, Order, Topic
-from cli.online.top.known import Answer, Known
-from cli.online.top.poller import Follower
-from cli.online.top.readings import PAGE_MAX, Reading, Wish
-from cli.online.top.screen.lines import QUIET, STRONG, TITLE, Canvas, styled, wrapped
-from cli.online.top.screen.pages import head, overview_page
-from cli.online.top.screen.tables import GROUPS, TOPICS, Shown, group_details, matching_text, topic_details
-from cli.online.top.screen.widgets import Details, Help, Page, Rows, Tab, as_text
-from cli.online.top.screen.work_pages import stages_page, work_page
-from cli.terminal.times import time_text
-from store.clock import Clock, SystemClock
+from quarry_mq.cli.context_file import Context
+from quarry_mq.cli.online.top.facts import Group, Member, Order, Topic
+from quarry_mq.cli.online.top.known import Answer, Known
+from quarry_mq.cli.online.top.poller import Follower
+from quarry_mq.cli.online.top.readings import PAGE_MAX, Reading, Wish
+from quarry_mq.cli.online.top.screen.lines import QUIET, STRONG, TITLE, Canvas, styled, wrapped
+from quarry_mq.cli.online.top.screen.pages import head, overview_page
+from quarry_mq.cli.online.top.screen.tables import GROUPS, TOPICS, Shown, group_details, matching_text, topic_details
+from quarry_mq.cli.online.top.screen.widgets import Details, Help, Page, Rows, Tab, as_text
+from quarry_mq.cli.online.top.screen.work_pages import stages_page, work_page
+from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.store.clock import Clock, SystemClock
 
 VIEWS: Final = ("overview", "topics", "groups", "stages", "jobs")
 WANTED: Final = {

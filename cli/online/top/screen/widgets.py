@@ -13,9 +13,9 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Static
 
-from cli.online.top.facts import Group, Topic
-from cli.online.top.screen.lines import COLUMN_GAP, Canvas, fitted, fitting, styled
-from cli.online.top.screen.tables import Shown
+from quarry_mq.cli.online.top.facts import Group, Topic
+from quarry_mq.cli.online.top.screen.lines import COLUMN_GAP, Canvas, fitted, fitting, styled
+from quarry_mq.cli.online.top.screen.tables import Shown
 
 MARGIN: Final = 2
 """Columns of a page that its scroll bar may need."""

@@ -7,10 +7,10 @@ from typing import Final
 
 from rich.text import Text
 
-from cli.online.top.facts import Job, Migration
-from cli.online.top.figures import StageFigures
-from cli.online.top.known import Known
-from cli.online.top.screen.lines import (
+from quarry_mq.cli.online.top.facts import Job, Migration
+from quarry_mq.cli.online.top.figures import StageFigures
+from quarry_mq.cli.online.top.known import Known
+from quarry_mq.cli.online.top.screen.lines import (
     BAD,
     GOOD,
     QUIET,
@@ -25,8 +25,16 @@ from cli.online.top.screen.lines import (
     table,
     wrapped,
 )
-from cli.online.top.screen.texts import UNKNOWN, bar, bytes_text, count_text, latency_text, percent_text, span_text
-from cli.terminal.times import time_text
+from quarry_mq.cli.online.top.screen.texts import (
+    UNKNOWN,
+    bar,
+    bytes_text,
+    count_text,
+    latency_text,
+    percent_text,
+    span_text,
+)
+from quarry_mq.cli.terminal.times import time_text
 
 CALLS: Final = (("send", "SENDS"), ("receive", "RECEIVES"))
 PHASES: Final = ("file", "double_write", "backfilling", "verified", "reading_rocksdb", "rocksdb")

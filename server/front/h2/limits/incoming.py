@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from server.front.contract import FrontLimits
+from quarry_mq.server.front.contract import FrontLimits
 
 MESSAGES_PER_CONNECTION: Final = 4
 """So many messages of the largest size may be on their way in at once, on one connection."""

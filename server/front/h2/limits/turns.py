@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from server.addresses import network_of, plain_address
+from quarry_mq.server.addresses import network_of, plain_address
 
 FRAMES_PER_TURN: Final = 256
 """Some 128 calls, or 4 MiB of large messages: 2 to 5 ms."""

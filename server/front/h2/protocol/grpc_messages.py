@@ -13,9 +13,9 @@ from struct import Struct
 from typing import Final
 from urllib.parse import quote
 
-from server.front.h2.protocol.frames import FRAME_SIZE_MAX
-from server.front.h2.protocol.header_blocks import encode_fields
-from server.front.status import GrpcStatus
+from quarry_mq.server.front.h2.protocol.frames import FRAME_SIZE_MAX
+from quarry_mq.server.front.h2.protocol.header_blocks import encode_fields
+from quarry_mq.server.front.status import GrpcStatus
 
 MESSAGE_PREFIX: Final = Struct(">BI")
 MESSAGE_PREFIX_SIZE: Final = MESSAGE_PREFIX.size

@@ -19,7 +19,7 @@ from hpack.exceptions import HPACKError, OversizedHeaderListError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from server.front.h2.protocol.frames import ErrorCode, PeerError
+from quarry_mq.server.front.h2.protocol.frames import ErrorCode, PeerError
 
 
 class HuffmanCoded(bytes):

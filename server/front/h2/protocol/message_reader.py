@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.front.h2.protocol.grpc_messages import (
+from quarry_mq.server.front.h2.protocol.grpc_messages import (
     MESSAGE_PREFIX,
     MESSAGE_PREFIX_SIZE,
     BadMessage,

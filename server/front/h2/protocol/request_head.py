@@ -12,8 +12,15 @@ import re
 from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
-from server.front.h2.protocol.header_blocks import BlockDecoder, Field, HuffmanCoded, decoded, integer, size_of
-from server.front.h2.protocol.scanner import RequestHead, Scanner
+from quarry_mq.server.front.h2.protocol.header_blocks import (
+    BlockDecoder,
+    Field,
+    HuffmanCoded,
+    decoded,
+    integer,
+    size_of,
+)
+from quarry_mq.server.front.h2.protocol.scanner import RequestHead, Scanner
 
 RUNS_MAX: Final = 16
 """Runs that a connection remembers: a client uses a dozen methods."""

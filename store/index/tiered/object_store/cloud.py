@@ -13,8 +13,8 @@ from obstore.exceptions import BaseError
 from obstore.store import ObjectStore as Store
 from obstore.store import from_url
 
-from store.errors import Invalid
-from store.index.tiered.object_store.protocol import ObjectMissing, ObjectStoreError
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.index.tiered.object_store.protocol import ObjectMissing, ObjectStoreError
 
 CHUNK_SIZE: Final = 8 << 20
 """Bytes, of what is read back after an upload."""

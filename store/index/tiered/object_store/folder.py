@@ -7,8 +7,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from store.fs import Disk
-from store.index.tiered.object_store.protocol import ObjectMissing, ObjectStoreError
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.index.tiered.object_store.protocol import ObjectMissing, ObjectStoreError
 
 CHUNK_SIZE: Final = 8 << 20
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from threading import Lock
 
-from store.index.tiered.layout import PART_SIZE, Slots
-from store.index.tiered.runs import LoadPart
+from quarry_mq.store.index.tiered.layout import PART_SIZE, Slots
+from quarry_mq.store.index.tiered.runs import LoadPart
 
 
 class SlotCache:

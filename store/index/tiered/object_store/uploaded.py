@@ -7,8 +7,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from store.index.tiered.layout import FileHeader, Kind
-from store.index.tiered.object_store.protocol import ObjectStore, ObjectStoreError
+from quarry_mq.store.index.tiered.layout import FileHeader, Kind
+from quarry_mq.store.index.tiered.object_store.protocol import ObjectStore, ObjectStoreError
 
 VERSION: Final = 1
 

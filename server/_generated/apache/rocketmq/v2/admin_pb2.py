@@ -22,7 +22,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as apache_dot_rocketmq_dot_v2_dot_definition__pb2
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as apache_dot_rocketmq_dot_v2_dot_definition__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from server._generated.apache.rocketmq.v2 import admin_pb2 as apache_dot_rocketmq_dot_v2_dot_admin__pb2
+from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as apache_dot_rocketmq_dot_v2_dot_admin__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

@@ -1,6 +1,6 @@
 import datetime
 
-from server._generated.apache.rocketmq.v2 import definition_pb2 as _definition_pb2
+from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as _definition_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers

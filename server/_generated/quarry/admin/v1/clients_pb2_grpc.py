@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from server._generated.quarry.admin.v1 import clients_pb2 as quarry_dot_admin_dot_v1_dot_clients__pb2
+from quarry_mq.server._generated.quarry.admin.v1 import clients_pb2 as quarry_dot_admin_dot_v1_dot_clients__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

@@ -1,4 +1,4 @@
-from server._generated.quarry.admin.v1 import admin_pb2 as _admin_pb2
+from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as _admin_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
