@@ -75,13 +75,20 @@ def test_the_image_has_what_the_project_asks_for() -> None:
 def test_the_image_is_made_of_all_packages_and_of_nothing_else_than_may_be_sent() -> None:
     copies = [shlex.split(rest) for name, rest in instructions() if name == "COPY"]
     copied = {word for words in copies if not words[0].startswith("--") for word in words[:-1]}
-    packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    [package] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    packages = {package, *(each.name for each in (ROOT / package).iterdir() if each.is_symlink())}
+    licences = PROJECT["project"]["license-files"]
     own = {"deploy/image/prepare.py", "deploy/image/quarry.toml", "deploy/locks/broker.txt", "deploy/locks/build.txt"}
-    assert copied == {"pyproject.toml", PROJECT["project"]["readme"], *packages, *own, "native"}
+    assert copied == {"pyproject.toml", PROJECT["project"]["readme"], *licences, *packages, *own, "native"}
     assert all((ROOT / each).exists() for each in copied)
     sent = (DEPLOY / "image" / "Dockerfile.dockerignore").read_text().splitlines()
     assert {line[1:] for line in sent if line[0] == "!"} == copied
     assert sent[0] == "*"
+
+
+def test_the_image_names_the_licence() -> None:
+    copies = [shlex.split(rest) for name, rest in stages()[-1] if name == "COPY"]
+    assert [*PROJECT["project"]["license-files"], "/licenses/"] in copies
 
 
 def test_the_broker_is_no_root_and_nothing_but_the_init_stands_before_it() -> None:
@@ -276,7 +283,8 @@ def test_what_the_dockerfile_installs_runs(tmp_path: Path) -> None:
                 *sources, target = words
                 for source in sources:
                     if (ROOT / source).is_dir():
-                        shutil.copytree(ROOT / source, target, ignore=shutil.ignore_patterns("__pycache__", "target"))
+                        ignored = shutil.ignore_patterns("__pycache__", "target")
+                        shutil.copytree(ROOT / source, target, symlinks=True, ignore=ignored)
                     else:
                         Path(target).mkdir(parents=True, exist_ok=True)
                         shutil.copy2(ROOT / source, target)

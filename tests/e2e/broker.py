@@ -70,8 +70,19 @@ def quarry(
 class Broker:
     """`quarry serve` on free loopback ports. The addresses stay the same over restarts."""
 
-    def __init__(self, store: Path, *, logs: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        store: Path,
+        *,
+        logs: Path,
+        environment: Mapping[str, str] | None = None,
+        installed: Path | None = None,
+        folder: Path = PROJECT,
+    ) -> None:
+        """`installed` is a program `quarry` to take in place of this checkout's, `folder` where it is started."""
         self.store = store
+        self._installed = installed
+        self._folder = folder
         messaging, admin, http = free_ports(3)
         self.endpoint = f"127.0.0.1:{messaging}"
         self.admin = f"127.0.0.1:{admin}"
@@ -120,11 +131,12 @@ class Broker:
         this start only.
         """
         assert self._process is None, "the broker runs already"
+        words = (sys.executable, "-m", program) if self._installed is None else (str(self._installed),)
         with self._output.open("ab") as output, self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
-                [*under, *self._passing, sys.executable, "-m", program, *self.arguments],
+                [*under, *self._passing, *words, *self.arguments],
                 pass_fds=() if self._listening is None else (self._listening.fileno(),),
-                cwd=PROJECT,
+                cwd=self._folder,
                 env={**self._environment, **environment_of(settings)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
