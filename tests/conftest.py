@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,19 @@ from tests import golden
 from tests.object_store import server as s3
 
 GoldenStore = Callable[[str], Path]
+
+
+class _OnePackage(MetaPathFinder):
+    """Refuses the folders of the repository as packages of their own names: pytest puts the repository on the path."""
+
+    names = frozenset({"cli", "kv", "pipeline", "server", "store"})
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> None:
+        if fullname in self.names:
+            raise ImportError(f"{fullname} would be a second copy: import quarry_mq.{fullname}")
+
+
+sys.meta_path.insert(0, _OnePackage())
 
 
 def _figures(root: Path) -> dict[str, tuple[int, int]]:

@@ -11,13 +11,14 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("kv", "store", "server", "cli", "pipeline", "bench")
+PACKAGE: Final = "quarry_mq"
 GENERATED: Final = ROOT / "server" / "_generated"
 TEXT_SUFFIXES: Final = {".py", ".md", ".toml", ".proto", ".yaml", ".yml", ".js", ".java", ".xml", ".json", ".sh", ""}
 SKIPPED_FOLDERS: Final = re.compile(r"^(\..*|__pycache__|node_modules|build|dist|target|.*\.egg-info)$")
 
 
 class Import(NamedTuple):
-    """One imported module, wherever in the file the statement is."""
+    """One imported module, wherever in the file the statement is. Named as its folder: `store.disk`."""
 
     module: str
     line: int
@@ -45,7 +46,7 @@ def text_files() -> list[Path]:
 def _walk(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
         if path.is_dir():
-            if not SKIPPED_FOLDERS.match(path.name):
+            if not path.is_symlink() and not SKIPPED_FOLDERS.match(path.name):
                 yield from _walk(path)
         elif path.is_file() and path.name != ".git":  # of a linked work tree it is a file
             yield path
@@ -70,7 +71,9 @@ def imports(path: Path) -> tuple[Import, ...]:
             # `from package import module` names the module only in the alias.
             found += [Import(module, node.lineno)]
             found += [Import(f"{module}.{alias.name}", node.lineno) for alias in node.names]
-    return tuple(found)
+    return tuple(
+        each._replace(module=each.module.removeprefix(f"{PACKAGE}.")) for each in found if each.module != PACKAGE
+    )
 
 
 def name(path: Path) -> str:

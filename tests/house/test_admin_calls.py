@@ -17,7 +17,7 @@ from quarry_mq.server.security.terms import Access
 from tests.commands import commands
 from tests.contract.rows import Elsewhere, Never, SuperUsers
 from tests.contract.table import NOT_FOR_OPERATORS, TABLE
-from tests.house.source import ROOT, imports, tree
+from tests.house.source import PACKAGE, ROOT, imports, tree
 
 DOCS: Final = ROOT / "docs" / "admin-calls.md"
 GRPCURL: Final = ROOT / "docs" / "grpcurl.md"
@@ -120,7 +120,7 @@ def sources_of(command: Any) -> str:
     """The command's module with those of its package that it imports."""
     module = sys.modules[inspect.unwrap(command.callback).__module__]
     path = ROOT / (module.__name__.replace(".", "/") + ".py")
-    near = {each.module for each in imports(path) if each.module.startswith("cli.online.")}
+    near = {f"{PACKAGE}.{each.module}" for each in imports(path) if each.module.startswith("cli.online.")}
     return "\n".join(inspect.getsource(sys.modules[name]) for name in {module.__name__, *near} if name in sys.modules)
 
 

@@ -15,13 +15,14 @@ from typer.models import ArgumentInfo, OptionInfo
 from quarry_mq.cli import main
 from quarry_mq.cli.command_table import COMMANDS
 from tests.commands import commands, root
-from tests.house.source import ROOT, name, production_files
+from tests.house.source import PACKAGE, ROOT, name, production_files
 
 
 def modules() -> Iterator[Any]:
     for path in production_files():
         if path.is_relative_to(ROOT / "cli") and name(path) != "cli/pipeline/submit.py":
-            yield import_module(name(path).removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+            dotted = name(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            yield import_module(f"{PACKAGE}.{dotted}")
 
 
 def functions_with_options() -> Iterator[Any]:
