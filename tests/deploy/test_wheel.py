@@ -77,6 +77,13 @@ def test_one_name_is_added_to_site_packages(wheel: Path) -> None:
         assert {each for each in found if ".dist-info/" not in each} == sources()
 
 
+def test_each_folder_with_modules_is_a_package(wheel: Path) -> None:
+    """Spark adds a wheel to the path as it is, and a folder in an archive is no package without `__init__.py`."""
+    found = names(wheel)
+    folders = {each.rpartition("/")[0] for each in found if each.endswith(".py")}
+    assert sorted(each for each in folders if f"{each}/__init__.py" not in found) == []
+
+
 def test_the_licence_comes_with_it(wheel: Path) -> None:
     licences = [each for each in names(wheel) if "/licenses/" in each]
     assert [each.rpartition("/")[2] for each in licences] == ["LICENSE", "NOTICE"]
