@@ -1,8 +1,9 @@
-"""Entries put again from the log, which does not tell of queues that were deleted and began anew.
+"""Put entries again from the log, also for queues that were deleted and began again at a lower offset.
 
-It shows in the numbers: a record has an offset that the queue has given away before. Two things may then be stored that
-do not go with it. What the queue held before has to go. And after a crash what the queue has held since may be stored
-already, from records further on in the log: it has to go, too, and will be put again, if its records are still there.
+The log does not record deletions of queues. A deletion shows in the offsets: a record has an offset that the queue has
+already given to an earlier record. Two kinds of stored entries may then be wrong and are removed. First, the entries
+from before the deletion. Second, after a crash, entries of records further on in the log may be stored already; they
+are put again later, if their records are still there.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 
 class RestartableQueues(Protocol):
-    """What `put_again` needs of a consume queue store."""
+    """The calls of a consume queue store that `put_again` makes."""
 
     def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None: ...
 
     def end_for(self, queue: QueueId, offset: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
-        """Where the queue has to end for the record at `at` to stand at `offset`; None: nothing is in its way.
+        """Return where to cut the queue so that the record at `at` gets `offset`; None: nothing has to be cut.
 
-        It is the first of its queue that is put again: what is stored goes back to one life of the queue.
+        The record is the first of its queue that is put again. All stored entries belong to one life of the queue.
         """
 
     def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
@@ -33,7 +34,7 @@ class RestartableQueues(Protocol):
 
 
 def put_again(queues: RestartableQueues, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
-    """See `ConsumeQueueStore.put_again`. Killed anywhere, it can be repeated from the stored watermark on."""
+    """Implement `ConsumeQueueStore.put_again`. After a crash it can be repeated from the stored watermark on."""
     done = 0
     last_of: dict[QueueId, QueueOffset] = {}
     for index, request in enumerate(requests):
@@ -44,7 +45,7 @@ def put_again(queues: RestartableQueues, requests: Sequence[DispatchRequest], di
             else:
                 end = offset if offset <= last else None
             if end is not None:
-                # what comes before may be in the queue that begins anew
+                # the requests before this one may have entries in the queue that is cut
                 queues.put(requests[done:index], request.physical_offset)
                 queues.begin_anew(queue, end)
                 done = index
@@ -53,7 +54,7 @@ def put_again(queues: RestartableQueues, requests: Sequence[DispatchRequest], di
 
 
 class StoredQueues(Protocol):
-    """What is stored of queues."""
+    """Reads the stored entries of queues."""
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> Sequence[ConsumeQueueEntry]: ...
 
@@ -63,7 +64,7 @@ class StoredQueues(Protocol):
 def end_of_stored(
     queues: StoredQueues, queue: QueueId, offset: QueueOffset, at: PhysicalOffset, *, maximum: int, last_physical: int
 ) -> QueueOffset | None:
-    """`RestartableQueues.end_for` of a queue with this maximum, whose last record lies at `last_physical`."""
+    """Implement `RestartableQueues.end_for` for a queue with this max offset and its last record at `last_physical`."""
     if maximum == 0:
         return None
     if last_physical < at:
@@ -76,9 +77,9 @@ def end_of_stored(
 
 
 def ascends(units: UnitColumns, end_for: Callable[[int, QueueOffset, PhysicalOffset], QueueOffset | None]) -> bool:
-    """Whether all is as usual, so that a plain put does: no queue begins anew.
+    """Return whether a plain `put` is correct, because no queue begins again.
 
-    `end_for` is that of one of `units.queues`, by its index.
+    `end_for` is that of `RestartableQueues`, with an index into `units.queues` in place of the queue.
     """
     by_queue = np.argsort(units.queue_index, kind="stable")
     follows = np.diff(units.queue_index[by_queue], prepend=-1) == 0

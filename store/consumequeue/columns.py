@@ -1,4 +1,4 @@
-"""Dispatch requests as columns: what queues need of thousands of records, without an object per record."""
+"""Dispatch requests as columns: thousands of records for the consume queues, without an object per record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitColumns:
-    """Consume queue units in log order, those of light queues right behind the record's own.
+    """Consume queue entries in log order; entries in light queues follow the entry in the record's own queue.
 
     Every array has the shape (n,) and the dtype int64.
     """
@@ -25,7 +25,7 @@ class UnitColumns:
     queues: tuple[QueueId, ...]
     """The distinct queues, in no particular order."""
     queue_index: Integers
-    """Which of `queues` a unit belongs to."""
+    """The index into `queues` of each entry's queue."""
     queue_offset: Integers
     physical_offset: Integers
     size: Integers
@@ -36,30 +36,30 @@ class UnitColumns:
         return len(self.queue_index)
 
     def grouped(self) -> UnitColumns:
-        """The same units queue by queue, those of a queue still in log order."""
+        """Return the same entries ordered by queue, in log order within each queue."""
         return self.select(np.argsort(self.queue_index, kind="stable"))
 
     def by_queue(self) -> Iterator[tuple[QueueId, UnitColumns]]:
-        """The units of each queue, in log order, queue by queue."""
+        """Yield each queue with its entries in log order."""
         grouped = self.grouped()
         begins = np.searchsorted(grouped.queue_index, np.arange(len(self.queues) + 1))
         for queue, begin, end in zip(self.queues, begins.tolist(), begins[1:].tolist(), strict=False):
             yield queue, grouped.select(slice(begin, end))
 
     def last_of_queues(self) -> Integers:
-        """The row of the last unit of each of `queues`. Each has one."""
+        """Return the row of the last entry of each of `queues`. Each must have an entry."""
         rows = np.empty(len(self.queues), np.int64)
         rows[self.queue_index] = np.arange(len(self))  # of equal indexes numpy keeps the last one
         return rows
 
     def compact(self) -> UnitColumns:
-        """The same units with only those of `queues` that have any."""
+        """Return the same entries without the `queues` that have none."""
         present, queue_index = np.unique(self.queue_index, return_inverse=True)
         return replace(self, queues=tuple(self.queues[each] for each in present.tolist()), queue_index=queue_index)
 
     @classmethod
     def joined(cls, parts: Sequence[UnitColumns]) -> UnitColumns:
-        """The units of several, one after the other."""
+        """Return the entries of all parts, one part after the other."""
         numbers: dict[QueueId, int] = {}
         indexes = []
         for part in parts:
@@ -72,7 +72,7 @@ class UnitColumns:
         return cls(tuple(numbers), np.concatenate([np.empty(0, np.int64), *indexes]), *columns)
 
     def select(self, rows: slice | Integers | NDArray[np.bool_]) -> UnitColumns:
-        """Some of the units, with all `queues`."""
+        """Return the entries in these rows, with all `queues`."""
         return UnitColumns(
             self.queues,
             self.queue_index[rows],
@@ -85,9 +85,9 @@ class UnitColumns:
 
 
 class ColumnRequests(Sequence[DispatchRequest]):
-    """Requests that a queue store may take as columns. As a sequence each is made when it is asked for."""
+    """Requests that a queue store may read as columns. Used as a sequence, it makes each request on access."""
 
     @property
     @abstractmethod
     def units(self) -> UnitColumns:
-        """The units of all requests."""
+        """The entries of all requests."""

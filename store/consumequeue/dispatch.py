@@ -1,4 +1,4 @@
-"""From a stored record to its dispatch request, when the log is read again (recovery, rebuild, backfill).
+"""Make dispatch requests from stored records when the log is read again (recovery, rebuild, backfill).
 
 Live appends make their requests directly; both ways give equal requests for equal records, which is what makes
 derived data a function of the commit log.
@@ -28,37 +28,37 @@ _NOT_QUEUED: Final = (int(TransactionState.PREPARED), int(TransactionState.ROLLB
 
 
 class LightQueueNumbering(Protocol):
-    """Which offset a record has in a light queue."""
+    """The rule that assigns a record its offset in a light queue."""
 
     def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
-        """The offset for the record at `at` whose property says `stored`; None: it needs no entry."""
+        """Return the offset for the record at `at` whose property says `stored`; None: it needs no entry."""
 
 
 class StoredNumbering:
-    """The offset that the record itself states: the rule of stores whose light queues live in RocksDB."""
+    """Use the offset that the record itself states: the rule of stores whose light queues live in RocksDB."""
 
     def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:  # noqa: ARG002
         return stored
 
 
 class EntrySearch(Protocol):
-    """The part of a consume queue store that dense numbering asks."""
+    """The part of a consume queue store that dense numbering reads."""
 
     def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
-        """The entry with the largest physical offset below `at`."""
+        """Return the entry with the largest physical offset below `at`."""
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]: ...
 
 
 class DenseNumbering:
-    """One after the other without holes: the rule of RocketMQ's file queues.
+    """Assign offsets one after the other without holes: the rule of RocketMQ's file queues.
 
-    A light queue named twice in one message gets one entry in a file queue, though the counter behind the
-    stored numbers advances by two; from then on the file's index and the stored number differ. Readers of a
-    file store know the index, so a rebuild keeps it. Where RocksDB already holds the record under its stored
-    number (a double-write store), the queue is complete from there on and nothing is added.
+    A light queue named twice in one message gets one entry in a file queue, though the counter behind the stored
+    numbers advances by two. From then on the index in the file and the stored number differ. Readers of a file store
+    know the index, so a rebuild keeps it. Where RocksDB already holds the record under its stored number (a
+    double-write store), the queue is complete from there on and nothing is added.
 
-    Needs no state of its own to resume: an unknown queue goes on after its last entry below the record.
+    No state of its own is needed to resume: an unknown queue continues after its last entry below the record.
     """
 
     def __init__(
@@ -94,23 +94,23 @@ class DenseNumbering:
 
 
 def may_name_light_queues(topic: str) -> bool:
-    """Whether records of the topic go to the light queues they name.
+    """Return whether records of the topic go to the light queues that they name.
 
-    Copies on their way through the broker (retries, delays) still carry the names and numbers of the message
-    they are copies of.
+    Copies on their way through the broker (retries, delays) still carry the light-queue names and numbers of the
+    original message.
     """
     return not topic.startswith(_NEVER_LIGHT)
 
 
 def is_queued(system_flag: int) -> bool:
-    """Whether a record appears in its consume queue: prepared and rolled-back ones do not
+    """Return whether a record appears in its consume queue: prepared and rolled-back ones do not
     (docs/formats/commit-log.md).
     """
     return system_flag & TRANSACTION_MASK not in _NOT_QUEUED
 
 
 def dispatch_request(record: StoredMessage, numbering: LightQueueNumbering) -> DispatchRequest:
-    """The request of one record read back from the log."""
+    """Return the request of one record read back from the log."""
     properties = record.properties
     return DispatchRequest(
         topic=record.topic,
@@ -129,7 +129,7 @@ def dispatch_request(record: StoredMessage, numbering: LightQueueNumbering) -> D
 def light_queues(
     topic: str, properties: Mapping[str, str], at: PhysicalOffset, numbering: LightQueueNumbering
 ) -> Iterable[tuple[str, QueueOffset]]:
-    """Name and queue offset of each light queue that a record with these properties goes to."""
+    """Yield the name and queue offset of each light queue that a record with these properties goes to."""
     if LIGHT_QUEUES not in properties or LIGHT_QUEUE_OFFSETS not in properties:
         return
     if not may_name_light_queues(topic):

@@ -1,11 +1,11 @@
 """Consume queues kept in files, in RocksDB, or in both, while a store moves from one to the other.
 
-Which of the two is read and which says what offset comes next is chosen separately, as in RocketMQ's combined store:
+Which of the two is read and which assigns the next offset is chosen separately, as in RocketMQ's combined store:
 
     files ──► both, read and numbered by files ──► both, read by RocksDB ──► RocksDB
 
 All of it may be changed while the store runs. A crash between the two writes is harmless: the watermark is the lower of
-both, and putting again changes nothing.
+both, and putting the same entries again changes nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueO
 
 
 class InUse:
-    """Counts who uses something. Who wants to close it hides it from new users first, and waits for the others."""
+    """Counts the users of a resource. To close it, hide it from new users first, then wait for the current ones."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -35,7 +35,7 @@ class InUse:
 
     @contextmanager
     def using(self) -> Iterator[None]:
-        """Entered before it is looked up, left after the last use."""
+        """Count the block as a user. Enter it before looking the resource up, leave it after the last use."""
         with self._changed:
             self._users += 1
         try:
@@ -46,7 +46,7 @@ class InUse:
                 self._changed.notify_all()
 
     def wait_for_users(self) -> None:
-        """Blocks until nobody uses it."""
+        """Block until the resource has no users."""
         with self._changed:
             self._changed.wait_for(lambda: self._users == 0)
 
@@ -55,15 +55,15 @@ Queues = FileConsumeQueues | RocksConsumeQueues
 
 
 class DoubleWriteConsumeQueues(OneByOne):
-    """See `store.consumequeue.protocol.ConsumeQueueStore`.
+    """Implements `store.consumequeue.protocol.ConsumeQueueStore` on files, RocksDB, or both.
 
-    `files` or `rocks` may be None, not both. `read_rocks` and `assign_rocks` choose who answers and who numbers where
-    there are two. Queues that only one of the two can have are read and numbered by that one: names that are no file
-    names, and topics that are not `doubled` (rmq#10450: double write for some topics only; None: all are). The first
-    are in RocksDB alone, the second in files alone.
+    `files` or `rocks` may be None, not both. If both are set, `read_rocks` chooses which one is read and `assign_rocks`
+    which one assigns offsets. Some queues can exist in only one of the two and are read and numbered there: queues
+    whose names are not valid file names are in RocksDB alone; queues of topics that are not `doubled` are in files
+    alone (rmq#10450: double write for some topics only; None: all are).
 
-    The thread that puts may set any of these fields between two calls. What it has taken away may be closed once
-    `in_use` has no more users: other threads are in the middle of a flush or a count.
+    The thread that puts may set any of these fields between two calls. It may close what it has removed from a field
+    once `in_use` has no more users: other threads may be in the middle of a flush or a count.
     """
 
     may_hold_more = True
@@ -83,7 +83,7 @@ class DoubleWriteConsumeQueues(OneByOne):
         self.assign_rocks = assign_rocks
         self.in_use = InUse()
         self.removals = 0
-        """Grows before and after topics are deleted or the log is truncated: odd while that is under way."""
+        """Incremented before and after topics are deleted or the log is truncated: odd while that is under way."""
         self._doubled = doubled
 
     # -- writing
@@ -107,12 +107,12 @@ class DoubleWriteConsumeQueues(OneByOne):
             self.rocks.put_again(self._for_rocks(requests), dispatched_up_to)
 
     def is_doubled(self, topic: str) -> bool:
-        """Whether both are written for the topic, where there are both."""
+        """Return whether the topic is double-written, given that both stores are set."""
         return is_file_name(topic) and (self._doubled is None or self._doubled(topic))
 
     @property
     def doubles_all(self) -> bool:
-        """Whether both are written for all topics. Where not, a light queue has in RocksDB what came from some."""
+        """True if all topics are double-written; else RocksDB has the entries of a light queue from some of them."""
         return self._doubled is None
 
     def may_have(self, topic: str) -> bool:
@@ -144,19 +144,19 @@ class DoubleWriteConsumeQueues(OneByOne):
 
     def next_offsets(self, queues: Sequence[tuple[str, int]]) -> list[QueueOffset]:
         if self.rocks is not None:
-            self.rocks.next_offsets(queues)  # whichever numbers them, they are about to be written here
+            self.rocks.next_offsets(queues)  # RocksDB is written next in any case, whichever store assigns the offsets
         return super().next_offsets(queues)
 
     def dispatched_up_to(self) -> PhysicalOffset | None:
-        """The older of the two: recovery starts there."""
+        """Return the lower of the two watermarks: recovery starts there."""
         return min_or_none([each.dispatched_up_to() for each in self._both()])
 
     def queues(self, topic: str | None = None) -> Iterator[QueueId]:
-        """Those of either, in key order."""
+        """Yield the queues of both stores, in key order."""
         return merge_queues(*(each.queues(topic) for each in self._both()))
 
     def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]:
-        """Those of either; of a queue that both have the later end."""
+        """Return the last positions from both stores; where both have the queue, the later position."""
         found: dict[int, PhysicalOffset] = {}
         for each in self._both():
             for number, last in each.ends(topic, behind, limit):
@@ -205,7 +205,7 @@ class DoubleWriteConsumeQueues(OneByOne):
             self._keeper_of_light_queues().remove_ended(found)
 
     def _keeper_of_light_queues(self) -> Queues:
-        """Where there are files, which never remove any, they are to stay in both."""
+        """Return files where there are any: files never remove light queues, so the queues must stay in both."""
         return self._both()[0]
 
     def delete_topic(self, topic: str) -> None:
@@ -248,13 +248,13 @@ class DoubleWriteConsumeQueues(OneByOne):
 
 
 def min_or_none(watermarks: Sequence[PhysicalOffset | None]) -> PhysicalOffset | None:
-    """The lowest, None when one is None."""
+    """Return the lowest watermark; None when any of them is None."""
     known = [each for each in watermarks if each is not None]
     return min(known) if len(known) == len(watermarks) else None
 
 
 def merge_queues(*listings: Iterator[QueueId]) -> Iterator[QueueId]:
-    """Several listings in key order as one, each queue once."""
+    """Merge listings in key order into one in which each queue appears once."""
     last: QueueId | None = None
     for queue in merge(*listings, key=_key_order):
         if queue != last:

@@ -1,11 +1,11 @@
-"""Lite topics among the light queues of a database, and how light queues leave it.
+"""Find the lite topics among the light queues of a database, and remove light queues from it.
 
-As in `store.consumequeue.names`, nothing in memory knows which there are. Of a topic's lite topics there may be a
-million, so these walk in steps and touch no key of another topic.
+As in `store.consumequeue.names`, nothing in memory lists the queues. A topic may have a million lite topics, so these
+functions walk in steps and touch no key of another topic.
 
-Those that leave are neighbours more often than not: lite topics of one topic that went out of use at one time. So a run
-of them between which nothing is left goes by one range delete. What stands alone and holds little goes key by key:
-every range delete in a memtable makes every read of it slower.
+Queues that are removed together are usually neighbours: lite topics of one topic that went out of use at one time. So a
+run of them with nothing else in between is removed by one range delete. A single queue with few entries is removed key
+by key: every range delete in a memtable makes every read of it slower.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from quarry_mq.store.metadata.lite import LITE_TOPIC_PREFIX, light_queue_prefix,
 LOOKS_PER_STEP: Final = 500
 UNITS_BY_KEY_MAX: Final = 32
 _STORED_MS: Final = 3
-"""Where a unit has its store time."""
+"""Index of the store time in an unpacked entry."""
 
 
 class LiteParentsStep(NamedTuple):
-    """What one step over the lite topics found."""
+    """The result of one step over the lite topics."""
 
     parents: list[str]
-    """The topics that have some, perhaps doubled."""
+    """The topics that have lite topics, perhaps with duplicates."""
     next_key: bytes | None
-    """Where to go on; None behind the last one."""
+    """The key to continue at; None after the last lite topic."""
 
 
 def lite_parents(bounds: Family, key: bytes) -> LiteParentsStep:
-    """The next topics from `key` on that have lite topics. Costs a look for each length of their names."""
+    """Return the next topics from `key` on that have lite topics. Costs one read for each length of their names."""
     parents: list[str] = []
     looks = 0
     for keys in light_stretches(bounds, LITE_TOPIC_PREFIX, key):
@@ -64,18 +64,18 @@ def lite_parents(bounds: Family, key: bytes) -> LiteParentsStep:
             start = end_of_topic(queue.topic)
             if named is not None:
                 parents.append(named[0])
-                start = prefix_end(rows[0][0][:5] + light_queue_prefix(named[0]).encode())  # all with names as long
+                start = prefix_end(rows[0][0][:5] + light_queue_prefix(named[0]).encode())  # skip this length of names
     return LiteParentsStep(parents, None)
 
 
 def last_times_ms(units: Family, found: Sequence[LastEntry]) -> list[int | None]:
-    """When the last message of each queue was stored; None where its entry is gone."""
+    """Return when the last message of each queue was stored; None where its entry no longer exists."""
     values = units.get_many([unit_key(each.queue, each.last.queue_offset) for each in found])
     return [None if value is None else UNIT.unpack(value)[_STORED_MS] for value in values]
 
 
 def stage_removal(batch: WriteBatch, units: Family, bounds: Family, found: Sequence[LastEntry]) -> None:
-    """Add the removal of light queues to the batch, which has to be written before another row is."""
+    """Add the removal of light queues to the batch, which must be written before any other row is."""
     for run in _runs(bounds, found):
         with_units = any(_may_hold_units(bounds, each) for each in run)
         if len(run) == 1:
@@ -92,14 +92,14 @@ def stage_removal(batch: WriteBatch, units: Family, bounds: Family, found: Seque
 
 
 def _runs(bounds: Family, found: Sequence[LastEntry]) -> Iterator[list[LastEntry]]:
-    """Those of the queues between which the database has nothing else belong together."""
+    """Group the queues into runs, where the database has nothing else between the queues of one run."""
     wanted = {each.queue: each for each in sorted(found, key=lambda each: maximum_key(each.queue))}
     ordered = list(wanted)
     if not ordered:
         return
     keys = KeyRange(topic_prefix(ordered[0].topic), end_of_topic(ordered[-1].topic))
     run: list[LastEntry] = []
-    # twice: a queue has a minimum, too
+    # twice, because a queue has a min offset row, too
     for row, _ in bounds.scan(keys, limit=2 * len(ordered)):
         queue = queue_of(row)
         if queue is not None and run and queue == run[-1].queue:
@@ -117,7 +117,7 @@ def _runs(bounds: Family, found: Sequence[LastEntry]) -> Iterator[list[LastEntry
 
 
 def _may_hold_units(bounds: Family, each: LastEntry) -> bool:
-    """Whether no expiry has taken all its units away before."""
+    """Return whether the queue may still have entries, because expiry has not removed all of them."""
     row = bounds.get(minimum_key(each.queue))
     return row is None or parse_bound(row).queue_offset <= each.last.queue_offset
 

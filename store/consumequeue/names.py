@@ -1,12 +1,12 @@
-"""Which topics and light queues a database has, from the rows of their bounds (docs/formats/consume-queue.md).
+"""List the topics and light queues of a database, from the rows of their bounds (docs/formats/consume-queue.md).
 
-Nothing in memory knows (rmq#9454), and a database may have millions. So these walk in steps, skip what was not asked
-for, and may run on another thread beside the writer.
+Nothing in memory lists them (rmq#9454), and a database may have millions. So these functions walk in steps, skip what
+was not asked for, and may run on another thread beside the writer.
 
-In key order names of one length stand together, and among them the light queues:
+In key order, names of one length are neighbours, and so are the light queues among them:
 
     … 6 orders … 12 %LMQ%aaaaaaa … 12 %LMQ%zzzzzzz, 12 customer-log … 13 …
-                 └────── one stretch per length ───┘
+                    └────── one stretch per length ───┘
 """
 
 from __future__ import annotations
@@ -34,48 +34,48 @@ from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX, is_light_queue
 from quarry_mq.store.offsets import PhysicalOffset, QueueId
 
 QUEUES_OF_MOST_TOPICS: Final = 16
-"""Topics seldom have more, and to read so many is cheaper than to read any number of them."""
+"""Rows read first for a topic: topics seldom have more queues, and a short scan is cheaper than an unlimited one."""
 ROWS_PER_SCAN: Final = 1_000
-"""Read in one call, which keeps the interpreter's lock."""
+"""Rows read in one call, which keeps the interpreter's lock."""
 
 LIGHT_ROWS_PER_STEP: Final = 128
-"""What is done with each takes longer: so many keep the lock for a millisecond altogether."""
+"""Light-queue rows per step. Each takes longer to process: this many keep the lock for a millisecond altogether."""
 
 NAME_SIZE_MAX: Final = 0x7FFF
-"""Bytes: names come from a property, and all properties of a record together are no longer."""
+"""The longest name in bytes: names come from a property, and all properties of a record together are no longer."""
 
 NUMBER_MAX: Final = (1 << 31) - 1
-"""Of a queue: a key holds no larger one."""
+"""The largest queue number that a key holds."""
 
 _SEPARATOR: Final = b"\x01"
 
 
 class LastEntry(NamedTuple):
-    """A queue and where its last entry points, as stored now: whoever acts on it later compares."""
+    """A queue and the position of its last entry, as stored now. Compare it again before acting on it later."""
 
     queue: QueueId
     last: StoredBound
 
 
 class QueueEnd(NamedTuple):
-    """A queue of a topic and where the record of its last entry lies, also one that has expired; 0 when it has none."""
+    """A queue of a topic and where the record of its last entry lies, even if expired; 0 when there is no entry."""
 
     number: int
     physical_offset: PhysicalOffset
 
 
 class LightQueueStep(NamedTuple):
-    """What one step over the light queues found."""
+    """The result of one step over the light queues."""
 
     ended: list[LastEntry]
-    """Those without an entry at or above the offset that was asked for."""
+    """The light queues without an entry at or above the offset that was asked for."""
     looked_at: int
     next_key: bytes | None
-    """Where to go on; None behind the last light queue."""
+    """The key to continue at; None after the last light queue."""
 
 
 def topics_behind(bounds: Family, behind: str, limit: int) -> list[str]:
-    """The next `limit` topics with queues in key order; light queues and the checkpoint are passed over."""
+    """Return the next `limit` topics after `behind` with queues, in key order; no light queues, no checkpoint."""
     found: list[str] = []
     key = _end_of(behind) if behind else b""
     while len(found) < limit:
@@ -95,7 +95,7 @@ def topics_behind(bounds: Family, behind: str, limit: int) -> list[str]:
 
 
 def maxima_of(bounds: Family, topic: str) -> list[tuple[bytes, bytes]]:
-    """Keys and values of the maxima of a topic's queues, by number."""
+    """Return keys and values of the max offset rows of a topic's queues, by number."""
     keys = maxima_range(topic)
     rows = bounds.scan(keys, limit=QUEUES_OF_MOST_TOPICS)
     if len(rows) == QUEUES_OF_MOST_TOPICS:
@@ -104,7 +104,7 @@ def maxima_of(bounds: Family, topic: str) -> list[tuple[bytes, bytes]]:
 
 
 def queue_ends(bounds: Family, topic: str, behind: int, limit: int) -> list[QueueEnd]:
-    """Where the next `limit` queues of a topic end whose numbers are above `behind`, by number."""
+    """Return the last positions of the next `limit` queues of a topic with numbers above `behind`, by number."""
     if behind >= NUMBER_MAX:
         return []
     keys = KeyRange(maximum_key(QueueId(topic, behind + 1)), maxima_range(topic).end)
@@ -118,9 +118,9 @@ def queue_ends(bounds: Family, topic: str, behind: int, limit: int) -> list[Queu
 def light_queues_ended(
     bounds: Family, below: PhysicalOffset, key: bytes, prefix: str = LIGHT_QUEUE_PREFIX
 ) -> LightQueueStep:
-    """Look at the next light queues from `key` on, a hundred or two, for such that end below a physical offset.
+    """Scan the next hundred or two light queues from `key` on and return those that end below a physical offset.
 
-    `prefix` is how their names begin: no others are looked at.
+    Only light queues whose names begin with `prefix` are scanned.
     """
     ended: list[LastEntry] = []
     looked_at = 0
@@ -138,9 +138,9 @@ def light_queues_ended(
 
 
 def light_stretches(bounds: Family, prefix: str, key: bytes) -> Iterator[KeyRange]:
-    """Where light queues whose names begin so may stand from `key` on.
+    """Yield the key ranges, from `key` on, of light queues whose names begin with `prefix`.
 
-    The rest of one length of names, then each length that there is.
+    The first range is the rest of one length of names; then comes one range per existing length.
     """
     length = int.from_bytes(key[: I32.size], "big") if key else len(prefix.encode())
     while length <= NAME_SIZE_MAX:
@@ -154,7 +154,7 @@ def light_stretches(bounds: Family, prefix: str, key: bytes) -> Iterator[KeyRang
 
 
 def queue_of(key: bytes) -> QueueId | None:
-    """None for a key of nobody's making: a stranger is left alone."""
+    """Return the queue of a bounds key; None when the key is not one of ours. Foreign keys are not touched."""
     try:
         return parse_bound_key(key)[0]
     except ValueError:
@@ -162,12 +162,12 @@ def queue_of(key: bytes) -> QueueId | None:
 
 
 def end_of_topic(topic: str) -> bytes:
-    """The end, exclusive, of the topic's keys."""
+    """Return the end, exclusive, of the topic's keys."""
     return prefix_end(topic_prefix(topic))
 
 
 def _end_of(topic: str) -> bytes:
-    """The same; for a light queue the end of all with names as long."""
+    """Return `end_of_topic`; for a light queue, return the end of all light queues with names of the same length."""
     prefix = topic_prefix(topic)
     if is_light_queue(topic):
         prefix = prefix[: I32.size + len(_SEPARATOR) + len(LIGHT_QUEUE_PREFIX)]
@@ -175,5 +175,5 @@ def _end_of(topic: str) -> bytes:
 
 
 def _light_names(length: int, prefix: str) -> KeyRange:
-    """The keys of all light queues with names of so many bytes that begin so."""
+    """Return the key range of all light queues with names of `length` bytes that begin with `prefix`."""
     return prefix_range(I32.pack(length) + _SEPARATOR + prefix.encode())

@@ -1,4 +1,4 @@
-"""Next free offset per queue, for the single appending thread."""
+"""Cache the next free offset of each queue, for the single appending thread."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from quarry_mq.store.record.properties import LIGHT_QUEUES
 
 
 class LightFloor:
-    """The lowest number of a light queue that has none yet: above those of all light queues that were removed."""
+    """The lowest first offset of a new light queue: above the offsets of all light queues that were removed."""
 
     def __init__(self, stored: QueueOffset | None, save: Callable[[QueueOffset], None]) -> None:
-        """`save` makes a floor durable."""
+        """Begin at the stored floor. `save` makes a floor durable."""
         self.offset = stored or QueueOffset(0)
         self._save = save
 
     def raise_to(self, offset: QueueOffset) -> None:
-        """Durable when it returns. Never goes back."""
+        """Raise the floor durably. It never falls."""
         if offset > self.offset:
             self._save(offset)
             self.offset = offset
 
 
 class NextOffsets:
-    """The next offsets of queues that were written to lately. Queues are QueueIds, or plain tuples equal to them.
+    """The next offsets of recently written queues. Queues are QueueIds, or plain tuples equal to them.
 
-    What is stored does not know yet of a record that is appended but not dispatched, so the offsets of its queues must
-    not be dropped: the caller names those when it asks for room.
+    The database does not contain a record that is appended but not dispatched, so the offsets of its queues must not be
+    dropped: the caller names these queues when it calls `make_room`.
     """
 
     def __init__(self, load: Callable[[Sequence[tuple[str, int]]], Iterable[QueueOffset]], *, cached_max: int) -> None:
-        """`load` tells the next offset of each of some queues."""
+        """Start with an empty cache. `load` returns the next offset of each of the given queues."""
         self._load = load
         self._cached_max = cached_max
         self._next: dict[tuple[str, int], QueueOffset] = {}
 
     @property
     def known(self) -> dict[tuple[str, int], QueueOffset]:
-        """Those at hand, to look at."""
+        """The cached next offsets, read-only for the caller."""
         return self._next
 
     def get(self, queue: tuple[str, int]) -> QueueOffset:
-        """The offset that the next record of the queue gets."""
+        """Return the offset that the next record of the queue gets."""
         known = self._next.get(queue)
         if known is None:
             [known] = self._load([queue])
@@ -53,20 +53,20 @@ class NextOffsets:
         return known
 
     def unknown(self, queues: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Those that are not at hand, in this order."""
+        """Return the queues that are not cached, in this order."""
         known = self._next
         return [queue for queue in queues if queue not in known]
 
     def load(self, unknown: Sequence[tuple[str, int]]) -> None:
-        """Have these at hand, which are not, and of which some may be doubled: together each takes a third of the time.
+        """Load the next offsets of uncached queues (duplicates allowed) in one read, which takes a third of the time.
 
-        Of a queue that is at hand the store may know less.
+        Never pass a cached queue: the database may lag behind what was appended.
         """
         if unknown:
             self._next.update(zip(unknown, self._load(unknown), strict=True))
 
     def advance(self, assigned: dict[tuple[str, int], QueueOffset]) -> None:
-        """Take over the next offsets after an append that succeeded."""
+        """Store the next offsets after an append that succeeded."""
         self._next.update(assigned)
 
     @property
@@ -74,7 +74,7 @@ class NextOffsets:
         return len(self._next) >= self._cached_max
 
     def make_room(self, undispatched: Iterable[QueueId]) -> None:
-        """Drop all but those of the queues with undispatched records."""
+        """Drop all cached offsets except those of queues with undispatched records."""
         self._next = {queue: self.get(queue) for queue in undispatched}
 
     def forget(self, queues: Iterable[tuple[str, int]]) -> None:
@@ -84,7 +84,7 @@ class NextOffsets:
 
 
 def queues_named_by(messages: Iterable[Message]) -> list[tuple[str, int]]:
-    """The queues that messages are to be in, some perhaps doubled."""
+    """Return the queues that the messages go to, perhaps with duplicates."""
     queues = [(message.topic, message.queue_number) for message in messages]
     for message in messages:
         if LIGHT_QUEUES in message.properties:
@@ -94,7 +94,7 @@ def queues_named_by(messages: Iterable[Message]) -> list[tuple[str, int]]:
 
 
 def queues_of_requests(requests: Iterable[DispatchRequest]) -> set[QueueId]:
-    """The queues that get an entry by them."""
+    """Return the queues that get an entry from these requests."""
     queues: set[QueueId] = set()
     for request in requests:
         queues.add(QueueId(request.topic, request.queue_number))

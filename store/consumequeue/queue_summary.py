@@ -1,7 +1,7 @@
-"""How many queues a store has and of which kinds, how much they hold, and what they take on disk.
+"""Report how many queues of which kinds a store has, how many entries they hold, and what they take on disk.
 
-For people who ask, not for a scrape: every queue is looked at once, a page at a time. In RocksDB that is its bounds,
-some microseconds for each queue; in files it is the files.
+For reports to people, not for scrapes: every queue is read once, a page at a time. In RocksDB that means reading its
+bounds, some microseconds for each queue; in files it means reading the files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROWS_PER_SCAN: Final = 1_000
 
 
 class QueueKind(Enum):
-    """By the names of their topics; the value is the kind's name in reports."""
+    """The kinds of queues, told apart by the names of their topics; the value is the kind's name in reports."""
 
     ORDINARY = "ordinary"
     RETRY = "retry"
@@ -40,14 +40,14 @@ class QueueKind(Enum):
 
 
 class CountedQueue(NamedTuple):
-    """`entries`: from the first one that is stored to the last. 0 once the log has let go of all their records."""
+    """A queue and the number of entries from its first to its last stored one; 0 once the log has no records of it."""
 
     queue: QueueId
     entries: int
 
 
 class DiskUse(NamedTuple):
-    """Files, the sum of their lengths, and what their blocks take: less where files have holes."""
+    """The number of files, the sum of their lengths, and the bytes of their blocks: less where files have holes."""
 
     files: int
     apparent_bytes: int
@@ -65,15 +65,15 @@ class KindSummary:
 class QueueSummary:
     kinds: dict[QueueKind, KindSummary] = field(default_factory=lambda: {kind: KindSummary() for kind in QueueKind})
     largest: list[CountedQueue] = field(default_factory=list)
-    """Those with the most entries, the largest first."""
+    """The queues with the most entries, the largest first."""
     disk: dict[str, DiskUse] = field(default_factory=dict)
-    """Of `file` and `rocksdb`, where there is any."""
+    """Disk use of `file` and `rocksdb`, for each that exists."""
     figures: Mapping[str, int] = field(default_factory=dict)
-    """What RocksDB tells, see `KeyValueEngine.statistics`."""
+    """Statistics of RocksDB, see `KeyValueEngine.statistics`."""
 
 
 class SummarySource(NamedTuple):
-    """Where the queues of a store lie, and which of the two places is read. `engine` None: RocksDB has none."""
+    """The places where a store keeps its queues, and which of the two is read. `engine` None: RocksDB has none."""
 
     disk: Disk
     file_directory: Path
@@ -86,8 +86,9 @@ class SummarySource(NamedTuple):
 def summarize_queues(
     source: SummarySource, *, largest_max: int, go_on: Callable[[], bool] = lambda: True
 ) -> QueueSummary:
-    """Any thread. `go_on` is asked between two pages, and may take a pause; Unavailable is raised when it says no.
+    """Count the queues of a store. Any thread.
 
+    `go_on` is called between two pages and may pause. When it returns False, Unavailable is raised.
     Raises kv.KvError, StoreUnusable, OSError.
     """
     summary = QueueSummary()
@@ -126,7 +127,7 @@ def kind_of(topic: str) -> QueueKind:
 
 
 def _counted_in_rocksdb(bounds: Family, minimum: PhysicalOffset) -> Iterator[Sequence[CountedQueue]]:
-    """Pages of queues. In key order all maxima of a topic come before its minima: nothing has to be looked up."""
+    """Yield pages of queues without look-ups: in key order all max offsets of a topic come before its min offsets."""
     key: bytes | None = b""
     topic = ""
     counted: dict[int, CountedQueue] = {}

@@ -27,7 +27,7 @@ UNITS_FAMILY: Final = "default"
 OFFSET_FAMILY: Final = "offset"
 
 CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
-"""No real topic can have this name: the maximum of its queue 0 is the checkpoint's key."""
+"""The topic name in the checkpoint's key, the max offset key of its queue 0. No real topic can have this name."""
 
 I32: Final = Struct(">i")
 I64: Final = Struct(">q")
@@ -43,7 +43,7 @@ assert I64.size == CHECKPOINT_SIZE, "table and struct disagree"
 UNIT_DTYPE: Final = np.dtype(
     [("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8"), ("store_timestamp_ms", ">i8")]
 )
-"""A unit as numpy packs it."""
+"""The numpy layout of an entry."""
 assert UNIT_DTYPE.itemsize == UNIT_SIZE, "struct and numpy disagree"
 
 _SEPARATOR: Final = b"\x01"
@@ -51,33 +51,33 @@ _AFTER_SEPARATOR: Final = b"\x02"
 _MAX: Final = b"max"
 _MIN: Final = b"min"
 _MARKER_FROM_END: Final = len(_MAX) + len(_SEPARATOR) + I32.size
-"""Where `max` or `min` begins in the key of a bound, counted from its end."""
+"""The position of `max` or `min` in the key of a bound, counted from its end."""
 _SEPARATOR_MAX_SEPARATOR: Final = _SEPARATOR + _MAX + _SEPARATOR
 
 _pack_i32: Final = I32.pack
 
 
 class StoredBound(NamedTuple):
-    """A minimum or maximum as stored: queue offset and physical offset of one entry."""
+    """A min or max offset as stored: queue offset and physical offset of one entry."""
 
     physical_offset: PhysicalOffset
     queue_offset: QueueOffset
 
 
 def topic_prefix(topic: str) -> bytes:
-    """What all keys of the topic begin with, in both families."""
+    """Return the bytes with which all keys of the topic begin, in both families."""
     name = topic.encode()
     return I32.pack(len(name)) + _SEPARATOR + name + _SEPARATOR
 
 
 def topic_range(topic: str) -> KeyRange:
-    """All keys of the topic, in both families."""
+    """Return the range of all keys of the topic, in both families."""
     prefix = topic_prefix(topic)
     return KeyRange(prefix, prefix[:-1] + _AFTER_SEPARATOR)
 
 
 def unit_prefix(queue: QueueId) -> bytes:
-    """What the keys of all units of the queue begin with; a packed queue offset completes it."""
+    """Return the bytes with which the keys of all entries of the queue begin; a packed queue offset completes a key."""
     return topic_prefix(queue.topic) + I32.pack(queue.number) + _SEPARATOR
 
 
@@ -86,13 +86,13 @@ def unit_key(queue: QueueId, at: QueueOffset) -> bytes:
 
 
 def pack_offsets(offsets: Integers) -> list[bytes]:
-    """What completes the `unit_prefix` of each unit."""
+    """Return the bytes that complete the `unit_prefix` of each entry."""
     packed: list[bytes] = offsets.astype(">i8").view(f"V{I64.size}").tolist()
     return packed
 
 
 def pack_units(units: UnitColumns) -> list[bytes]:
-    """The stored value of each unit."""
+    """Return the stored value of each entry."""
     packed = np.empty(len(units), UNIT_DTYPE)
     for name in UNIT_DTYPE.fields or ():
         packed[name] = getattr(units, name)
@@ -101,7 +101,7 @@ def pack_units(units: UnitColumns) -> list[bytes]:
 
 
 def units_end(prefix: bytes) -> bytes:
-    """The end, exclusive, of all units whose keys begin with this `unit_prefix`."""
+    """Return the end, exclusive, of all entries whose keys begin with this `unit_prefix`."""
     return prefix[:-1] + _AFTER_SEPARATOR
 
 
@@ -110,7 +110,7 @@ def maximum_key(queue: QueueId) -> bytes:
 
 
 def keys_of(queue: tuple[str, int]) -> tuple[bytes, bytes]:
-    """`unit_prefix` and `maximum_key` of the queue, for who needs both of very many queues.
+    """Return `unit_prefix` and `maximum_key` of the queue, for callers that need both of very many queues.
 
     Raises ValueError for the name that no topic can have.
     """
@@ -128,33 +128,33 @@ def minimum_key(queue: QueueId) -> bytes:
 
 
 def minimum_key_beside(maximum: bytes) -> bytes:
-    """The key of the minimum of the queue whose `maximum_key` this is."""
+    """Return the min offset key of the queue with this `maximum_key`."""
     return maximum[:-_MARKER_FROM_END] + _MIN + maximum[len(_MAX) - _MARKER_FROM_END :]
 
 
 def maximum_key_beside(minimum: bytes) -> bytes:
-    """The `maximum_key` of the queue whose minimum has this key."""
+    """Return the `maximum_key` of the queue with this min offset key."""
     return minimum[:-_MARKER_FROM_END] + _MAX + minimum[len(_MIN) - _MARKER_FROM_END :]
 
 
 def number_in(maximum: bytes) -> int:
-    """The number of the queue whose `maximum_key` this is."""
+    """Return the number of the queue with this `maximum_key`."""
     number: int = I32.unpack_from(maximum, len(maximum) - I32.size)[0]
     return number
 
 
 def is_maximum(key: bytes, value: bytes) -> bool:
-    """Whether a row of the offset family is a maximum; the checkpoint's key looks like that of one, too."""
+    """Return whether a row of the offset family is a max offset; the checkpoint's key looks like one, too."""
     return len(value) == BOUND_SIZE and key[-_MARKER_FROM_END : -I32.size] == _MAX + _SEPARATOR
 
 
 def is_minimum(key: bytes, value: bytes) -> bool:
-    """Whether a row of the offset family is a minimum."""
+    """Return whether a row of the offset family is a min offset."""
     return len(value) == BOUND_SIZE and key[-_MARKER_FROM_END : -I32.size] == _MIN + _SEPARATOR
 
 
 def unit_prefix_beside(maximum: bytes) -> bytes:
-    """The `unit_prefix` of the queue whose `maximum_key` this is."""
+    """Return the `unit_prefix` of the queue with this `maximum_key`."""
     return maximum[:-_MARKER_FROM_END] + maximum[-I32.size :] + _SEPARATOR
 
 
@@ -167,13 +167,13 @@ def require_no_checkpoint(topic: str) -> None:
 
 
 def maxima_range(topic: str) -> KeyRange:
-    """The maxima of all queues of the topic, ascending by queue number."""
+    """Return the key range of the max offsets of all queues of the topic, ascending by queue number."""
     prefix = topic_prefix(topic) + _MAX
     return KeyRange(prefix + _SEPARATOR, prefix + _AFTER_SEPARATOR)
 
 
 def parse_unit_key(key: bytes) -> tuple[QueueId, QueueOffset]:
-    """Raises ValueError for a key that is none."""
+    """Parse the key of an entry. Raises ValueError for any other key."""
     topic, at = _parse_topic(key)
     if len(key) != at + 13 or key[at + 4 : at + 5] != _SEPARATOR:
         raise ValueError(f"no unit key: {key.hex()}")
@@ -181,7 +181,7 @@ def parse_unit_key(key: bytes) -> tuple[QueueId, QueueOffset]:
 
 
 def parse_maximum_key(key: bytes) -> QueueId | None:
-    """The queue whose maximum the key holds; None for a key of a minimum. Raises ValueError for another key.
+    """Return the queue whose max offset the key holds; None for a min offset key. Raises ValueError for another key.
 
     The checkpoint's key looks like one; its value does not (see `BOUND_SIZE`).
     """
@@ -190,7 +190,7 @@ def parse_maximum_key(key: bytes) -> QueueId | None:
 
 
 def parse_bound_key(key: bytes) -> tuple[QueueId, bool]:
-    """The queue, and whether the key is that of its maximum (else: of its minimum). Raises ValueError."""
+    """Return the queue, and whether the key is that of its max offset (else: of its min offset). Raises ValueError."""
     topic, at = _parse_topic(key)
     kind = key[at : at + 3]
     if len(key) != at + 8 or key[at + 3 : at + 4] != _SEPARATOR or kind not in (_MAX, _MIN):

@@ -1,4 +1,4 @@
-"""Searches in one consume queue of any kind: by physical offset, by another rule, and by store time as RocketMQ does.
+"""Search one consume queue of any kind by physical offset, by a predicate, and by store time as RocketMQ does.
 
 By store time (`offset_at_time`):
 
@@ -9,8 +9,8 @@ By store time (`offset_at_time`):
 |                    | 5         | 0: all of them are after it     | 0: none is before it, so the first |
 |                    | 31        | 4: the next one will be (rmq#8736) | 3                               |
 
-An answer lies in the bounds of the queue. Store times ascend in a log of ours; in one of RocketMQ's a clock that was
-set back may have left some that do not, and the answer is then one of several that fit.
+The result lies in the bounds of the queue. Store times ascend in a log of ours. In one of RocketMQ's, some may not,
+because its clock was set back; the result is then one of several offsets that fit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FoundUnit(NamedTuple):
 
 
 class Unit(Protocol):
-    """Anything that has a place in a queue."""
+    """Any object that has a queue offset."""
 
     @property
     def queue_offset(self) -> QueueOffset: ...
@@ -39,21 +39,22 @@ class Unit(Protocol):
 AnyUnit = TypeVar("AnyUnit", bound=Unit)
 
 UnitAtOrAfter = Callable[[int, int], FoundUnit | None]
-"""`(start, end)` -> the first unit that exists in [start, end), by queue offset."""
+"""`(start, end)` -> the first entry that exists in [start, end), by queue offset."""
 
 
 def first_at_least(unit_at_or_after: UnitAtOrAfter, begin: int, end: int, at_least: PhysicalOffset) -> FoundUnit | None:
-    """The first unit of [begin, end) whose physical offset is `at_least` that; None when there is none."""
+    """Return the first entry of [begin, end) whose physical offset is at least `at_least`; None when there is none."""
     return first_where(unit_at_or_after, begin, end, lambda unit: unit.physical_offset >= at_least)
 
 
 def first_where(
     unit_at_or_after: Callable[[int, int], AnyUnit | None], begin: int, end: int, holds: Callable[[AnyUnit], bool]
 ) -> AnyUnit | None:
-    """The first unit of [begin, end) for which `holds`, as it must for all behind it; None when there is none.
+    """Return the first entry of [begin, end) for which `holds` is true; None when there is none.
 
-    Binary search over queue offsets; physical offsets and store times ascend with them. Each step looks at the next
-    unit that exists, so holes (expired units, doubled light-queue names, filler) are passed over.
+    `holds` must be true for all entries after that one, too. Binary search over queue offsets; physical offsets and
+    store times ascend with them. Each step reads the next entry that exists, so holes (expired entries, duplicate
+    light-queue names, filler) are skipped.
     """
     found: AnyUnit | None = None
     middle = begin  # the first unit is the answer whenever nothing has expired
@@ -72,7 +73,7 @@ def first_where(
 def count_between(
     unit_at_or_after: UnitAtOrAfter, begin: int, end: int, lower: PhysicalOffset, upper: PhysicalOffset
 ) -> int:
-    """How many queue offsets of [begin, end) lie between the first unit at or above `lower` and that of `upper`."""
+    """Count the queue offsets of [begin, end) from the first entry at or above `lower` to that of `upper`."""
     first = first_at_least(unit_at_or_after, begin, end, lower)
     if first is None or first.physical_offset >= upper:
         return 0
@@ -81,18 +82,18 @@ def count_between(
 
 
 NOWHERE: Final = PhysicalOffset((1 << 63) - 1)
-"""Behind every record that a log can hold."""
+"""A physical offset after every record that a log can hold."""
 
 
 class TimeBoundary(Enum):
-    """Which side of a time is meant; of messages stored at that very time all are on that side (rmq#4890)."""
+    """The side of a time to search; all messages stored at exactly that time count as on that side (rmq#4890)."""
 
     LOWER = "lower"
     UPPER = "upper"
 
 
 class TimedQueues(Protocol):
-    """The part of a consume queue store that the search asks."""
+    """The part of a consume queue store that the search reads."""
 
     def bounds(self, queue: QueueId) -> QueueBounds: ...
 
@@ -114,10 +115,10 @@ def offset_at_time(
     time_ms: int,
     boundary: TimeBoundary,
 ) -> QueueOffset:
-    """See the table above; the end of the queue where it is empty.
+    """Return the offset by the table above; in an empty queue, the end of the queue.
 
-    `time_in_log` is asked for entries that hold no store time themselves (file queues). It may raise MessageGivenUp:
-    the next message tells then. Whatever else it raises passes through, StoreDamaged among it.
+    `time_in_log` is called for entries that hold no store time themselves (file queues). If it raises MessageGivenUp,
+    the next message decides. Whatever else it raises passes through, including StoreDamaged.
     """
     bounds = queues.bounds(queue)
 

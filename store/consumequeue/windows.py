@@ -1,6 +1,6 @@
-"""Units of one queue as columns, a window of queue offsets at a time, from either kind of queues.
+"""Entries of one queue as columns, a window of queue offsets at a time, from either kind of queues.
 
-For reading all of a store beside the thread that writes it: nothing is shared with that thread but the disk and the
+For reading a whole store beside the thread that writes it: nothing is shared with that thread but the disk and the
 engine, and nothing is kept from one queue to the next.
 """
 
@@ -19,7 +19,7 @@ from quarry_mq.store.offsets import QueueId
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitWindow:
-    """The real units of a stretch of queue offsets, ascending. Arrays of shape (n,), int64."""
+    """The real entries in a range of queue offsets, ascending. Arrays of shape (n,), int64."""
 
     queue_offset: Integers
     physical_offset: Integers
@@ -34,35 +34,35 @@ class UnitWindow:
 
 
 class QueueUnits(Protocol):
-    """One queue as it was when it was opened; units that came since may or may not be seen."""
+    """One queue as it was when it was opened; entries added since may or may not be seen."""
 
     begin: int
-    """No visible unit is below this queue offset."""
+    """No visible entry is below this queue offset."""
     maximum: int
     """The next free queue offset; 0: there is no such queue."""
     last_physical: int
-    """Of the last unit; 0 when there is none."""
+    """The physical offset of the last entry; 0 when there is none."""
 
     def unit_at_or_after(self, start: int, end: int) -> FoundUnit | None:
-        """The first unit of [start, end)."""
+        """Return the first entry of [start, end)."""
 
     def window(self, start: int, end: int) -> UnitWindow:
-        """The units of [start, end), none at or above `maximum`."""
+        """Return the entries of [start, end), none at or above `maximum`."""
 
 
 class UnitReader(Protocol):
-    """All queues of one kind. Use it on one thread. Raises kv.KvError, OSError, StoreDamaged."""
+    """Reads all queues of one kind. Use it on one thread. Raises kv.KvError, OSError, StoreDamaged."""
 
     @property
     def queues(self) -> Callable[[], Iterator[QueueId]]:
-        """Lists them in the order of keys in RocksDB."""
+        """Lists the queues in the order of keys in RocksDB."""
 
     def open(self, queue: QueueId) -> QueueUnits:
-        """The queue as it is now. FileNotFoundError here or in what it returns: it is just being removed."""
+        """Return the queue as it is now. FileNotFoundError here or from the result: the queue is just being removed."""
 
     def close(self) -> None: ...
 
 
 def joined(parts: list[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> Integers:
-    """The parts behind each other as one array."""
+    """Return the parts one after the other as one array."""
     return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, np.int64)

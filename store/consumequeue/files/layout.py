@@ -1,4 +1,4 @@
-"""Units of RocketMQ's consume queue files (docs/formats/consume-queue.md).
+"""Units (entries) of RocketMQ's consume queue files (docs/formats/consume-queue.md).
 
     consumequeue/<topic>/<queue number>/<20 digits: position of the file's first byte in the queue>
 
@@ -7,7 +7,7 @@
     bytes 12-19  i64  tags code
 
 Big-endian. Unit k lies at byte 20 * k of the queue; its index is its queue offset. A unit of zeros was never
-written. A queue that began above 0 has filler units before its first one.
+written. A queue whose first offset is above 0 has filler units before its first real unit.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ FILLER_SIZE: Final = 0x7FFFFFFF
 """The size in a filler unit, (0, 2147483647, 0)."""
 
 RECORD_SIZE_MAX: Final = 1 << 30
-"""No record is larger than a segment. Above this there is filler, also such as a power cut has torn."""
+"""The largest possible record size: that of a segment. A larger size marks filler, perhaps torn by a power cut."""
 
 Units = npt.NDArray[np.void]
 Mask = npt.NDArray[np.bool_]
 
 
 class StoredColumns(Protocol):
-    """Units as columns of equal length."""
+    """Entries as columns of equal length."""
 
     @property
     def physical_offset(self) -> Integers: ...
@@ -51,16 +51,16 @@ class StoredColumns(Protocol):
 
 
 NAME_SIZE_MAX: Final = 255
-"""Bytes of a file's name, on every file system that is common."""
+"""The longest file name in bytes, on all common file systems."""
 
 
 def is_file_name(topic: str) -> bool:
-    """Whether a topic or light queue of the name can have queue files."""
+    """Return whether a topic or light queue with this name can have queue files."""
     return "/" not in topic and topic not in ("", ".", "..") and len(topic.encode()) <= NAME_SIZE_MAX
 
 
 def pack_units(units: StoredColumns) -> list[bytes]:
-    """The stored form of each unit."""
+    """Return the stored form of each entry."""
     packed = np.empty(len(units.size), UNIT_DTYPE)
     for name in UNIT_DTYPE.fields or ():
         packed[name] = getattr(units, name)
@@ -69,17 +69,17 @@ def pack_units(units: StoredColumns) -> list[bytes]:
 
 
 def units_in(view: memoryview) -> Units:
-    """The whole units of a file or a slice of it; reads nothing yet."""
+    """View the whole units of a file or of a slice of it; reads nothing yet."""
     return np.frombuffer(view, dtype=UNIT_DTYPE, count=len(view) // UNIT_SIZE)
 
 
 def written(units: Units) -> Mask:
-    """Which units were ever written, filler included."""
+    """Return which units were ever written, filler included."""
     mask: Mask = (units["size"] > 0) & (units["physical_offset"] >= 0)
     return mask
 
 
 def real(units: Units) -> Mask:
-    """Which units index a record. Filler does not, though RocketMQ's recovery counts it as if it did."""
+    """Return which units index a record. Filler does not, though RocketMQ's recovery counts it as if it did."""
     mask: Mask = written(units) & (units["size"] <= RECORD_SIZE_MAX)
     return mask

@@ -1,4 +1,4 @@
-"""A bounded number of open files for any number of queues, and which of them are not durable yet."""
+"""Keep a bounded number of files open for any number of queues, and record which files are not durable yet."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Key = tuple[Path, int]
 
 
 class OpenFiles:
-    """The files used last. `flush` may run on another thread beside everything else.
+    """Caches the most recently used open files. `flush` may run on another thread beside all other calls.
 
-    What is not durable yet is remembered until the next flush: as many as records came since the one before, and not
-    as there are queues.
+    Files that are not durable yet are remembered until the next flush. Their number is bounded by the records written
+    since the last flush, not by the number of queues.
     """
 
     def __init__(self, disk: Disk, *, open_max: int) -> None:
@@ -32,14 +32,14 @@ class OpenFiles:
         self._new_names: dict[Path, None] = {}  # guarded by _lock: directories to sync
 
     def get(self, directory: Path, first: int) -> SparseFile:
-        """Raises FileNotFoundError and every other OSError."""
+        """Return the open file. Raises FileNotFoundError and every other OSError."""
         return self._opened((directory, first), None)
 
     def make(self, directory: Path, first: int, size: int) -> None:
         """Make the file, and the directories of its queue and topic if they are missing."""
         topic = directory.parent
         with self._lock:
-            # before: a failure half way must not leave a name that nobody syncs
+            # first: a failure half way must not leave a name that is never synced
             self._new_names.update(dict.fromkeys((directory, topic, topic.parent)))
             self._dirty[directory, first] = None
         if not self._disk.exists(directory):
@@ -53,7 +53,7 @@ class OpenFiles:
             self._dirty[directory, first] = None
 
     def forget(self, directory: Path, first: int) -> None:
-        """The file is about to be removed."""
+        """Close the file and drop it from the cache, because it is about to be removed."""
         file = self._open.pop((directory, first), None)
         if file is not None:
             file.close()
@@ -61,7 +61,7 @@ class OpenFiles:
             self._dirty.pop((directory, first), None)
 
     def flush(self) -> None:
-        """Make durable what was written before the call. Raises OSError; what was not reached stays to be flushed."""
+        """Make durable what was written before the call. After an OSError the next flush does what is left."""
         with self._lock:
             dirty, self._dirty = self._dirty, {}
             names, self._new_names = self._new_names, {}
@@ -86,7 +86,7 @@ class OpenFiles:
     def _flush(self, key: Key) -> None:
         directory, first = key
         try:
-            # a descriptor of its own: the other thread may close the one it uses at any moment
+            # a descriptor of its own: the other thread may close the cached one at any moment
             file = self._disk.open_sparse(_path(directory, first))
         except FileNotFoundError:
             return  # removed since

@@ -1,9 +1,9 @@
-"""The files of one consume queue: which there are, and their units by index.
+"""The files of one consume queue: find them, and read and write their entries by index.
 
-    <directory>/<20 digits: 20 * index of the file's first unit>
+    <directory>/<20 digits: 20 * index of the file's first entry>
 
-Every file of a store has the same size; its first index is a multiple of the units it holds. Files are sparse, and
-written by position rather than through a mapping: a full disk is an error then and not SIGBUS.
+Every file of a store has the same size; the index of its first entry is a multiple of the number of entries per file.
+Files are sparse, and written by position rather than through a mapping: a full disk then raises an error, not SIGBUS.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from quarry_mq.store.message import ConsumeQueueEntry
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 
 UNITS_PER_STEP: Final = 4_096
-"""Looked at together where more than one may have to be."""
+"""Entries read in one step when more than one may be needed."""
 
 FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)
 
 
 class FileShape(NamedTuple):
-    """What all queue files of a store have in common."""
+    """The properties that all queue files of a store share."""
 
     size: int
-    """Bytes of each."""
+    """Bytes of each file."""
     short_from: PhysicalOffset | None
-    """After a crash a file may be shorter that holds no unit of a record below this; None: no file may."""
+    """After a crash, a file with no entry of a record below this offset may be too short; None: no file may."""
     is_shared: bool = False
-    """Another thread writes the queues, and may just be making a file: one without a byte is passed over."""
+    """True if another thread writes the queues. It may just be making a file, so empty files are skipped."""
 
 
 class FileQueue:
-    """What is known of one queue. Everything here can be read again from its files.
+    """The state of one queue. All of it can be read again from the files.
 
-        firsts           index of each file's first unit, ascending
-        maximum          index behind the last unit, filler included
-        last_physical    physical offset of the last real unit; 0 when there is none
-        first            the first unit that the log still had when somebody asked last
+        firsts           index of each file's first entry, ascending
+        maximum          max offset: the index after the last entry, filler included
+        last_physical    physical offset of the last real entry; 0 when there is none
+        first            the first entry whose record was still in the log at the last look-up
 
-    Only one thread may use it. Raises OSError, and StoreDamaged for a file of another size than the rest.
+    Only one thread may use it. Raises OSError, and StoreDamaged for a file whose size differs from the other files.
     """
 
     __slots__ = ("_disk", "_files", "_shape", "_units_max", "directory", "first", "firsts", "last_physical", "maximum")
@@ -67,7 +67,7 @@ class FileQueue:
         self.measure()
 
     def measure(self) -> None:
-        """Find the end of the queue in its files."""
+        """Set the max offset and the last physical offset from the files."""
         self.maximum = self.firsts[0] if self.firsts else 0
         self.last_physical = PhysicalOffset(0)
         for first in reversed(self.firsts):
@@ -82,7 +82,7 @@ class FileQueue:
     # -- reading
 
     def read(self, start: int, limit: int) -> list[ConsumeQueueEntry]:
-        """At most `limit` real units with index >= `start`, ascending."""
+        """Return at most `limit` real entries with index >= `start`, ascending."""
         found: list[ConsumeQueueEntry] = []
         at, step = start, min(limit, UNITS_PER_STEP)
         while at < self.maximum and len(found) < limit:
@@ -96,11 +96,11 @@ class FileQueue:
                 if 0 < size <= RECORD_SIZE_MAX:
                     found.append(ConsumeQueueEntry(QueueOffset(index), PhysicalOffset(physical), size, tags_code, None))
             at += count
-            step = UNITS_PER_STEP  # filler is passed over in few steps
+            step = UNITS_PER_STEP  # filler is skipped in few steps
         return found[:limit]
 
     def stretches(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """The bytes of the units [start, end), file by file, each with the index of the first."""
+        """Yield the bytes of the entries [start, end) file by file, each with the index of its first entry."""
         while start < end:
             first = self._file_of(start)
             if first is None:
@@ -112,9 +112,9 @@ class FileQueue:
             start = stop
 
     def unit_at_or_after(self, start: int, end: int) -> FoundUnit | None:
-        """The first real unit of [start, end)."""
+        """Return the first real entry of [start, end)."""
         end = min(end, self.maximum)
-        step = 1  # nearly always it is the one asked for
+        step = 1  # the entry at `start` is nearly always real
         while start < end:
             first = self._file_of(start)
             if first is None:
@@ -132,7 +132,7 @@ class FileQueue:
         return None
 
     def unit_before(self, end: int) -> ConsumeQueueEntry | None:
-        """The last real unit with index < `end`."""
+        """Return the last real entry with index < `end`."""
         step = 1
         while self.firsts and end > self.firsts[0]:
             begin = max(self.firsts[0], end - step)
@@ -145,10 +145,11 @@ class FileQueue:
         return None
 
     def end_below(self, at: PhysicalOffset) -> int:
-        """The index behind the last whole unit of a record below `at`: all below it ascend, as records lie in the log.
+        """Return the index after the last intact entry of a record below `at`. Physical offsets ascend up to there.
 
-        A power cut can tear a unit that is written or zeroed, between two sectors: what is left of its physical offset
-        is lower then, and may seem to lie below `at` behind such as do not. What follows a torn unit is not torn.
+        A power cut can tear an entry that is being written or zeroed, at the border of two sectors. What is left of its
+        physical offset is then too low, and the entry may seem to lie below `at` though entries before it do not. No
+        entry after a torn entry is torn.
         """
         end = self.maximum
         while True:
@@ -160,7 +161,7 @@ class FileQueue:
             end = whole
 
     def _end_of_ascent(self, end: int) -> int:
-        """The index behind the last unit below `end` that lies in the log behind the one before it."""
+        """Return the index after the last entry below `end` with a physical offset above that of the entry before."""
         last = self.unit_before(end)
         while last is not None:
             before = self.unit_before(last.queue_offset)
@@ -174,7 +175,7 @@ class FileQueue:
     # -- writing
 
     def write(self, start: int, units: bytes) -> None:
-        """Write whole units from index `start` on; what they leave open before them becomes filler.
+        """Write whole entries from index `start` on, and fill any gap before them with filler.
 
         Repeating it changes nothing. Not durable before `OpenFiles.flush`.
         """
@@ -195,14 +196,14 @@ class FileQueue:
             self.last_physical = max(self.last_physical, PhysicalOffset(physical))
 
     def reserve(self, end: int) -> None:
-        """Put filler up to index `end`, above the maximum: the next unit will have this index."""
+        """Write filler up to index `end`, which is above the max offset: the next entry will have this index."""
         self._close_gap(end - end % self._units_max, end)
         self.maximum = end
 
     def truncate(self, end: int) -> None:
-        """Remove every unit with index >= `end`, also such as lie behind a gap. Durable with the next flush.
+        """Remove every entry with index >= `end`, also entries after a gap. Durable with the next flush.
 
-        The file that the numbering goes on in stays, even without a unit.
+        The file in which the offsets continue stays, even if it has no entry.
         """
         for first in reversed(self.firsts):
             if first >= end and first != self.firsts[0]:
@@ -221,7 +222,7 @@ class FileQueue:
         self.measure()
 
     def remove_before(self, minimum: PhysicalOffset, files_max: int) -> int:
-        """Remove leading files whose units all lie below `minimum`, never the last file; returns how many."""
+        """Remove leading files whose entries all lie below `minimum`, never the last file; return their number."""
         removed = 0
         while len(self.firsts) > 1 and removed < files_max:
             last = self.unit_before(self.firsts[1])
@@ -234,7 +235,7 @@ class FileQueue:
         return removed
 
     def remove(self) -> None:
-        """Remove all files and the directory, the last file first: a crash leaves a queue that begins as it did."""
+        """Remove all files and the directory, the last file first: after a crash the queue begins as it did before."""
         for first in reversed(self.firsts):
             self._files.forget(self.directory, first)
             self._disk.remove(self._path(first))
@@ -260,7 +261,7 @@ class FileQueue:
         return firsts
 
     def _was_flushed(self, path: Path) -> bool:
-        """Whether a file that is too short had its whole length once, for good: then it is damaged."""
+        """Return whether a file that is too short once had its full length durably; if so, it is damaged."""
         flushed_up_to = self._shape.short_from
         if flushed_up_to is None:
             return True
@@ -269,7 +270,7 @@ class FileQueue:
         return bool(np.any(real(units) & (units["physical_offset"] < flushed_up_to)))
 
     def _count(self, first: int) -> int:
-        """How many units of the file lie before its last written one, that one included."""
+        """Return the number of units in the file up to and including the last written one."""
         file = self._files.get(self.directory, first)
         end = min(self._disk.data_end(self._path(first)), self._units_max * UNIT_SIZE)
         end = -(-end // UNIT_SIZE)
@@ -283,7 +284,7 @@ class FileQueue:
         return 0
 
     def _close_gap(self, first: int, at: int) -> None:
-        """Make the file if it is missing, and fill what would stay open before index `at`."""
+        """Make the file if it is missing, and write filler into any gap before index `at`."""
         if self.firsts and self.maximum < first and (last := self._file_of(self.maximum)) is not None:
             self._fill(last, self.maximum, last + self._units_max)
         known = first in self.firsts
@@ -307,7 +308,7 @@ class FileQueue:
         return self.firsts[place]
 
     def _following(self, at: int) -> int:
-        """The first index of the file behind `at`, which lies in none."""
+        """Return the first index of the file after `at`, which lies in no file."""
         place = bisect_right(self.firsts, at)
         return self.firsts[place] if place < len(self.firsts) else self.maximum
 

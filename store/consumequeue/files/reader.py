@@ -1,4 +1,4 @@
-"""RocketMQ's consume queue files, for reading only."""
+"""Read RocketMQ's consume queue files; nothing is written."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from quarry_mq.store.message import ConsumeQueueEntry
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
 UNITS_PER_STEP: Final = 4_096
-"""Looked at together. Files are sparse: pages behind the last unit should not be touched without need."""
+"""Entries read in one step. Files are sparse: pages after the last entry should not be touched without need."""
 
 
 class _File(NamedTuple):
     first: int
-    """Queue offset of its first unit."""
+    """The queue offset of the file's first entry."""
     units: int
     path: Path
 
 
 class FileConsumeQueueReader:
-    """The queues below one `consumequeue/` directory.
+    """Reads the queues below one `consumequeue/` directory.
 
-    Names that are not RocketMQ's are passed over; so are the files of a RocksDB in the same directory (double
-    write). OSError passes through. Nothing is kept between calls, so a queue may grow meanwhile.
+    Names that are not RocketMQ's are skipped, and so are the files of a RocksDB in the same directory (double write).
+    OSError passes through. Nothing is kept between calls, so a queue may grow meanwhile.
     """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
@@ -37,7 +37,7 @@ class FileConsumeQueueReader:
         self._directory = directory
 
     def queues(self) -> Iterator[QueueId]:
-        """Every queue with at least one file, by topic name and number."""
+        """Yield every queue with at least one file, by topic name and number."""
         for topic in self._disk.list_directory(self._directory):
             if not topic.is_directory:
                 continue
@@ -46,9 +46,9 @@ class FileConsumeQueueReader:
                     yield queue
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
-        """At most `limit` entries with offset >= start, ascending; filler and holes are passed over.
+        """Return at most `limit` entries with offset >= start, ascending; filler and holes are skipped.
 
-        A unit's queue offset is its index. Entries below the log's minimum are not left out: see `bounds`.
+        An entry's queue offset is its index. Entries below the log's min offset are not left out: see `bounds`.
         """
         files = self._files(queue)
         maximum = self._maximum(files)
@@ -66,7 +66,10 @@ class FileConsumeQueueReader:
         return found
 
     def bounds(self, queue: QueueId, minimum_physical_offset: PhysicalOffset) -> QueueBounds:
-        """First unit whose record the log still has, and next free index. Empty: both are the next free index."""
+        """Return the first entry whose record the log still has, and the next free index.
+
+        In an empty queue both are the next free index.
+        """
         files = self._files(queue)
         maximum = self._maximum(files)
         for file in files:
@@ -80,7 +83,7 @@ class FileConsumeQueueReader:
         return QueueBounds(QueueOffset(maximum), QueueOffset(maximum))
 
     def log_end(self) -> PhysicalOffset:
-        """The end of the last record that any queue knows; 0 when none knows one."""
+        """Return the end of the last record that any queue has an entry of; 0 when there is none."""
         end = 0
         for queue in self.queues():
             files = self._files(queue)
@@ -93,9 +96,9 @@ class FileConsumeQueueReader:
         return PhysicalOffset(end)
 
     def _maximum(self, files: list[_File]) -> int:
-        """The index behind the last written unit without a gap before it, as RocketMQ's recovery counts.
+        """Return the index after the last written entry without a gap before it, as RocketMQ's recovery counts.
 
-        A last file without any unit was made just before a crash: the one before tells.
+        A last file without any entry was made just before a crash; then the file before it decides.
         """
         for file in reversed(files):
             with _Opened(self._disk, file) as units:
@@ -116,7 +119,7 @@ class FileConsumeQueueReader:
 
 
 def queues_of_topic(disk: Disk, directory: Path, topic: str) -> Iterator[tuple[QueueId, list[DirectoryEntry]]]:
-    """The queues of a topic below `consumequeue/`, by number, each with what has the name of a queue file."""
+    """Yield the queues of a topic below `consumequeue/`, by number, each with the entries named like queue files."""
     folders = disk.list_directory(directory / topic)
     for number in sorted(int(each.name) for each in folders if each.is_directory and each.name.isdecimal()):
         yield QueueId(topic, number), _segments_in(disk, directory / topic / str(number))
@@ -128,12 +131,12 @@ def _segments_in(disk: Disk, directory: Path) -> list[DirectoryEntry]:
 
 
 def _is_usable(file: DirectoryEntry) -> bool:
-    """A crash leaves an empty file, which cannot be mapped."""
+    """Return whether the file can be read: a crash leaves an empty file, which cannot be mapped."""
     return int(file.name) % UNIT_SIZE == 0 and file.size >= UNIT_SIZE
 
 
 class _Opened:
-    """The units of one file, mapped while the block runs."""
+    """Maps one file and gives its units while the block runs."""
 
     def __init__(self, disk: Disk, file: _File) -> None:
         self._segment: SegmentFile = disk.open_segment(file.path, writable=False)

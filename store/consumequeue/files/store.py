@@ -2,11 +2,11 @@
 
     consumequeue/<topic>/<queue number>/<20 digits>      units of 20 bytes (layout.py)
 
-Nothing in the files tells how far they are complete, so the watermark is kept by somebody else: it is handed over
-when the store opens and handed back, durable files first, with each `flush`.
+The files do not record up to which log offset they are complete, so the caller keeps this watermark. The store receives
+it when it opens and hands it back with each `flush`, after the files are durable.
 
-Names that are no file names have no queue here: RocketMQ leaves them out, too. That can only be light queues, since
-topics have no `/` in their names.
+Queues whose names are not valid file names do not exist here; RocketMQ leaves them out, too. They can only be light
+queues, since topics have no `/` in their names.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueO
 
 FILES_LOOKED_AT: Final = 100
 OPEN_FILES_MAX: Final = 512
-"""Files kept open; fewer where the process may have few."""
+"""Files kept open; fewer when the process may open few."""
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 _STARVED: Final = {errno.EMFILE, errno.ENFILE}
@@ -52,22 +52,26 @@ _pack_unit: Final = UNIT.pack
 
 
 class SaveDispatched(Protocol):
-    """Writes down, durably, that the files hold the entries of all records below."""
+    """Records durably that the files hold the entries of all records below an offset."""
 
     def __call__(self, dispatched_up_to: PhysicalOffset, /, *, emptied: bool) -> None:
-        """`emptied`: no file is left, because all topics were deleted. Otherwise somebody has taken them away."""
+        """Save the watermark.
+
+        `emptied`: no file is left, because all topics were deleted. Otherwise missing files were taken away by someone
+        else.
+        """
 
 
 class FileConsumeQueues(OneByOne):
-    """See `store.consumequeue.protocol.ConsumeQueueStore`. Errors of the disk come as `kv.KvError`, too.
+    """Implements `store.consumequeue.protocol.ConsumeQueueStore` on files. Disk errors are raised as `kv.KvError`, too.
 
-    `open_files_max` bounds descriptors, `cached_queues_max` memory: neither grows with the number of queues.
-    A store keeps the file size that it was made with: `units_in_files` tells it. `after_crash`: the last stop was
-    unclean. Threads: as with `RocksConsumeQueues`.
+    `open_files_max` bounds descriptors, `cached_queues_max` memory: neither grows with the number of queues. A store
+    keeps the file size that it was made with, which `units_in_files` returns. `after_crash`: the last stop was unclean.
+    Threads: as with `RocksConsumeQueues`.
     """
 
     may_hold_more = True
-    """The files alone tell where a queue ends."""
+    """Files record no max offset: a queue ends after the last entry found in its files."""
 
     def __init__(
         self,
@@ -91,22 +95,22 @@ class FileConsumeQueues(OneByOne):
         self._may_have_emptied = True  # as those of the last run may have been
         self._files = OpenFiles(disk, open_max=descriptor_share(open_files_max))
         self._cache: GenerationCache[tuple[str, int], FileQueue] = GenerationCache(max(1, cached_queues_max // 2))
-        # without a watermark all is put again, so that nothing need be whole
+        # without a watermark everything is put again, so no file has to be complete
         short_from = (dispatched_up_to or PhysicalOffset(0)) if after_crash or dispatched_up_to is None else None
         self._shape = FileShape(units_per_file * UNIT_SIZE, short_from)
         self._removal = TopicRemoval(disk, directory)
         with _named_errors():
             disk.make_directories(directory)
             if short_from is not None:
-                # what the last process changed may be in the cache alone: a unit that it took away and that is seen as
-                # gone would be back after a power cut, and point at what was written there since
+                # changes of the last process may be in the page cache alone: an entry that it removed, and that looks
+                # removed now, would be back after a power cut, and point at whatever was written there since
                 disk.sync_file_system(directory)
             self._removal.finish()
 
     # -- writing
 
     def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
-        """Not atomic, but repeatable: until a flush has saved the watermark, a start puts all of it again."""
+        """Store the entries repeatably, not atomically: until a flush saves the watermark, a start puts all again."""
         self.put_missing(requests)
         self._dispatched_up_to = dispatched_up_to
 
@@ -117,7 +121,7 @@ class FileConsumeQueues(OneByOne):
                 self._write(queue, by_offset)
 
     def put_window(self, queue: QueueId, units: UnitWindow) -> None:
-        """`put_missing` for ascending units of one queue."""
+        """Do the same as `put_missing` for ascending entries of one queue."""
         with _named_errors():
             known = self._find(queue)
             if known is None or not len(units):
@@ -128,7 +132,7 @@ class FileConsumeQueues(OneByOne):
                 known.write(int(units.queue_offset[begin]), b"".join(packed[begin:end]))
 
     def reserve(self, queue: QueueId, next_offset: QueueOffset) -> None:
-        """See `RocksConsumeQueues.reserve`: filler stands before `next_offset`."""
+        """Write filler before `next_offset`; see `RocksConsumeQueues.reserve`."""
         with _named_errors():
             known = self._find(queue)
             if known is not None and known.maximum < next_offset:
@@ -144,7 +148,7 @@ class FileConsumeQueues(OneByOne):
         return ascends(units, lambda index, *place: self.end_for(units.queues[index], *place))
 
     def end_for(self, queue: QueueId, offset: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
-        """See `store.consumequeue.again`."""
+        """Implement `RestartableQueues.end_for`, see `store.consumequeue.again`."""
         with _named_errors():
             known = self._find(queue)
             if known is None:
@@ -152,7 +156,7 @@ class FileConsumeQueues(OneByOne):
             return end_of_stored(self, queue, offset, at, maximum=known.maximum, last_physical=known.last_physical)
 
     def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
-        """See `store.consumequeue.again`."""
+        """Implement `RestartableQueues.begin_anew`, see `store.consumequeue.again`."""
         with _named_errors():
             known = self._find(queue)
             if known is not None and offset > (known.firsts[0] if known.firsts else 0):
@@ -162,7 +166,7 @@ class FileConsumeQueues(OneByOne):
                 self._cache.discard(queue)
 
     def _write(self, queue: QueueId, by_offset: dict[int, bytes]) -> None:
-        """Each stretch of neighbours in one write."""
+        """Write the entries of a queue, each run of consecutive offsets in one call."""
         known = self._find(queue)
         if known is None:
             return
@@ -195,7 +199,7 @@ class FileConsumeQueues(OneByOne):
             return known.read(max(start, self._first_offset(known)), limit)
 
     def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
-        """The entry with the largest physical offset below `at`; None when the queue has none in the log."""
+        """Return the entry with the largest physical offset below `at`; None when the queue has none in the log."""
         with _named_errors():
             known = self._find(queue)
             if known is None:
@@ -213,7 +217,7 @@ class FileConsumeQueues(OneByOne):
     def unread_below(self, queue: QueueId, start: QueueOffset, at: PhysicalOffset) -> int:
         if not is_file_name(queue.topic):
             return 0
-        # any thread: files and knowledge of its own
+        # runs on any thread, so it opens files and reads the queue for itself
         files = OpenFiles(self._disk, open_max=2)
         try:
             with _named_errors():
@@ -234,7 +238,7 @@ class FileConsumeQueues(OneByOne):
             return QueueOffset(0 if (known := self._find(queue)) is None else known.maximum)
 
     def last_physical(self, queue: QueueId) -> PhysicalOffset:
-        """Where the record of the queue's last unit lies, also one that has expired; 0 when it has none."""
+        """Return where the record of the queue's last entry lies, even if it has expired; 0 when there is no entry."""
         with _named_errors():
             known = self._find(queue)
             return PhysicalOffset(0) if known is None else known.last_physical
@@ -251,7 +255,7 @@ class FileConsumeQueues(OneByOne):
             yield from self._queues_of(name)
 
     def unit_reader(self) -> FileUnitReader:
-        """For reading all queues on another thread."""
+        """Return a reader of all queues for use on another thread."""
         return FileUnitReader(self._disk, self._directory, self._shape, self.queues)
 
     # -- changes of many queues
@@ -288,19 +292,20 @@ class FileConsumeQueues(OneByOne):
             return
         with _named_errors():
             if self._saved_up_to is not None and units_in_files(self._disk, self._directory, without=topic) is None:
-                # before they go: a start that finds no file must not take them for stolen, and put all of the log again
+                # before the files go: a start that finds none must not assume them stolen and put all of the log again
                 self._save_dispatched(self._saved_up_to, emptied=True)
             removed = self._removal.remove(topic)
-        # not before: a deletion that was refused has all of it still to be flushed
+        # only now: a deletion that was refused leaves all files to be flushed
         for file in removed:
             self._files.forget(file.parent, int(file.name) // UNIT_SIZE)
             self._cache.discard(QueueId(topic, int(file.parent.name)))
         self._may_have_emptied = True
 
     def truncate(self, end: PhysicalOffset) -> None:
-        """Durable when it returns; the watermark falls last. Also removes what a power cut left behind a gap.
+        """Remove all entries at or above `end`, durably when it returns; the watermark falls last.
 
-        And files of which it left the name alone: after a clean stop they would be taken for damaged ones.
+        Also removes entries that a power cut left after a gap, and files of which a power cut left only the name: after
+        a clean stop these would be taken for damaged.
         """
         with _named_errors():
             for queue, known in self._with_files():
@@ -314,17 +319,18 @@ class FileConsumeQueues(OneByOne):
         if kept == known.maximum and (kept > 0 or not known.firsts):
             return
         if kept == 0:
-            known.remove()  # a queue that never was
+            known.remove()  # the whole queue lies above `end`
             self._cache.discard(queue)
             self._may_have_emptied = True
         else:
             known.truncate(kept)
 
     def remove_unflushed(self) -> None:
-        """After a crash: remove the units above the watermark, all of which will be put again.
+        """Remove the entries above the watermark after a crash; all of them will be put again.
 
-        Some may be torn or missing, and a light queue is numbered by what stands in it. The files stay, most of them
-        are needed at once. Not durable: until the next flush another crash leaves no more than this one.
+        Some may be torn or missing, and offsets in a light queue continue from its stored entries. The files stay,
+        since most of them are needed at once. Not durable: until the next flush another crash leaves no more than this
+        one.
         """
         if (end := self._dispatched_up_to) is None:
             return
@@ -341,9 +347,9 @@ class FileConsumeQueues(OneByOne):
                     yield queue, known
 
     def with_expired_files(self, minimum: PhysicalOffset) -> Iterator[QueueId | None]:
-        """Queues that seem to have a file to remove, and None for every other one. May run on another thread.
+        """Yield queues that seem to have a file to remove, and None for every other one. May run on another thread.
 
-        It looks at the last unit of the first file; `remove_expired` looks at the rest.
+        Only the last entry of the first file is checked here; `remove_expired` checks the rest.
         """
         with _named_errors():
             for topic in self._disk.list_directory(self._directory):
@@ -367,7 +373,7 @@ class FileConsumeQueues(OneByOne):
     def remove_expired(self, queue: QueueId, minimum: PhysicalOffset, *, files_max: int) -> tuple[int, int]:
         """Remove leading files that hold nothing at or above `minimum`, never the last one.
 
-        Returns how many files went, and how many units with them at most.
+        Returns how many files were removed, and how many entries with them at most.
         """
         with _named_errors():
             known = self._find(queue)
@@ -378,7 +384,7 @@ class FileConsumeQueues(OneByOne):
 
     @property
     def minimum_physical_offset(self) -> PhysicalOffset:
-        """Where the log begins, as it was last told."""
+        """The log's min offset, as last set."""
         return self._minimum
 
     def set_minimum_physical_offset(self, minimum: PhysicalOffset) -> None:
@@ -390,7 +396,7 @@ class FileConsumeQueues(OneByOne):
     # -- life
 
     def flush_entries(self) -> None:
-        """The long part of a flush. May run beside puts."""
+        """Flush the files: the long part of a flush. May run beside puts."""
         with _named_errors():
             self._files.flush()
 
@@ -410,7 +416,7 @@ class FileConsumeQueues(OneByOne):
     # -- inside
 
     def _find(self, queue: QueueId) -> FileQueue | None:
-        """None for a name that can have no queue here."""
+        """Return the queue, opening it if necessary; None for a name that can have no queue files."""
         known = self._cache.get(queue)
         if known is not None:
             return known
@@ -427,7 +433,7 @@ class FileConsumeQueues(OneByOne):
         return self._directory / queue.topic / str(queue.number)
 
     def _first_offset(self, known: FileQueue) -> int:
-        """The first unit whose record the log still has, else the maximum (an empty queue)."""
+        """Return the offset of the first entry whose record the log still has, else the max offset (an empty queue)."""
         if known.first is not None and known.first.physical_offset >= self._minimum:
             return known.first.queue_offset
         if not known.firsts or known.last_physical < self._minimum:
@@ -441,16 +447,16 @@ class FileConsumeQueues(OneByOne):
         return sorted((each for each in found if each != DELETED_NAME), key=topic_order)
 
     def _queues_of(self, topic: str) -> Iterator[QueueId]:
-        """Those with a file: an empty directory is left by a crash in the middle of a deletion."""
+        """Yield the queues with a file: a crash in the middle of a deletion leaves an empty directory."""
         for queue, files in queues_of_topic(self._disk, self._directory, topic):
             if any(each.size for each in files):
                 yield queue
 
 
 def units_in_files(disk: Disk, directory: Path, *, without: str = "") -> int | None:
-    """How many units the queue files below `directory` hold; None when there are none. Raises OSError.
+    """Return how many entries the queue files below `directory` hold; None when there are none. Raises OSError.
 
-    The largest of a few: after a crash some may be shorter. Those of the topic `without` are not looked at.
+    It is the largest number found in a few files: after a crash some may be shorter. The topic `without` is skipped.
     """
     sizes = list(islice(_file_sizes(disk, directory, without), FILES_LOOKED_AT))
     return max(sizes) // UNIT_SIZE if sizes else None
@@ -464,14 +470,14 @@ def _file_sizes(disk: Disk, directory: Path, without: str) -> Iterator[int]:
 
 
 def topic_order(topic: str) -> tuple[int, bytes]:
-    """How topics are ordered in RocksDB, and so in every listing: by length, then bytewise."""
+    """Return the sort key of topics in RocksDB, and so in every listing: by length, then bytewise."""
     name = topic.encode()
     return len(name), name
 
 
 @contextmanager
 def _named_errors() -> Iterator[None]:
-    """What the disk refuses, in the words that callers of any consume queue store understand."""
+    """Translate disk errors into the errors that callers of any consume queue store expect."""
     try:
         yield
     except OSError as error:
@@ -480,7 +486,7 @@ def _named_errors() -> Iterator[None]:
 
 
 def _by_queue(requests: Sequence[DispatchRequest]) -> dict[QueueId, dict[int, bytes]]:
-    """The stored units of each queue by their index, in log order."""
+    """Return the stored entries of each queue by index, in log order."""
     units: dict[QueueId, dict[int, bytes]] = {}
     for topic, number, queue_offset, physical_offset, size, tags_code, _, _, _, light_queues in requests:
         unit = _pack_unit(physical_offset, size, tags_code)
@@ -491,7 +497,7 @@ def _by_queue(requests: Sequence[DispatchRequest]) -> dict[QueueId, dict[int, by
 
 
 def _columns_by_queue(units: UnitColumns) -> dict[QueueId, dict[int, bytes]]:
-    """As `_by_queue`."""
+    """Do the same as `_by_queue` for columns."""
     return {
         queue: dict(zip(own.queue_offset.tolist(), pack_units(own), strict=True)) for queue, own in units.by_queue()
     }

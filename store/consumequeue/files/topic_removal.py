@@ -1,11 +1,12 @@
-"""Removing the queue files of a topic in one step, seen from a crash: all of them are there, or none.
+"""Remove the queue files of a topic in one step that is atomic in a crash: afterwards all of them exist, or none.
 
     consumequeue/<topic>/           one rename        →  consumequeue/.deleted/topic/
     consumequeue/.deleted/topic/    file after file   →  nothing
 
-One by one under their own names, a crash in the middle would leave queues, or files of a queue, that nothing tells from
-queues that have lost something. Below `consumequeue/`, because that may be a file system of its own. RocketMQ passes
-over the folder, since `topic` is no queue number; no topic has its name, which they may not have for the dot.
+If files were removed one by one under their own names, a crash in the middle would leave queues, or files of a queue,
+that look like queues with lost data. The folder lies below `consumequeue/`, because that may be a file system of its
+own. RocketMQ skips the folder, since `topic` is not a queue number. No topic can have the folder's name, because topic
+names contain no dot.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ DELETED_NAME: Final = ".deleted"
 
 
 class TopicRemoval:
-    """The removal of topics below one `consumequeue/` directory. Methods raise OSError."""
+    """Removes topics below one `consumequeue/` directory. Methods raise OSError."""
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
@@ -30,9 +31,9 @@ class TopicRemoval:
         self._deleted = directory / DELETED_NAME
 
     def remove(self, topic: str) -> list[Path]:
-        """Returns which queue files are gone, durably.
+        """Remove the topic durably and return its removed queue files.
 
-        A folder with anything in it that is no queue file is refused (ENOTEMPTY) whole.
+        A folder that contains anything but queue files is refused as a whole (ENOTEMPTY).
         """
         folder = self._directory / topic
         if not self._disk.exists(folder):
@@ -45,7 +46,7 @@ class TopicRemoval:
         return files
 
     def finish(self) -> None:
-        """Remove what has been moved away. To be called at a start: the last run may not have come to it."""
+        """Remove what has been moved away. Call it at each start: the last run may have stopped before doing so."""
         self._remove_tree(self._deleted)
 
     def _remove_tree(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Units of consume queue files as columns, for reading beside the thread that writes them."""
+"""Read entries of consume queue files as columns, beside the thread that writes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPEN_FILES_MAX: Final = 2
 
 
 class FileUnitReader:
-    """Queue files of `directory`."""
+    """Reads the queue files of `directory`."""
 
     def __init__(self, disk: Disk, directory: Path, shape: FileShape, queues: Callable[[], Iterator[QueueId]]) -> None:
         self._disk = disk
@@ -29,7 +29,7 @@ class FileUnitReader:
         self.queues = queues
 
     def open(self, queue: QueueId) -> FileQueueUnits:
-        # what is open may have been removed and made anew since
+        # open files may have been removed and made again since
         self._files.close()
         return FileQueueUnits(
             FileQueue(self._disk, self._files, self._directory / queue.topic / str(queue.number), self._shape)

@@ -1,4 +1,4 @@
-"""Where queues in RocksDB begin: at the first entry whose record the log still has."""
+"""Find the min offset of queues in RocksDB: that of the first entry whose record the log still has."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _unpack_offset: Final = I64.unpack_from
 
 
 class RocksBounds:
-    """Finds the first entries of queues in the family of entries, and remembers them in `KnownQueue`.
+    """Finds the first entries of queues in the family of entries, and caches them in `KnownQueue`.
 
-    `minimum` is where the log begins. Raises `kv.KvError`.
+    `minimum` is the log's min offset. Raises `kv.KvError`.
     """
 
     def __init__(self, units: Family, known: KnownQueues, minimum: PhysicalOffset) -> None:
@@ -30,7 +30,10 @@ class RocksBounds:
         return queue.first is not None and queue.first.physical_offset >= self.minimum
 
     def first_offset(self, queue: KnownQueue) -> int:
-        """The minimum now: the first entry whose record the log still has, else the maximum (an empty queue)."""
+        """Return the current min offset: the first entry whose record the log still has.
+
+        For an empty queue that is the max offset.
+        """
         if queue.first is not None and self.is_first_known(queue):
             return queue.first.queue_offset
         if not self._may_have_some(queue):
@@ -40,7 +43,7 @@ class RocksBounds:
         return queue.maximum if queue.first is None else queue.first.queue_offset
 
     def extents(self, queues: Sequence[KnownQueue]) -> list[QueueExtent]:
-        """Of each; of those that nobody asked for before most are found with two reads for all."""
+        """Return the extent of each queue; most of those not read before are found with two reads for all."""
         self._look_where_most_begin([each for each in queues if each.first is None and self._may_have_some(each)])
         return [self._extent(each) for each in queues]
 
@@ -68,13 +71,13 @@ class RocksBounds:
         return queue.maximum > 0 and queue.last_physical >= self.minimum
 
     def _look_where_most_begin(self, queues: list[KnownQueue]) -> None:
-        """At the stored minimum, or at 0. An entry there that the log still has is the first one."""
+        """Read the entries at the stored min offset, or at 0. An entry whose record the log still has is the first."""
         if not queues:
             return
         self._known.find_begins(queues)
         begins = [self._known.begin_of(each) for each in queues]
         keys = [each.prefix + _pack_offset(begin) for each, begin in zip(queues, begins, strict=True)]
         for queue, begin, unit in zip(queues, begins, self._units.get_many(keys), strict=True):
-            # RocketMQ leaves units above the maximum behind when it truncates
+            # when RocketMQ truncates, it leaves entries above the max offset
             if unit is not None and begin < queue.maximum and (at := _unpack_offset(unit)[0]) >= self.minimum:
                 queue.first = FoundUnit(QueueOffset(begin), PhysicalOffset(at))

@@ -1,4 +1,4 @@
-"""The database of consume queues: RocketMQ's families and table formats, smaller memory.
+"""The database of consume queues: RocketMQ's families and table formats, with smaller memory limits.
 
 |                    | RocketMQ 5.5       | here    |                   | RocketMQ 5.5       | here    |
 |--------------------|--------------------|---------|-------------------|--------------------|---------|
@@ -8,12 +8,12 @@
 | units: filter      | bloom 16 bits/key  | none    | bounds: filter    | bloom 16 bits/key  | 10      |
 | indexes, filters   | outside the cache  | inside  | memtable filter   | none               | 2 %     |
 
-Units need no filter: they are read by scans, never by a key that may be missing. With indexes in the cache, memory
-stays within these figures however many queues there are; the cache of bounds holds those of a million queues. Blocks of
-units are half as large as RocketMQ's: a read of a queue that nobody used lately has to decompress half as much, for 4 %
-more bytes. Memtables are small, because finding the place of a row in one of them is what a write costs; more fresh
-tables come together before they are merged, so that no more is written for it (ADR 50). Either broker reads the other's
-tables.
+Units (entries) need no filter: they are read by scans, never by a key that may be missing. With indexes in the cache,
+memory stays within these limits however many queues there are; the cache of bounds holds those of a million queues.
+Blocks of units are half as large as RocketMQ's: reading a queue that was not used recently decompresses half as much,
+for 4 % more bytes. Memtables are small, because the cost of a write is finding the position of its row in one of them.
+More fresh tables are collected before a merge, so the amount written stays the same (ADR 50). Either broker reads the
+other's tables.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ FAMILY_OPTIONS: Final = {
         block_cache_bytes=64 * MIB,
     ),
 }
-"""In the order in which close() flushes them: entries before bounds and checkpoint."""
+"""The families in the order in which close() flushes them: entries before bounds and checkpoint."""
 
 
 def open_consume_queue_engine(directory: Path, *, create: bool, read_only: bool = False) -> RocksEngine:
-    """Open the database, RocketMQ's or our own. No write-ahead log: the commit log is one already.
+    """Open the database, RocketMQ's or our own. It has no write-ahead log: the commit log already is one.
 
     Raises kv.EngineMissing, kv.EngineLocked or kv.EngineCorrupt.
     """

@@ -1,4 +1,4 @@
-"""Entries of queues in RocksDB by their keys (docs/formats/consume-queue.md)."""
+"""Read the entries of queues in RocksDB by their keys (docs/formats/consume-queue.md)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from quarry_mq.store.native import Native
 _unpack_unit: Final = UNIT.unpack
 _unpack_offset: Final = I64.unpack_from
 _new_entry: Final[Callable[[type[ConsumeQueueEntry], tuple[int, ...]], ConsumeQueueEntry]] = tuple.__new__
-"""Makes an entry of its fields, without a call in Python: the queue offset, then those of a unit, in its order."""
+"""Makes an entry from its fields without a Python call: the queue offset, then the stored fields in stored order."""
 
 
 def entries_of(pairs: Sequence[tuple[bytes, bytes]]) -> list[ConsumeQueueEntry]:
-    """The entries of units, which are given by their keys and values. Raises struct.error for what is none."""
+    """Return the entries with these keys and values. Raises struct.error for a row that is not an entry."""
     return [
         _new_entry(ConsumeQueueEntry, _unpack_offset(key, len(key) - I64.size) + _unpack_unit(unit))
         for key, unit in pairs
@@ -25,7 +25,7 @@ def entries_of(pairs: Sequence[tuple[bytes, bytes]]) -> list[ConsumeQueueEntry]:
 
 
 class RocksEntries:
-    """Reads the family of units. Raises `kv.KvError`."""
+    """Reads entries from their family. Raises `kv.KvError`."""
 
     def __init__(self, units: Family) -> None:
         self._units = units
@@ -36,8 +36,10 @@ class RocksEntries:
         self._entries_of = native.EntryMaker(ConsumeQueueEntry).make
 
     def read(self, first_key: bytes, end_key: bytes, count: int) -> list[ConsumeQueueEntry]:
-        """At most `count` from `first_key` on, all of them below `end_key`. So many there are, nearly always: only
-        where a queue began elsewhere than at 0, or was cut, are there fewer.
+        """Return at most `count` entries from `first_key` on, all of them below `end_key`.
+
+        There are nearly always `count` of them. There are fewer only where a queue does not begin at 0, or was
+        truncated.
         """
         if count <= 0:
             return []
@@ -46,6 +48,6 @@ class RocksEntries:
         return self._entries_of(self._units.take(KeyRange(first_key, end_key), count))
 
     def last(self, keys: KeyRange) -> ConsumeQueueEntry | None:
-        """The one with the largest key."""
+        """Return the entry with the largest key in the range; None when there is none."""
         found = self._entries_of(self._units.scan(keys, limit=1, reverse=True))
         return found[0] if found else None

@@ -1,18 +1,18 @@
-"""Finding the entries of records that the log no longer has, in queues in RocksDB.
+"""Find the entries of records that the log no longer has, in queues in RocksDB.
 
-RocketMQ does it in a compaction filter, which looks at every key and drops units with a physical offset below the
-log's minimum M. Physical offsets ascend with queue offsets, so those units are the beginning of their queue: one
-search for its end and one range delete do the same without a native filter (ADR 15).
+RocketMQ does it in a compaction filter, which reads every key and drops entries with a physical offset below the
+log's min offset M. Physical offsets ascend with queue offsets, so those entries are the beginning of their queue: one
+search for the first entry to keep and one range delete do the same without a native filter (ADR 15).
 
-Per queue nothing is kept in memory. What was done is in the stored minima, which every reader may use: the first kept
-unit, or (M, maximum) for a queue that is empty.
+Nothing is kept in memory per queue. The stored min offsets record what was done, and every reader may use them: the
+first kept entry, or (M, maximum) for a queue that is empty.
 
-    chosen by its stored bounds      what is to be done
-    ---------------------------      ------------------
-    minimum at or above M            nothing: it was done before
-    maximum below M                  all units go, no search
-    else, at most 64 units           they are read together with those of its neighbours
-    else                             binary search for the first unit at or above M
+    stored bounds of the queue       action
+    --------------------------       ------
+    minimum at or above M            none: it was done before
+    maximum below M                  remove all entries, no search
+    else, at most 64 entries         read them together with those of the neighbouring queues
+    else                             binary search for the first entry at or above M
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ from quarry_mq.store.consumequeue.search import FoundUnit, first_at_least
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 
 SHORT_QUEUE: Final = 64
-"""Reading so many neighbouring units takes as long as the seeks of a binary search."""
+"""Reading this many neighbouring entries takes as long as the seeks of a binary search."""
 
 UNITS_PER_SCAN: Final = 1_000
-"""Read in one call, which keeps the interpreter's lock: a third of a millisecond."""
+"""Entries read in one call, which keeps the interpreter's lock: a third of a millisecond."""
 
 _FIRST_KEY: Final = b""
 
 
 @dataclass(slots=True)
 class ExpiredEntries:
-    """What one step found: ranges of units that may go, and the minima that are stored afterwards."""
+    """The result of one step: ranges of entries that may be removed, and the min offsets to store afterwards."""
 
     next_key: bytes | None
-    """Where the next step goes on; None behind the last queue."""
+    """The key at which the next step continues; None after the last queue."""
     queues: int = 0
-    """How many queues were looked at."""
+    """The number of queues checked."""
     units: int = 0
-    """How many units go, at most: holes count."""
+    """The largest possible number of entries to remove: holes count."""
     kept_units: int = 0
-    """How many units stay in the queues looked at, at most."""
+    """The largest possible number of entries that stay in the queues checked."""
     ranges: list[KeyRange] = field(default_factory=list)
     minima: list[tuple[bytes, bytes]] = field(default_factory=list)
 
     def add(self, following: ExpiredEntries) -> None:
-        """Take over what the step behind this one found."""
+        """Add the result of the following step to this one."""
         self.next_key = following.next_key
         self.queues += following.queues
         self.units += following.units
@@ -75,18 +75,18 @@ class ExpiredEntries:
 
 
 class _Bounds(NamedTuple):
-    """The queues of one step, by the rows of their bounds."""
+    """The queues of one step, given by the rows of their bounds."""
 
     maximum_keys: list[bytes]
     minimum_keys: list[bytes]
     first: NDArray[np.void]
-    """The stored minima; below everything where there is none."""
+    """The stored min offsets; (-1, 0), below all others, where there is none."""
     last: NDArray[np.void]
-    """The stored maxima."""
+    """The stored max offsets."""
 
 
 class _Queue(NamedTuple):
-    """A queue whose boundary has to be found: it lies in [begin, end)."""
+    """A queue whose first entry to keep must be searched: it lies in [begin, end)."""
 
     minimum_key: bytes
     prefix: bytes
@@ -97,8 +97,8 @@ class _Queue(NamedTuple):
 class ExpiredEntrySearch:
     """Steps through all queues in key order. Only reads, so it may run on a thread of its own beside the writer.
 
-    What a step found stays right while the queues grow. It does not while topics are deleted or the log is
-    truncated: whoever writes it must know that neither happened since (`RocksConsumeQueues.drop`).
+    The result of a step stays valid while queues grow, but not when topics are deleted or the log is truncated: the
+    caller that writes the result must know that neither happened since (`RocksConsumeQueues.drop`).
     """
 
     def __init__(self, engine: KeyValueEngine, minimum: PhysicalOffset) -> None:
@@ -107,7 +107,7 @@ class ExpiredEntrySearch:
         self.minimum: Final = minimum
 
     def step(self, key: bytes = _FIRST_KEY, *, rows_max: int = 1_000) -> ExpiredEntries:
-        """Look at the next queues, from `key` on: at most `rows_max` rows of bounds."""
+        """Check the next queues, from `key` on: at most `rows_max` rows of bounds."""
         rows = self._offsets.scan(KeyRange(key, None), limit=rows_max)
         found = ExpiredEntries(rows[-1][0] + b"\0" if len(rows) == rows_max else None)
         bounds = self._bounds(rows, found.next_key)
@@ -136,7 +136,7 @@ class ExpiredEntrySearch:
         minimum_keys = [minimum_key_beside(key) for key in maximum_keys]
         minima = [values.get(key) for key in minimum_keys]
         if next_key is not None:
-            # only behind the rows at hand there may be one that is not among them
+            # a min offset row missing from this page can only lie after the page
             elsewhere = [index for index, key in enumerate(minimum_keys) if minima[index] is None and key >= next_key]
             for index, value in zip(
                 elsewhere, self._offsets.get_many([minimum_keys[index] for index in elsewhere]), strict=True
@@ -150,11 +150,11 @@ class ExpiredEntrySearch:
         )
 
     def _find_together(self, found: ExpiredEntries, queues: list[_Queue]) -> None:
-        """The boundaries of neighbours: their units are read in one go."""
+        """Find the first entries to keep of neighbouring queues: their entries are read in one scan."""
         count_max = sum(queue.end - queue.begin for queue in queues)
         start = queues[0].prefix + I64.pack(queues[0].begin)
         pairs = self._units.scan(KeyRange(start, queues[-1].prefix + I64.pack(queues[-1].end)), limit=count_max + 1)
-        if len(pairs) > count_max:  # units that no bounds tell of lie in between
+        if len(pairs) > count_max:  # there are entries in between that belong to no stored bounds
             for queue in queues:
                 self._find_alone(found, queue)
             return
@@ -178,11 +178,11 @@ class ExpiredEntrySearch:
             return _found_unit(*pairs[0]) if pairs else None
 
         first = first_at_least(unit_at_or_after, queue.begin, queue.end, self.minimum)
-        if first is not None:  # else its last unit is missing, though the maximum says that there is one
+        if first is not None:  # else the queue's last entry is missing, though the stored max offset names it
             self._note(found, queue, first.queue_offset, I64.pack(first.queue_offset), I64.pack(first.physical_offset))
 
     def _note(self, found: ExpiredEntries, queue: _Queue, kept: int, packed_kept: bytes, packed_place: bytes) -> None:
-        """Everything before the entry `kept` goes; the entry lies at the packed place."""
+        """Record that every entry before `kept` is to be removed; `packed_place` is its packed physical offset."""
         if kept > queue.begin:
             found.ranges.append(KeyRange(queue.prefix + I64.pack(queue.begin), queue.prefix + packed_kept))
             found.units += kept - queue.begin
@@ -209,7 +209,7 @@ def _queues(
 
 
 def _neighbours(chosen: NDArray[np.bool_], lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Indexes of chosen queues without another in between, in groups of about `UNITS_PER_SCAN` units."""
+    """Yield indexes of chosen queues with no other queue in between, in groups of about `UNITS_PER_SCAN` entries."""
     indexes = np.flatnonzero(chosen)
     if not len(indexes):
         return

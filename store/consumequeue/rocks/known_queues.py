@@ -1,4 +1,4 @@
-"""What is known of queues in RocksDB: their keys and bounds, kept in memory for those that were used lately."""
+"""Cache keys and bounds of recently used queues in RocksDB."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 
 QUEUES_PER_READ: Final = 1_000
 ROWS_PER_PAGE: Final = 1_000
-"""What `warm` reads at once, in about a millisecond."""
+"""Rows that `warm` reads at once, in about a millisecond."""
 TABLE_QUEUES: Final = 1_048_576
-"""Queues of which the native part remembers what is stored: 80 MB once so many have been in use."""
+"""Queues whose stored bounds the native part caches: 80 MB once this many have been in use."""
 
 _pack_offset: Final = I64.pack
 _pack_bound: Final = BOUND.pack
 _unpack_bound: Final = BOUND.unpack
 
 NOTHING_STORED: Final = _pack_bound(0, -1)
-"""Of a queue that never had a message: its maximum is 0."""
+"""Stands for the bound of a queue that never had a message: its max offset is 0."""
 
 _NOWHERE: Final[EntryPlace] = (b"", b"", 0)
 
@@ -41,8 +41,10 @@ Queue = tuple[str, int]
 
 
 class KnownQueue:
-    """What is known of one queue. `maximum` and `last_physical` are as stored; the others are found when asked for:
-    `begin`, the stored minimum, and `first`, the first entry that the log still has.
+    """The cached state of one queue.
+
+    `maximum` and `last_physical` are as stored. The others are loaded on first use: `begin`, the stored min offset, and
+    `first`, the first entry whose record the log still has.
     """
 
     __slots__ = ("begin", "first", "last_physical", "maximum", "maximum_key", "prefix")
@@ -57,12 +59,15 @@ class KnownQueue:
         self.first: FoundUnit | None = None
 
     def place(self, begin: int, limit: int) -> EntryPlace:
-        """Where entries lie from `begin` on, up to the maximum: RocketMQ leaves units above it when it truncates."""
+        """Return the key range of entries from `begin` up to the max offset, and their number.
+
+        RocketMQ leaves entries above the max offset when it truncates.
+        """
         first_key, end_key = self.prefix + _pack_offset(begin), self.prefix + _pack_offset(self.maximum)
         return first_key, end_key, min(limit, self.maximum - begin)
 
     def advance(self, queue_offset: int, physical_offset: int) -> None:
-        """That entry is there now."""
+        """Note that an entry was written."""
         if queue_offset >= self.maximum - 1:
             self.maximum = queue_offset + 1
             self.last_physical = physical_offset
@@ -75,15 +80,14 @@ LastEntries = dict[KnownQueue, tuple[QueueOffset, PhysicalOffset]]
 StagedEntries = tuple[
     list[tuple[bytes, bytes]], list[tuple[bytes, bytes]], list[tuple[Queue, QueueOffset, PhysicalOffset]]
 ]
-"""Units and maxima by their keys, and of each queue among them the queue offset and physical offset that are last."""
+"""Entries and max offsets with their keys, and the last queue offset and physical offset of each queue among them."""
 
 
 class KnownQueues:
-    """A cache over the stored maxima in the family `offsets`: of about 500 bytes per queue, `cached_max` queues.
+    """A cache of the max offsets stored in the family `offsets`: `cached_max` queues of about 500 bytes each.
 
-    With the native part there is a second one behind it, of the stored bounds alone, for a million queues that were in
-    use at some time: RocksDB takes as long to find one of them as all else that a send to its queue costs.
-
+    With the native part there is a second cache after it, of the stored bounds alone, for a million queues that were in
+    use at some time: finding one of them in RocksDB takes as long as everything else in a send to its queue.
     Raises ValueError for the name that no topic can have, `kv.KvError`.
     """
 
@@ -93,20 +97,20 @@ class KnownQueues:
         self._table: MaximaTable | None = None
         self._warmed = 0
         self.cached = self._cache.get
-        """`cached(queue) or load(queue)` is `find(queue)` for who is in a hurry."""
+        """Bound method of the cache: the hot path inlines `find` as `cached(queue) or load(queue)`."""
 
     def __iter__(self) -> Iterator[Queue]:
         return iter(self._cache)
 
     def use(self, native: Native) -> None:
-        """Have the second cache from now on."""
+        """Use the native second cache from now on."""
         self._table = native.MaximaTable(TABLE_QUEUES)
 
     def warm(self, behind: bytes) -> bytes | None:
-        """Have some more stored maxima in the native part, of the keys behind one, b"" for all.
+        """Load more stored max offsets into the native cache, from the keys after `behind`; b"" begins.
 
-        Returns behind which key there may be more; None when there are none, or no room for them. Once there are none,
-        RocksDB is not asked any more for queues that never had a message.
+        Returns the key after which there may be more; None when there are none, or no space for them. Once all are
+        loaded, RocksDB is no longer read for queues that never had a message.
         """
         if self._table is None or self._warmed >= TABLE_QUEUES:
             return None
@@ -126,7 +130,7 @@ class KnownQueues:
         return self._cache.get(queue) or self.load(queue)
 
     def load(self, queue: Queue) -> KnownQueue:
-        """A queue that is not cached."""
+        """Load a queue that is not cached."""
         rows = None if self._table is None else self._table.find([queue])
         prefix, key, stored, begin = (*keys_of(queue), None, None) if rows is None else rows[0]
         if stored is None and (stored := self._offsets.get(key)) is not None:
@@ -134,12 +138,12 @@ class KnownQueues:
         return self._keep(queue, KnownQueue(prefix, key, stored, begin))
 
     def look_up(self, queue: Queue) -> KnownQueue:
-        """The queue as it is stored, past the caches. From any thread."""
+        """Read the queue from the database, bypassing the caches. From any thread."""
         prefix, key = keys_of(queue)
         return KnownQueue(prefix, key, self._offsets.get(key))
 
     def find_all(self, queues: Sequence[Queue]) -> list[KnownQueue]:
-        """Those of all the queues, which are looked for together."""
+        """Return all these queues; those that are not cached are loaded together."""
         cached = self._cache.get
         found = [cached(queue) for queue in queues]
         missing = {queue: None for queue, known in zip(queues, found, strict=True) if known is None}
@@ -147,7 +151,10 @@ class KnownQueues:
         return [known or loaded[queue] for queue, known in zip(queues, found, strict=True)]
 
     def place(self, queue: Queue, start: int, limit: int, minimum: PhysicalOffset) -> EntryPlace:
-        """See `MaximaTable.place`. Where that knows, the queue need not come into the cache for it."""
+        """Return the key range of entries, see `MaximaTable.place`.
+
+        If the table has the answer, the queue need not enter the cache.
+        """
         if self._table is not None and (place := self._table.place(queue, start, limit, minimum)) is not None:
             return place
         known = self.find(queue)
@@ -156,10 +163,10 @@ class KnownQueues:
         return known.place(max(start, self.begin_of(known)), limit)
 
     def begin_of(self, queue: KnownQueue) -> int:
-        """Where the search for the first entry of a queue begins that has a maximum: at the stored minimum. RocketMQ
-        stores one lazily, so often there is none.
+        """Return the stored min offset of a queue that has a max offset: the search for its first entry begins there.
 
-        It is looked up once. One that is stored later lies above entries that are gone: nothing is found below it.
+        RocketMQ stores a min offset lazily, so often there is none; then it is 0. It is read once. A min offset stored
+        later lies above entries that were removed: a search from below it finds the same entry.
         """
         if queue.begin is None:
             self.find_begins([queue])
@@ -167,7 +174,7 @@ class KnownQueues:
         return queue.begin
 
     def find_begins(self, queues: Sequence[KnownQueue]) -> None:
-        """Find what `begin_of` tells of queues that have a maximum, with one read for all of which it is not known."""
+        """Load the min offsets that are not cached yet, in one read. Every queue must have a max offset."""
         unknown = [queue for queue in queues if queue.begin is None]
         if not unknown:
             return
@@ -178,8 +185,10 @@ class KnownQueues:
             self._table.put_begins([(queue.maximum_key, cast(int, queue.begin)) for queue in unknown])
 
     def stored_minima(self, minima: Sequence[tuple[bytes, bytes]]) -> None:
-        """These are stored now, by their keys. For reads to come, which then pass over nothing that is gone, and miss
-        nothing where one is lower than before: RocketMQ may leave a minimum above the maximum (rmq#10417).
+        """Record that these min offsets (key, value) are now in the database.
+
+        Later reads then do not scan over removed entries, and miss no entry where a min offset is lower than before:
+        RocketMQ may leave a min offset above the max offset (rmq#10417).
         """
         for key, minimum in minima:
             if (known := self._cache.get(parse_bound_key(key)[0])) is not None:
@@ -188,7 +197,10 @@ class KnownQueues:
             self._table.put_begins([(maximum_key_beside(key), _begin(minimum)) for key, minimum in minima])
 
     def next_offsets(self, queues: Sequence[Queue]) -> list[int]:
-        """The maximum of each. What is found so is not cached: a queue that one message comes to is not asked for."""
+        """Return the max offset of each queue.
+
+        With the native table, no queue enters the cache here: a queue that receives a message is not necessarily read.
+        """
         table = self._table
         ends = None if table is None else table.ends(list(queues))
         if table is None or ends is None:
@@ -202,8 +214,9 @@ class KnownQueues:
         return [found[queue] if end is None else end for queue, end in zip(queues, ends, strict=True)]
 
     def stage(self, requests: Sequence[DispatchRequest]) -> StagedEntries | None:
-        """What is to be written for new messages. None where that is left to who asks: without the native part, and for
-        names that no topic can have.
+        """Return what to write for new messages; None when the caller must prepare it itself.
+
+        That is so without the native part, and for the name that no topic can have.
         """
         if self._table is None or not isinstance(requests, list) or (staged := self._table.stage(requests)) is None:
             return None
@@ -214,7 +227,7 @@ class KnownQueues:
         return units, maxima, last
 
     def written(self, staged: StagedEntries) -> None:
-        """To be called only now, as `written_last`: after a failed write all is still as in the database."""
+        """Update the caches, like `written_last`. Call it only after the write: a failed one must not change them."""
         _, maxima, last = staged
         cached = self._cache.get
         for queue, queue_offset, physical_offset in last:
@@ -228,18 +241,18 @@ class KnownQueues:
         self.stored(maxima)
 
     def stored(self, maxima: list[tuple[bytes, bytes]]) -> None:
-        """These are stored now, by their keys."""
+        """Record that these max offsets (key, value) are now in the database."""
         if self._table is not None:
             self._table.put_all(maxima)
 
     def remove(self, queue: Queue) -> None:
-        """Nothing is stored of the queue any more."""
+        """Record that the database has no rows of the queue any more."""
         self._cache.discard(queue)
         if self._table is not None:
             self._table.remove(keys_of(queue)[1])
 
     def discard(self, queue: Queue) -> None:
-        """What is stored of the queue has changed."""
+        """Invalidate the queue: its stored values have changed."""
         self._cache.discard(queue)
         if self._table is not None:
             self._table.discard(keys_of(queue)[1])
@@ -251,7 +264,7 @@ class KnownQueues:
             self._table.clear()
 
     def _load_all(self, queues: list[Queue]) -> dict[Queue, KnownQueue]:
-        """Different queues that are not cached."""
+        """Load distinct queues that are not cached."""
         rows = None if self._table is None else self._table.find(queues)
         if rows is None:
             rows = [(*keys_of(queue), None, None) for queue in queues]
@@ -264,7 +277,7 @@ class KnownQueues:
         return loaded
 
     def _warm_begins(self, maximum_keys: list[bytes], page: list[tuple[bytes, bytes]]) -> None:
-        """Of queues whose maxima are on the page: behind those of a topic come its minima, maybe on the next one."""
+        """Load the min offsets of these queues. They follow the topic's max offsets, maybe on the next page."""
         assert self._table is not None
         minima: dict[bytes, bytes | None] = dict(page)
         wanted = [minimum_key_beside(key) for key in maximum_keys]
@@ -280,7 +293,7 @@ class KnownQueues:
         return known
 
     def _read(self, keys: list[bytes]) -> dict[bytes, bytes]:
-        """What is stored under the keys, in their order in RocksDB: neighbours lie in the same block."""
+        """Read the keys in their order in RocksDB: neighbours lie in the same block. Missing keys are left out."""
         keys.sort()
         stored: dict[bytes, bytes] = {}
         for begin in range(0, len(keys), QUEUES_PER_READ):
@@ -297,16 +310,16 @@ def _begin(stored: bytes | None) -> int:
 
 
 def maximum_of(stored: bytes | None) -> int:
-    """The offset that the next entry gets, by the stored maximum; None: nothing is stored."""
+    """Return the offset that the next entry gets, given the stored max offset; None: nothing is stored."""
     last: int = _unpack_bound(stored or NOTHING_STORED)[1]
     return last + 1
 
 
 def new_maxima(last_of: LastEntries) -> list[tuple[bytes, bytes]]:
-    """Keys and values of the maxima that change with the entries."""
+    """Return keys and values of the max offsets that change with the entries."""
     maxima = []
     for queue, (queue_offset, physical_offset) in last_of.items():
-        # A repeated request may be behind what is stored: a maximum never goes back here.
+        # A repeated request may lie below the stored max offset, which never falls here.
         if queue_offset + 1 >= queue.maximum:
             maxima.append((queue.maximum_key, _pack_bound(physical_offset, queue_offset)))
     return maxima

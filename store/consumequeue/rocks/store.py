@@ -3,7 +3,7 @@
 Threads: one thread calls everything, except that `flush_entries` may run on another one beside it, and `flush` on
 another one while no put runs.
 
-State in memory is a bounded cache of per-queue keys and bounds; everything in it can be read again.
+The state in memory is a bounded cache of per-queue keys and bounds; everything in it can be read again.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ from quarry_mq.store.native import Native
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 
 MAXIMA_LATER_MAX: Final = 2_048
-"""Maxima that may wait for being stored: they go in about a millisecond."""
+"""Max offsets that may wait to be stored: storing them takes about a millisecond."""
 QUEUES_PER_BATCH: Final = 1_000
-"""How many queues a change of all queues takes into one batch: bounds its memory."""
+"""The number of queues that a change of all queues puts into one batch: bounds its memory."""
 ENTRIES_FAMILIES: Final = (UNITS_FAMILY,)
 ALL_FAMILIES: Final = (UNITS_FAMILY, OFFSET_FAMILY)
 OFFSETS_FIRST: Final = (OFFSET_FAMILY, UNITS_FAMILY)
@@ -74,13 +74,13 @@ _pack_bound: Final = BOUND.pack
 
 
 class RocksConsumeQueues:
-    """See `store.consumequeue.protocol.ConsumeQueueStore`.
+    """Implements `store.consumequeue.protocol.ConsumeQueueStore` on a key-value engine.
 
-    `cached_queues_max` bounds what is kept of queues in memory. Engine errors (`kv.KvError`) pass through.
+    `cached_queues_max` bounds the queues cached in memory. Engine errors (`kv.KvError`) pass through.
     """
 
     may_hold_more = False
-    """Entries are stored with the watermark, and only those below a stored maximum count."""
+    """Entries are stored with the watermark, and only entries below a stored max offset count."""
 
     def __init__(
         self,
@@ -94,20 +94,21 @@ class RocksConsumeQueues:
         self._offsets = engine.family(OFFSET_FAMILY)
         self._entries = RocksEntries(self._units)
         self.is_complete = True
-        """Whether it has all entries that it is ever to have of the log so far. As long as not, nothing is dropped: a
-        stored minimum would hide what is added below it.
+        """True once the store has all entries of the log so far that it will ever have.
+
+        Until then nothing is dropped: a stored min offset would hide entries that are added below it.
         """
         self._removals = 0
         self._known = KnownQueues(self._offsets, cached_max=cached_queues_max)
         self._bounds = RocksBounds(self._units, self._known, minimum_physical_offset)
 
     def use(self, native: Native) -> None:
-        """Remember stored bounds in the native part, and make entries with it."""
+        """Cache stored bounds in the native part, and make entries with it."""
         self._known.use(native)
         self._entries.use(native)
 
     def warm(self, behind: bytes) -> bytes | None:
-        """See `KnownQueues.warm`."""
+        """Load more stored max offsets into the native cache, see `KnownQueues.warm`."""
         return self._known.warm(behind)
 
     # -- writing
@@ -128,13 +129,13 @@ class RocksConsumeQueues:
         self._known.written_last(last_of, maxima)
 
     def _write(self, batch: WriteBatch, maxima: list[tuple[bytes, bytes]], dispatched_up_to: PhysicalOffset) -> None:
-        """Entries now, maxima and watermark later and together.
+        """Write the entries now; write the max offsets and the watermark later, together.
 
-        Until then a start puts again what lies above the watermark, and finds these entries above the maxima. So it is
-        after each crash between a flush of entries and one of the rest, and costs a queue that is busy one maximum in
-        place of hundreds.
+        After a crash before that, a start puts again what lies above the watermark, and finds these entries above the
+        max offsets. Every crash between a flush of entries and a flush of the rest has the same effect. In return a
+        busy queue stores one max offset instead of hundreds.
         """
-        # before anything is written: without room on the disk nothing of this put is to count
+        # before anything is written: if the disk is full, nothing of this put may count
         self._engine.settle(more_than=MAXIMA_LATER_MAX)
         self._engine.write(batch)
         self._engine.put_later(self._offsets, [*maxima, (CHECKPOINT_KEY, _pack_offset(dispatched_up_to))])
@@ -142,7 +143,7 @@ class RocksConsumeQueues:
     def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
         if isinstance(requests, ColumnRequests):
             units = requests.units
-            # once: they may be more than the cache holds
+            # looked up once: there may be more queues than the cache holds
             known = self._known.find_all(units.queues)
             if ascends(units, lambda index, offset, at: self._end_for(units.queues[index], known[index], offset, at)):
                 batch = self._engine.batch()
@@ -151,7 +152,7 @@ class RocksConsumeQueues:
         put_again(self, list(requests), dispatched_up_to)
 
     def end_for(self, queue: QueueId, offset: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
-        """See `store.consumequeue.again`."""
+        """Implement `RestartableQueues.end_for`, see `store.consumequeue.again`."""
         return self._end_for(queue, self._known.find(queue), offset, at)
 
     def _end_for(
@@ -160,7 +161,7 @@ class RocksConsumeQueues:
         return end_of_stored(self, queue, offset, at, maximum=known.maximum, last_physical=known.last_physical)
 
     def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
-        """See `store.consumequeue.again`."""
+        """Implement `RestartableQueues.begin_anew`, see `store.consumequeue.again`."""
         self._removals += 1
         batch = self._engine.batch()
         self._end_queue_at(batch, queue, offset)
@@ -168,17 +169,17 @@ class RocksConsumeQueues:
         self._known.discard(queue)
 
     def put_missing(self, requests: Sequence[DispatchRequest]) -> None:
-        """Store entries of records from below the watermark, which stays. For a database that began in mid-log."""
+        """Store entries of records from below the watermark, which does not move. For a database begun in mid-log."""
         batch = self._engine.batch()
         self._put_missing(batch, self._put_units(batch, requests))
 
     def put_missing_units(self, units: UnitColumns) -> None:
-        """As `put_missing`; each of `units.queues` has some."""
+        """Do the same as `put_missing` for columns; each of `units.queues` has entries."""
         batch = self._engine.batch()
         self._put_missing(batch, self._put_columns(batch, units.grouped(), self._known.find_all(units.queues)))
 
     def _put_missing(self, batch: WriteBatch, last_of: LastEntries) -> None:
-        """All at once: what lies below the watermark nobody puts again."""
+        """Write entries and max offsets in one batch: entries below the watermark are never put again."""
         maxima = new_maxima(last_of)
         batch.put_all(self._offsets, maxima)
         self._engine.write(batch)
@@ -187,9 +188,10 @@ class RocksConsumeQueues:
         self._known.written_last(last_of, maxima)
 
     def reserve(self, queue: QueueId, next_offset: QueueOffset) -> None:
-        """Let an empty queue be numbered from `next_offset` on, as one whose entries have all expired.
+        """Let offsets of an empty queue begin at `next_offset`, as in a queue whose entries have all expired.
 
-        Its records are no longer in the log, so nothing else tells. A queue that is that far stays as it is.
+        Its records are no longer in the log, so the next offset cannot be found there. A queue whose max offset is
+        already that high stays as it is.
         """
         known = self._known.find(queue)
         if known.maximum >= next_offset:
@@ -200,7 +202,7 @@ class RocksConsumeQueues:
         self._known.discard(queue)
 
     def _put_units(self, batch: WriteBatch, requests: Sequence[DispatchRequest]) -> LastEntries:
-        """Add a unit per request and light queue. Returns the last entry of each queue touched."""
+        """Add one entry per request and light queue. Returns the last entry of each queue touched."""
         if isinstance(requests, ColumnRequests):
             # RocksDB takes neighbouring keys three times as fast as scattered ones
             units = requests.units
@@ -221,7 +223,7 @@ class RocksConsumeQueues:
         return last_of
 
     def _put_columns(self, batch: WriteBatch, units: UnitColumns, queues: Sequence[KnownQueue]) -> LastEntries:
-        """`queues` are those of the units, in their order."""
+        """Add the entries to the batch. `queues` are those of `units.queues`, in the same order."""
         prefixes = [queue.prefix for queue in queues]
         of_units = map(prefixes.__getitem__, units.queue_index.tolist())
         batch.put_all(
@@ -237,7 +239,7 @@ class RocksConsumeQueues:
         minimum = self._bounds.minimum
         first_key, end_key, count = self._known.place(queue, start, limit, minimum)
         found = self._entries.read(first_key, end_key, count)
-        # Nearly always the log has what is asked for, and one read is all that a queue costs that nobody used lately.
+        # The log nearly always has the requested records, so a queue that was not used recently costs a single read.
         if not found or found[0].physical_offset >= minimum:
             return found
         known = self._known.find(queue)
@@ -245,7 +247,7 @@ class RocksConsumeQueues:
         return self._entries.read(first_key, end_key, count)
 
     def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
-        """The entry with the largest physical offset below `at`; None when the queue has none in the log."""
+        """Return the entry with the largest physical offset below `at`; None when the queue has none in the log."""
         known = self._known.find(queue)
         first = self._bounds.first_offset(known)
         end = self._bounds.search(known, first, known.maximum, at)
@@ -282,7 +284,7 @@ class RocksConsumeQueues:
 
     def queues_of(self, topic: str) -> list[QueueId]:
         maxima = maxima_of(self._offsets, topic)
-        # who asks for its queues is about to ask for their bounds; and no put comes between the two
+        # the caller reads their bounds next, and no put comes between the two
         self._known.stored(maxima)
         return [QueueId(topic, number_in(key)) for key, _ in maxima]
 
@@ -290,32 +292,32 @@ class RocksConsumeQueues:
         return queue_ends(self._offsets, topic, behind, limit)
 
     def unread_below(self, queue: QueueId, start: QueueOffset, at: PhysicalOffset) -> int:
-        # any thread: it looks at the database alone
+        # runs on any thread, so it reads the database alone
         known = self._known.look_up(queue)
         if start >= known.maximum:
             return 0
         return count_between(self._bounds.unit_at_or_after(known), start, known.maximum, self._bounds.minimum, at)
 
     def unit_reader(self) -> RocksUnitReader:
-        """For reading all queues on another thread."""
+        """Return a reader of all queues for use on another thread."""
         return RocksUnitReader(self._engine)
 
     # -- changes of many queues
 
     def expired_entries(self) -> ExpiredEntrySearch:
-        """A search for entries below the log's minimum as it is now. It may run on another thread."""
+        """Return a search for entries below the log's current min offset. It may run on another thread."""
         return ExpiredEntrySearch(self._engine, self._bounds.minimum)
 
     @property
     def removals(self) -> int:
-        """How often topics were deleted or the log was truncated: what was found before must not be dropped after."""
+        """The number of topic deletions and log truncations. Entries found before one must not be dropped after it."""
         return self._removals
 
     def drop(self, ranges: Sequence[KeyRange], *, removals: int) -> bool:
-        """Remove units that a search found. False, and nothing done, when `removals` is not what it was before that, or
-        the queues are not complete.
+        """Remove entries that a search found.
 
-        The minima are left to `store_minima`, for when the removal is durable.
+        Returns False, having done nothing, when `removals` has changed since the search, or when the queues are not
+        complete. The min offsets are stored by `store_minima`, once the removal is durable.
         """
         if removals != self._removals or not self.is_complete:
             return False
@@ -326,9 +328,9 @@ class RocksConsumeQueues:
         return True
 
     def store_minima(self, minima: Sequence[tuple[bytes, bytes]], *, removals: int) -> bool:
-        """Store minima that a search found. False, and nothing done, as for `drop`.
+        """Store min offsets that a search found. Returns False, having done nothing, in the same cases as `drop`.
 
-        Not before the units below them are durably gone: after a crash no later search would look for them.
+        Call it only when the entries below them are durably removed: after a crash no later search would look for them.
         """
         if removals != self._removals or not self.is_complete:
             return False
@@ -339,9 +341,9 @@ class RocksConsumeQueues:
         return True
 
     def forget_minima(self) -> None:
-        """Remove all stored minima, so that each is found anew: for a database about to be completed downwards.
+        """Remove all stored min offsets, so that each is searched again: for a database to be completed downwards.
 
-        RocketMQ's double write stores a minimum above entries that `put_missing` will bring back.
+        RocketMQ's double write stores a min offset above entries that `put_missing` will bring back.
         """
         self._removals += 1
         batch = self._engine.batch()
@@ -353,11 +355,11 @@ class RocksConsumeQueues:
         self._known.forget_all()
 
     def forget_inverted_minima(self) -> int:
-        """Remove minima above their maxima, which RocketMQ leaves (rmq#10417). Durable when it returns; how many.
+        """Remove min offsets above their max offsets, which RocketMQ leaves (rmq#10417). Returns their number, durably.
 
-        Nothing shows as long as such a queue gets no message. What it gets is numbered from the maximum on, and so
-        hidden below the minimum, which is believed again as soon as the maximum has reached it. A minimum that is the
-        maximum is none of these: RocketMQ's double write stores such.
+        As long as such a queue gets no message, the error has no effect. New messages get offsets from the max offset
+        on. They stay hidden below the min offset, which counts as valid again once the max offset has reached it. A min
+        offset equal to the max offset is not removed: RocketMQ's double write stores such.
         """
         self._removals += 1
         batch, count = self._engine.batch(), 0
@@ -375,10 +377,10 @@ class RocksConsumeQueues:
         return count
 
     def delete_topic(self, topic: str) -> None:
-        """Two range deletes, which need not know the queues (rmq#9454). Durable with the next flush."""
+        """Remove the topic by range deletes, without a list of its queues (rmq#9454). Durable with the next flush."""
         require_no_checkpoint(topic)
         self._removals += 1
-        queues = list(self.queues(topic))  # what is cached of others is that they do not exist
+        queues = list(self.queues(topic))  # other cached queues of the topic are cached as not existing
         batch = self._engine.batch()
         keys = topic_range(topic)
         batch.delete_range(self._units, keys)
@@ -412,9 +414,9 @@ class RocksConsumeQueues:
             self._known.remove(each.queue)
 
     def truncate(self, end: PhysicalOffset) -> None:
-        """Durable when it returns. Cut short by a crash, it is to be repeated: the watermark falls last.
+        """Remove all entries at or above `end`, durably on return. Repeat it after a crash: the watermark falls last.
 
-        The caller must not append to the log before: records that took the place of removed ones would be
+        The caller must not append to the log before it returns: records that took the place of removed ones would be
         taken for dispatched.
         """
         self._removals += 1
@@ -429,7 +431,8 @@ class RocksConsumeQueues:
             batch.put(self._offsets, CHECKPOINT_KEY, _pack_offset(end))
         self._engine.write(batch)
         self._known.forget_all()
-        # Maxima first: units above a maximum are invisible, a maximum above its units would not tell them gone.
+        # Max offsets first: entries above one are invisible, but a max offset above its entries would not show
+        # that they are gone.
         self._engine.flush(OFFSETS_FIRST)
 
     def _truncate_queue(self, batch: WriteBatch, queue: QueueId, last: StoredBound, end: PhysicalOffset) -> None:
@@ -439,7 +442,7 @@ class RocksConsumeQueues:
             batch.delete(self._offsets, minimum_key(queue))
 
     def _end_queue_at(self, batch: WriteBatch, queue: QueueId, first_gone: int) -> StoredBound | None:
-        """Remove the entries from `first_gone` on and lower the maximum. Returns the stored minimum."""
+        """Remove the entries from `first_gone` on and lower the max offset. Returns the stored min offset."""
         known = KnownQueue(*keys_of(queue), None)
         prefix = known.prefix
         batch.delete_range(self._units, KeyRange(prefix + _pack_offset(first_gone), units_end(prefix)))
@@ -448,7 +451,7 @@ class RocksConsumeQueues:
             maximum = kept.queue_offset + 1
             batch.put(self._offsets, known.maximum_key, _pack_bound(kept.physical_offset, kept.queue_offset))
         elif first_gone > 0:
-            # All earlier units have expired: the queue is empty, but its numbering goes on.
+            # All earlier entries have expired: the queue is empty, but its offsets continue.
             maximum = first_gone
             batch.put(self._offsets, known.maximum_key, _pack_bound(0, maximum - 1))
         else:
@@ -481,7 +484,7 @@ class RocksConsumeQueues:
     # -- inside
 
     def _write_full(self, batch: WriteBatch) -> WriteBatch:
-        """Write the batch when it is large enough; returns the one to go on with."""
+        """Write the batch when it is large enough; return the batch to continue with."""
         if len(batch) < QUEUES_PER_BATCH:
             return batch
         self._engine.write(batch)

@@ -1,4 +1,4 @@
-"""Units of consume queues in RocksDB as columns, for reading beside the thread that writes them."""
+"""Read entries of consume queues in RocksDB as columns, beside the thread that writes them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAXIMA_PER_READ: Final = 1_000
 
 
 class RocksUnitReader:
-    """Queues in the families of `engine`."""
+    """Reads the queues in the families of `engine`."""
 
     def __init__(self, engine: KeyValueEngine) -> None:
         self._units = engine.family(UNITS_FAMILY)
@@ -38,7 +38,7 @@ class RocksUnitReader:
     def queues(self) -> Iterator[QueueId]:
         start = b""
         while True:
-            # page by page: an iterator that lives for hours keeps tables alive that compaction has replaced
+            # page by page: an iterator that lives for hours keeps alive the tables that compaction has replaced
             rows = self._offsets.scan(KeyRange(start, None), limit=MAXIMA_PER_READ)
             for key, value in rows:
                 if len(value) == BOUND_SIZE and (queue := parse_maximum_key(key)) is not None:
@@ -52,7 +52,7 @@ class RocksUnitReader:
         return RocksQueueUnits(self, unit_prefix(queue), maximum, minimum)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no resource is kept open."""
 
     def scan(self, start: bytes, end: bytes, limit: int | None) -> list[tuple[bytes, bytes]]:
         return self._units.scan(KeyRange(start, end), limit=limit)
@@ -89,7 +89,7 @@ class RocksQueueUnits:
     def _columns(self, pairs: list[tuple[bytes, bytes]]) -> UnitWindow:
         sizes = set(map(len, (value for _, value in pairs)))
         if sizes - {UNIT_SIZE}:
-            pairs = [pair for pair in pairs if len(pair[1]) == UNIT_SIZE]  # the others are no units
+            pairs = [pair for pair in pairs if len(pair[1]) == UNIT_SIZE]  # rows of another size are not entries
         keys = np.frombuffer(
             b"".join([key for key, _ in pairs]), np.dtype([("prefix", f"V{len(self._prefix)}"), ("offset", ">i8")])
         )
