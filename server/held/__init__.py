@@ -1,4 +1,4 @@
-"""Messages that are held back: delivered when they are due, or when their producer says so."""
+"""Pending messages: scheduled ones are delivered when they are due, prepared ones when their producer commits them."""
 
 from quarry_mq.server.held.copies import half_of, held_until
 from quarry_mq.server.held.delays import DelayedDelivery

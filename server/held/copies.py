@@ -1,4 +1,4 @@
-"""The records of messages that wait, and of what becomes of them (docs/formats/held-messages.md)."""
+"""Builds the records of pending messages, and the records that end their wait (docs/formats/held-messages.md)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHECKED_TOO_OFTEN_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 
 def held_until(message: Message, due_ms: int) -> Message:
-    """The message as it waits for its time, in RocketMQ's topic for timers."""
+    """Return the scheduled message as it is stored until it is due, in RocketMQ's topic for timers."""
     return message._replace(
         topic=TIMER_TOPIC,
         queue_number=HELD_QUEUE,
@@ -44,13 +44,19 @@ def held_until(message: Message, due_ms: int) -> Message:
 
 
 def delivered(record: StoredMessage, *, store_host: Host, now_ms: int) -> Message:
-    """The copy that goes where the delayed message was to go, naming it. Raises NotHeld when it does not say where."""
+    """Return the copy of a scheduled message for its real topic, which names the record.
+
+    Raises NotHeld if the record names no topic.
+    """
     copy = _copy(record, store_host)
     return copy._replace(properties={**copy.properties, DEQUEUED_MS: str(now_ms)})
 
 
 def _copy(record: StoredMessage, store_host: Host) -> Message:
-    """What lies in the record, for the topic and queue that it was sent to."""
+    """Return the message in the record, addressed to the topic and queue that it was sent to.
+
+    Raises NotHeld if it names none.
+    """
     properties = record.properties
     topic, number = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE, "")
     if not topic or not (number.isascii() and number.isdecimal() and len(number) <= QUEUE_DIGITS_MAX):
@@ -61,9 +67,9 @@ def _copy(record: StoredMessage, store_host: Host) -> Message:
 
 
 def carried_over(record: StoredMessage, *, due_ms: int, store_host: Host) -> Message:
-    """The message as it waits further on in the log, naming the record that waits no longer.
+    """Return the pending message as it is written again at the end of the log, naming the record that it replaces.
 
-    One with a delay level, too, waits in the topic for timers from then on: its time does not begin anew.
+    A message with a delay level also goes to the topic for timers from then on: its delay does not start again.
     """
     properties = record.properties
     rolls = number_of(properties.get(ROLL_TIMES)) or 0
@@ -76,7 +82,10 @@ def carried_over(record: StoredMessage, *, due_ms: int, store_host: Host) -> Mes
 
 
 def half_of(message: Message) -> Message:
-    """The message as it waits for its producer's word. Its transaction bits come back when it is committed."""
+    """Return the half message, stored until its producer ends the transaction.
+
+    Its transaction bits come back when it is committed.
+    """
     return message._replace(
         topic=HALF_TOPIC,
         queue_number=HELD_QUEUE,
@@ -91,7 +100,7 @@ def half_of(message: Message) -> Message:
 
 
 def committed(record: StoredMessage, *, store_host: Host) -> Message:
-    """The message for its consumers, naming its half message. Raises NotHeld when that does not say where to."""
+    """Return the committed message for consumers, naming its half message. Raises NotHeld if that names no topic."""
     copy = _copy(record, store_host)
     copy_properties = dict(copy.properties)
     del copy_properties[REAL_TOPIC], copy_properties[REAL_QUEUE]
@@ -101,14 +110,14 @@ def committed(record: StoredMessage, *, store_host: Host) -> Message:
 
 
 def given_up(record: StoredMessage, *, store_host: Host) -> Message:
-    """A half message that was asked about too often, where RocketMQ keeps such for operators to look at."""
+    """Return a half message that was checked too often, addressed to RocketMQ's topic for such messages."""
     return _copy(record, store_host)._replace(
         topic=CHECKED_TOO_OFTEN_TOPIC, queue_number=HELD_QUEUE, prepared_transaction_offset=0
     )
 
 
 def resolved(queue_offset: int, *, store_host: Host, now_ms: int) -> Message:
-    """The record that says of a half message that it waits no longer."""
+    """Return the record which says that a half message is no longer pending."""
     return Message(
         topic=OPERATION_TOPIC,
         queue_number=HELD_QUEUE,
@@ -121,7 +130,7 @@ def resolved(queue_offset: int, *, store_host: Host, now_ms: int) -> Message:
 
 
 def recall(record: StoredMessage, *, due_ms: int, store_host: Host) -> Message:
-    """The record that says of a delayed message that it waits no longer, to RocketMQ too."""
+    """Return the record which says that a scheduled message is no longer pending; RocketMQ understands it, too."""
     properties = record.properties
     real_topic, message_id = properties.get(REAL_TOPIC, ""), properties.get(UNIQUE_KEY, "")
     return Message(

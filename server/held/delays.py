@@ -1,8 +1,8 @@
-"""Delayed messages, delivered when they are due.
+"""Delivers scheduled messages when they are due.
 
-A delayed message is delivered by appending a copy of it to its real topic. The copy says of what it is one, so it
-is the append that ends the wait. What is under way is known in memory only: a crash before the append leaves the
-message waiting, one after it does not.
+A scheduled message is delivered by appending a copy of it to its real topic. The copy names the original, so the append
+itself ends the wait. Copies on their way are known in memory only: after a crash before the append the message is still
+pending, after a crash behind it the message is not.
 """
 
 from __future__ import annotations
@@ -31,25 +31,28 @@ from quarry_mq.store.record.properties import REAL_TOPIC, UNIQUE_KEY
 log = structlog.get_logger(__name__)
 
 LOOKED_AT_MAX: Final = 256
-"""Due messages that are looked at before others get their turn: some milliseconds."""
+"""Number of due messages that are handled before other work gets its turn: some milliseconds."""
 UNDER_WAY_MAX: Final = 4_096
-"""Copies that were sent and are not stored yet."""
+"""Largest number of copies that were sent and are not stored yet."""
 UNDER_WAY_PAUSE_S: Final = 0.05
 FOREVER_MS: Final = 2**62
 LOOK_INTERVAL_S: Final = 1.0
-"""How soon a clock that was set forward is noticed."""
+"""Seconds until a clock that was set forward is noticed."""
 RETRY_INTERVAL_S: Final = 1.0
-"""After a refusal: there is no room on the disk, or a record cannot be read."""
+"""Seconds to wait after a failure: the disk is full, or a record cannot be read."""
 
 Send = Callable[[Sequence[Message], Stored], None]
 Recalled = Callable[[Exception | None], None]
 
 
 class RecordSource(Protocol):
-    """Where the records of delayed messages are read."""
+    """The source from which records of scheduled messages are read."""
 
     def record_at(self, at: PhysicalOffset) -> StoredMessage:
-        """Raises OffsetOutOfRange when the log does not hold the offset (any more), StoreDamaged, MessageGivenUp."""
+        """Return the record that lies at a physical offset.
+
+        Raises OffsetOutOfRange if the log does not hold the offset (any more), StoreDamaged, MessageGivenUp.
+        """
 
 
 class DelayMetrics(Protocol):
@@ -59,7 +62,7 @@ class DelayMetrics(Protocol):
 
 
 class DelayedDelivery:
-    """Lives on the event loop's thread."""
+    """Delivers, recalls and carries over scheduled messages. Lives on the event loop's thread."""
 
     def __init__(
         self,
@@ -87,7 +90,7 @@ class DelayedDelivery:
         self._handle_key = handle_key
         self._under_way: set[DueMessage] = set()
         self._next: DueMessage | None = None
-        """Everything before it is under way or delivered; None: nothing is known."""
+        """Every message before this one is under way or delivered. None: not known."""
         self._timer: Timer | None = None
         self._timer_at_ms = 0
         self._stopped = False
@@ -97,12 +100,12 @@ class DelayedDelivery:
         return len(self._under_way)
 
     def first_waiting(self) -> DueMessage | None:
-        """The delayed message that is due first, of those that are not stored for their consumers yet."""
+        """Return the scheduled message that is due first, among those that are not stored for their consumers yet."""
         found = self._held.first_due(self._next)
         return min([*self._under_way, *([found] if found is not None else [])], default=None)
 
     def start(self) -> None:
-        """Deliver from now on, first of all what became due while no broker ran."""
+        """Deliver from now on, beginning with what became due while no broker ran."""
         self._look()
 
     def stop(self) -> None:
@@ -112,7 +115,7 @@ class DelayedDelivery:
             self._timer.cancel()
 
     def messages_arrived(self, requests: Iterable[DispatchRequest]) -> None:
-        """Hear of what was dispatched; most of it does not wait."""
+        """Note the scheduled messages among those that were dispatched; most are none."""
         for request in requests:
             due = due_of_request(request)
             if due is None:
@@ -125,7 +128,7 @@ class DelayedDelivery:
     # -- what is due
 
     def _look(self) -> None:
-        """Deliver some of what is due, and see when to look again."""
+        """Deliver some of the due messages, and set the timer for the next ones."""
         self._timer = None
         if self._stopped:
             return
@@ -198,7 +201,9 @@ class DelayedDelivery:
         self._arm(self._clock.wall_ms() + int(RETRY_INTERVAL_S * 1000), not_before=True)
 
     def _arm(self, at_ms: int, *, not_before: bool = False) -> None:
-        """Look again at a time, or a little earlier: a clock may be set."""
+        """Set the timer for a time, or at most `LOOK_INTERVAL_S`
+        from now, since the clock may be set forward meanwhile.
+        """
         if self._stopped:
             return
         if self._timer is not None:
@@ -211,10 +216,11 @@ class DelayedDelivery:
     # -- expiry
 
     async def carry_over(self, minimum: PhysicalOffset) -> int:
-        """Write anew what waits in the log below `minimum`, which is about to expire. Returns how many that were.
+        """Write pending messages again that lie in the log below
+        `minimum`, which is about to expire. Return their number.
 
-        When it returns none of it is left there. Raises what refuses the writing; OSError or StoreDamaged for a record
-        that cannot be read.
+        When it returns, no pending message is left there. Raises the error that prevents the write, or OSError or
+        StoreDamaged for a record that cannot be read.
         """
         count = 0
         while True:
@@ -224,10 +230,10 @@ class DelayedDelivery:
                 if count:
                     log.info("delayed messages carried over to the end of the log", count=count, log_begins_at=minimum)
                 return count
-            await asyncio.sleep(UNDER_WAY_PAUSE_S)  # what is on its way to its consumers ends its wait by itself
+            await asyncio.sleep(UNDER_WAY_PAUSE_S)  # a copy on its way to its consumers ends the wait when it is stored
 
     async def _carry_over_some(self, minimum: PhysicalOffset) -> tuple[int, bool]:
-        """One walk over all that waits: how many were written anew, and whether some are on their way."""
+        """Go once over all pending messages; return how many were written again, and whether some are on their way."""
         start: DueMessage | None = None
         count, is_left = 0, False
         while True:
@@ -248,13 +254,15 @@ class DelayedDelivery:
             try:
                 record = self._records.record_at(message.physical_offset)
             except (OffsetOutOfRange, MessageGivenUp):
-                continue  # told when it is due
+                continue  # reported when it is due
             written.append(self._write_one_anew(message, record))
         await asyncio.gather(*written)
         return len(written)
 
     def _write_one_anew(self, message: DueMessage, record: StoredMessage) -> asyncio.Future[None]:
-        """Done when it is written, or given up: one of which no copy can be holds up no other."""
+        """Return a future that is done when the message is written or
+        given up: a message that cannot be copied does not block others.
+        """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._under_way.add(message)
 
@@ -273,13 +281,14 @@ class DelayedDelivery:
     # -- recall
 
     def recall_handle(self, topic: str, due_ms: int, at: PhysicalOffset, message_id: str) -> str:
-        """What the sender of a delayed message, which is stored there, may recall it by."""
+        """Return the handle by which its sender may recall a scheduled message that is stored at this offset."""
         return RecallHandle(due_ms, at, message_id).encode(topic, self._handle_key)
 
     def recall(self, topic: str, handle: str, recalled: Recalled) -> str:
-        """Let a delayed message never be delivered; `recalled` hears when that is stored. Returns the message's id.
+        """Cancel the delivery of a scheduled message and return its id; `recalled` is called when that is stored.
 
-        Raises InvalidRecallHandle for a handle that is none, or whose message is delivered, recalled or about to be.
+        Raises InvalidRecallHandle for an invalid handle, and for
+        one whose message is delivered, recalled or about to be.
         """
         found = RecallHandle.decode(handle, topic, self._handle_key)
         message, record = self._waiting(found, topic)
@@ -295,7 +304,10 @@ class DelayedDelivery:
         return found.message_id
 
     def _waiting(self, handle: RecallHandle, topic: str) -> tuple[DueMessage, StoredMessage]:
-        """What a recall handle names, where it was stored or further on in the log. Raises InvalidRecallHandle."""
+        """Find the message that a recall handle names, at its original offset or written again later.
+
+        Raises InvalidRecallHandle.
+        """
         message = self._held.waiting(handle.due_ms, handle.physical_offset)
         if message is not None:
             candidates = [message]

@@ -1,4 +1,4 @@
-"""The opaque name of one delayed message, which its sender gets and may recall it by.
+"""The opaque handle of one scheduled message, which its sender gets and may recall it by.
 
 URL-safe base64 of 25 bytes and the message's id, big-endian:
 
@@ -7,13 +7,13 @@ URL-safe base64 of 25 bytes and the message's id, big-endian:
 | 0      | 1     | version, 2 |
 | 1      | 8     | due, wall-clock ms |
 | 9      | 8     | physical offset of its record |
-| 17     | 8     | proof (`server.delivery.handle_key`) of the topic, the bytes before and the id: of no other topic |
+| 17     | 8     | proof (`server.delivery.handle_key`) of the topic, the bytes before and the id: for no other topic |
 | 25     |       | message id, UTF-8 |
 
-Who may recall in a topic recalls the messages whose handles it was given, and no others.
+A client that may recall in a topic can recall the messages whose handles it was given, and no others.
 
-Version 1 had 4 bytes, a CRC-32, in place of the proof. Such a handle is good for a message that was stored before the
-store's key was made.
+Version 1 had 4 bytes, a CRC-32, in place of the proof. Such a handle is
+accepted for a message that was stored before the store's key was made.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ assert _HEAD == 25
 
 
 class RecallHandle(NamedTuple):
-    """The decoded fields. Without a proof anybody may have made it."""
+    """The decoded fields of a recall handle. Without a proof anybody may have made it."""
 
     due_ms: int
     physical_offset: PhysicalOffset
@@ -52,7 +52,7 @@ class RecallHandle(NamedTuple):
 
     @classmethod
     def decode(cls, text: str, topic: str, key: HandleKey) -> RecallHandle:
-        """Raises InvalidRecallHandle for anything that `encode` did not make for this topic."""
+        """Decode a handle. Raises InvalidRecallHandle for any text that `encode` did not make for this topic."""
         try:
             raw = urlsafe_b64decode(text.encode("ascii"))
         except (UnicodeEncodeError, Base64Error, ValueError):
@@ -60,7 +60,7 @@ class RecallHandle(NamedTuple):
         if urlsafe_b64encode(raw).decode("ascii") != text:
             raise InvalidRecallHandle(
                 "recall handle is invalid: it is no base64"
-            )  # what follows padding is not looked at
+            )  # the decoder ignores text after the padding
         is_proven = raw[:1] != bytes([UNPROVEN_VERSION])
         head = _HEAD if is_proven else _FIELDS.size + _CHECK.size
         fields, proof, message_id = raw[: _FIELDS.size], raw[_FIELDS.size : head], raw[head:]

@@ -1,10 +1,11 @@
-"""The opaque name of one transaction: 32 hexadecimal digits.
+"""The opaque id of one transaction: 32 hexadecimal digits.
 
-16 digits: the offset of its half message in the half queue. 16 digits: the proof (`server.delivery.handle_key`) of the
-topic and of these, so that the id of another topic's transaction is refused, and one that the broker never gave out.
+The first 16 digits are the offset of its half message in the half queue. The other 16 are the proof
+(`server.delivery.handle_key`) of the topic and of the first 16, so that the broker refuses the id of another topic's
+transaction and one that it never gave out.
 
-Older versions had 8 digits, a CRC-32, in place of the proof. Such an id is good for a transaction that began before the
-store's key was made.
+Older versions had 8 digits, a CRC-32, in place of the proof. Such an id
+is accepted for a transaction that began before the store's key was made.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _OFFSET_MAX: Final = 2**63 - 1
 
 
 class NamedTransaction(NamedTuple):
-    """What an id names. Without a proof anybody may have made it."""
+    """The transaction that an id names. Without a proof anybody may have made the id."""
 
     queue_offset: QueueOffset
     is_proven: bool
@@ -36,7 +37,7 @@ def encode_transaction_id(queue_offset: int, topic: str, key: HandleKey) -> str:
 
 
 def decode_transaction_id(text: str, topic: str, key: HandleKey) -> NamedTransaction:
-    """Raises InvalidTransactionId for anything that was not made for this topic."""
+    """Decode an id. Raises InvalidTransactionId for any text that was not made for this topic."""
     found = _FORM.fullmatch(text)
     if found is None:
         raise InvalidTransactionId("cannot found transaction data: the transaction id is none of this topic")

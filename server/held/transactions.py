@@ -1,8 +1,8 @@
-"""Transactions: half messages become messages, or nothing, by the word of their producers.
+"""Ends transactions: a half message becomes a message, or nothing, as its producer decides.
 
-A producer that says nothing is asked, over the telemetry stream of any live producer of the topic: first when the half
-message has waited for as long as its producer wanted (or `check_after_ms`), then at intervals. Who was asked too often
-without a word is rolled back. A check that nobody was there to hear does not count.
+When a producer does not decide, a live producer of the topic is asked over its telemetry stream: first when the half
+message has waited for as long as its producer wanted (or `check_after_ms`), then at intervals. After too many checks
+without a decision the transaction is rolled back. A check that no producer was there to receive does not count.
 """
 
 from __future__ import annotations
@@ -32,16 +32,19 @@ from quarry_mq.store.record.properties import REAL_TOPIC
 log = structlog.get_logger(__name__)
 
 CHECKED_AT_ONCE: Final = 64
-"""Producers that are asked before others get their turn."""
+"""Number of producers that are asked before other work gets its turn."""
 LOOK_INTERVAL_S: Final = 1.0
 PAUSE_S: Final = 0.01
 CLOCK_MARGIN_MS: Final = 60_000
-"""How far a clock that is set back may bring the time of a check before those that were looked at."""
+"""Milliseconds by which a clock that is set back may place a check before those that were handled already."""
 SENDERS_REMEMBERED: Final = 65_536
 
 Ended = Callable[[Exception | None], None]
 Ask = Callable[[str, str, StoredMessage, str], bool]
-"""Send a client a check: its id, the topic, the half message's record, the transaction's id. False: it is gone."""
+"""Sends a client a check (its id, the topic, the half message's record, the transaction's id).
+
+Returns False if the client is gone.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +55,7 @@ class TransactionSettings:
 
 class Producers(Protocol):
     def producers_of(self, topic: str) -> Sequence[str]:
-        """The ids of live producers that declared the topic."""
+        """Return the ids of live producers that declared the topic."""
 
 
 class TransactionMetrics(Protocol):
@@ -64,7 +67,7 @@ class TransactionMetrics(Protocol):
 
 
 class Transactions:
-    """Lives on the event loop's thread."""
+    """Commits, rolls back and checks transactions. Lives on the event loop's thread."""
 
     def __init__(
         self,
@@ -102,16 +105,16 @@ class Transactions:
         self._stopped = False
 
     def configure(self, settings: TransactionSettings) -> None:
-        """For checks that come from now on."""
+        """Apply changed settings to checks from now on."""
         self._settings = settings
 
     @property
     def checked_until_ms(self) -> int:
-        """No producer is to be asked at a time before."""
+        """The time before which no check is due any more."""
         return self._checked_until_ms
 
     def start(self) -> None:
-        """Ask from now on."""
+        """Ask producers from now on."""
         self._check()
 
     def stop(self) -> None:
@@ -123,16 +126,17 @@ class Transactions:
     # -- the producer's word
 
     def began(self, topic: str, queue_offset: QueueOffset, client_id: str) -> str:
-        """A half message is stored at an offset of the half queue, sent by a client. Returns the transaction's id."""
+        """Note that a client's half message is stored at an offset of the half queue. Return the transaction's id."""
         if self._senders.is_full:
             self._senders.rotate()
         self._senders.put(queue_offset, client_id)
         return encode_transaction_id(queue_offset, topic, self._handle_key)
 
     def end(self, topic: str, message_id: str, transaction_id: str, resolution: Resolution, ended: Ended) -> None:
-        """Commit or roll back; `ended` hears when that is stored. The same word a second time is fine.
+        """Commit or roll back; `ended` is called when that is stored. Repeating the same decision is fine.
 
-        Raises InvalidTransactionId for a transaction that does not exist or ended otherwise, Busy while it does.
+        Raises InvalidTransactionId for a transaction that does not exist
+        or ended otherwise, Busy while it is about to end otherwise.
         """
         queue_offset, is_proven = decode_transaction_id(transaction_id, topic, self._handle_key)
         half = self._held.half(queue_offset)
@@ -166,7 +170,10 @@ class Transactions:
         self._store_end(half, resolution, messages, [ended])
 
     def _ending_of(self, half: HalfMessage, record: StoredMessage, resolution: Resolution) -> list[Message]:
-        """Both in one append: all or nothing of it is in the log."""
+        """Return the messages that end the transaction.
+
+        They go in one append, so that all or nothing of it is in the log.
+        """
         host = self._store_host()
         operation = resolved(half.queue_offset, store_host=host, now_ms=self._clock.wall_ms())
         return [committed(record, store_host=host), operation] if resolution is Resolution.COMMITTED else [operation]
@@ -178,7 +185,7 @@ class Transactions:
 
         def stored(_appended: Sequence[Appended], error: Exception | None) -> None:
             if error is not None and len(messages) > 1 and resolution is Resolution.ROLLED_BACK and is_final(error):
-                # it must not wait for ever: that it is over is the last of them
+                # it must not wait for ever: append the last message alone, which ends the transaction
                 log.error("a half message that was given up cannot be kept", topic=messages[0].topic, error=str(error))
                 self._store_end(half, resolution, messages[-1:], ended)
                 return
@@ -204,7 +211,7 @@ class Transactions:
         self._timer = self._timers.call_later(PAUSE_S if are_more else LOOK_INTERVAL_S, self._check)
 
     def _check_due(self, now_ms: int) -> bool:
-        """Whether there are more that are due."""
+        """Handle some of the due checks; return whether there may be more."""
         due = self._held.checks_due(self._checked_until_ms, now_ms, CHECKED_AT_ONCE)
         for check in due:
             try:
@@ -246,7 +253,10 @@ class Transactions:
         self._held.check_again(check, after)
 
     def _ask_someone(self, half: HalfMessage, record: StoredMessage) -> bool:
-        """The client that sent it, or else the next of those that declared its topic. False: nobody is there."""
+        """Ask the client that sent the half message, or else the next producer that declared its topic.
+
+        False: none is there.
+        """
         topic = record.properties.get(REAL_TOPIC, "")
         transaction_id = encode_transaction_id(half.queue_offset, topic, self._handle_key)
         sender = self._senders.get(half.queue_offset)

@@ -1,1 +1,1 @@
-"""Lite topics: their subscriptions, their number, their expiry and their removal."""
+"""Lite topics: their subscriptions, the count per topic, their expiry and their removal."""

@@ -1,4 +1,4 @@
-"""Lite topics come to be by their first message."""
+"""A lite topic is created by its first message; this module keeps each topic within its limit of lite topics."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ from quarry_mq.store.offsets import QueueId, QueueOffset
 
 
 class Maxima(Protocol):
-    """What is asked of the store."""
+    """The part of the message store that `LiteBirths` needs."""
 
     def maximum(self, queue: QueueId) -> QueueOffset: ...
 
 
 class LiteBirths:
-    """Sees to it that a topic gets no more lite topics than it may have."""
+    """Makes sure that a topic gets no more lite topics than its limit allows."""
 
     def __init__(self, counts: LiteTopicCounts, queues: Maxima) -> None:
         self._counts = counts
         self._queues = queues
 
     def admit(self, parent: str, lite_topics: Iterable[str]) -> Sequence[str]:
-        """Those that will come to be by messages; `born` is to follow once they are stored. Raises LiteTopicsFull."""
+        """Return the lite topics that do not exist yet; call `born` once their messages are stored.
+
+        Raises LiteTopicsFull.
+        """
         new = [each for each in dict.fromkeys(lite_topics) if self._is_new(parent, each)]
         if new:
             self._counts.admit(parent)
         return new
 
     def born(self, parent: str, lite_topics: Iterable[str]) -> None:
-        """Their messages are stored."""
+        """Count lite topics whose first messages are stored."""
         for each in lite_topics:
             self._counts.born(parent, each)
 

@@ -1,4 +1,4 @@
-"""Who wants which lite topics, put together with the broker's other parts."""
+"""Builds the lite subscriptions of a broker from its other parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def make_lite_subscriptions(
     taken_away: Callable[[str, str], None],
     clock: Clock,
 ) -> LiteSubscriptions:
-    """Hears of clients that are gone; `taken_away` is as `LiteSubscriptions` has it."""
+    """Build the lite subscriptions and connect them to the loss
+    of clients; `taken_away` is as `LiteSubscriptions` has it.
+    """
     subscriptions = LiteSubscriptions(
         LiteSubscriptionTable(store.state_engine),
         writer=writer,

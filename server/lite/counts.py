@@ -1,8 +1,9 @@
-"""How many lite topics each topic has, and whether it may have more (docs/limits.md).
+"""Counts the lite topics of each topic and enforces the limit on their number (docs/limits.md).
 
-Nobody walks over a million names before a broker serves. After a start they are counted in the background, a step at a
-time; until a topic's are counted it may have more. What comes to be and goes meanwhile is kept by name until the count
-is done, so that the number is right whatever the walk has passed by then.
+A broker does not walk over a million names before it serves. After a start the lite topics are
+counted in the background, one step at a time; until those of a topic are counted, the topic
+may have more than its limit. Lite topics that are created or removed meanwhile are kept by
+name until the count is done, so that the number is right wherever the walk was at that moment.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from quarry_mq.store.metadata.lite import light_queue_name, light_queue_prefix, 
 from quarry_mq.store.offsets import PhysicalOffset
 
 BORN_KEPT: Final = 4_096
-"""Names that were told last: two first messages of one lite topic may be on their way at once."""
+"""Number of recently created names to remember: two first messages of one lite topic may be on their way at once."""
 
 
 class CountedQueues(Protocol):
-    """What counting asks of the message store, from another thread."""
+    """The part of the message store that counting needs, called from another thread."""
 
     def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = ...) -> LightQueueStep: ...
 
@@ -32,14 +33,16 @@ class CountedQueues(Protocol):
 
 
 class LiteTopicCounts:
-    """The number of lite topics by topic. Lives on the event loop's thread; `total` is read on any."""
+    """The number of lite topics of each topic. Lives on the event loop's thread; `total` may be read on any thread."""
 
     def __init__(self, limit: int) -> None:
-        """`limit`: lite topics of one topic at most; 0: any number."""
+        """`limit` is the highest number of lite topics of one topic; 0 means any number."""
         self.limit = limit
         self._counts: dict[str, int] = {}
         self._changes: dict[str, dict[str, bool]] | None = {}
-        """Of topics that are not counted yet: what came to be (True) or went; None when all are counted."""
+        """Names that were created (True) or removed (False) in each
+        topic that is not counted yet; None when all are counted.
+        """
         self._walk = _Walk("")
         self._born: dict[str, None] = {}
 
@@ -48,29 +51,30 @@ class LiteTopicCounts:
 
     @property
     def total(self) -> int:
-        """Of all topics that are counted."""
+        """The number of lite topics of all topics that are counted."""
         return sum(self._counts.copy().values())
 
     @property
     def is_complete(self) -> bool:
-        """Whether those of all topics are counted."""
+        """True when the lite topics of all topics are counted."""
         return self._changes is None
 
     def count_of(self, parent: str) -> int | None:
-        """How many the topic has; None when they are not counted yet."""
+        """Return the number of lite topics of the topic; None when they are not counted yet."""
         return self._counts.get(parent, 0 if self._changes is None else None)
 
     def admit(self, parent: str) -> None:
-        """A lite topic is about to come to be. Raises LiteTopicsFull.
+        """Check that a topic may get one more lite topic. Raises LiteTopicsFull.
 
-        Those that are on their way are not counted: there may be some more than the limit.
+        Lite topics whose first messages are still on their way are
+        not counted, so a topic may get slightly more than the limit.
         """
         count = self.count_of(parent)
         if self.limit and count is not None and count >= self.limit:
             raise LiteTopicsFull("lite_topics_per_topic", f"topic {parent} has {count} lite topics")
 
     def born(self, parent: str, lite: str) -> None:
-        """The first message of a lite topic has been dispatched. Told again within a moment, it counts once."""
+        """Count a lite topic whose first message was dispatched. A repeated call within a moment counts once."""
         name = light_queue_name(parent, lite)
         if name in self._born:
             return
@@ -80,7 +84,7 @@ class LiteTopicCounts:
         self._change(parent, name, is_there=True)
 
     def removed(self, names: Sequence[str]) -> None:
-        """Light queues are gone, lite topics or not."""
+        """Subtract removed light queues from the counts; names of light queues that are no lite topics are ignored."""
         for name in names:
             self._born.pop(name, None)
             named = parse_light_queue_name(name)
@@ -99,7 +103,7 @@ class LiteTopicCounts:
     # -- counting
 
     async def count_all(self, queues: CountedQueues, executor: Executor) -> None:
-        """Count the lite topics of all topics that have some. To be done once. Raises kv.KvError."""
+        """Count the lite topics of all topics that have some. To be called once. Raises kv.KvError."""
         loop = asyncio.get_running_loop()
         parents_key: bytes | None = b""
         while parents_key is not None:
@@ -128,7 +132,7 @@ class LiteTopicCounts:
 
 
 class _Walk:
-    """How far a topic's lite topics are counted: those that had not changed when they were passed."""
+    """Progress of the count of one topic. It counts the lite topics that had not changed when the walk passed them."""
 
     def __init__(self, parent: str) -> None:
         self.parent = parent
@@ -146,5 +150,5 @@ class _Walk:
 
 
 def _place(name: str) -> tuple[int, str]:
-    """Where a name stands in key order among those of one topic."""
+    """Return the sort key of a light queue's name: keys of one topic are ordered by length, then by name."""
     return len(name), name

@@ -1,4 +1,4 @@
-"""Removes lite topics whose last message is older than their topic lets them be (ADR 37).
+"""Removes lite topics whose last message is older than their topic allows (ADR 37).
 
 | lite topics of                           | removed when                                               |
 |------------------------------------------|------------------------------------------------------------|
@@ -6,10 +6,10 @@
 | a topic that was deleted                 | at once, as far as they had no message since               |
 | a topic that has been missing for longer | after ten minutes: a crash, or another member's deletion   |
 
-Every two minutes it looks which topics have lite topics, and goes through those of the topics with an expiration, and
-no others (rmq#10929). How far up the log everything is too old, the queues of the topic tell, since each message of a
-lite topic is in one of them, too. A lite topic whose last entry lies below is too old by what that entry says of its
-time, or by where the log began at that time when the entry is gone. No record is read.
+Every two minutes the topics that have lite topics are listed, and only the lite topics of topics with an expiration are
+scanned (rmq#10929). The topic's own queues show below which log position everything is too old, because each message of
+a lite topic is in one of them, too. A lite topic whose last entry lies below that position is too old if the time in
+that entry says so or, when the entry is gone, if the log began above it at that time. No record is read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueO
 log = structlog.get_logger(__name__)
 
 MISSING_PATIENCE_S: Final = 600.0
-"""How long a topic must have been missing until its lite topics go: deletions are made and taken back by others."""
+"""Seconds a topic must have been missing before its lite topics
+are removed: other members delete topics and take deletions back.
+"""
 
 RETRY_S: Final = 10.0
 
@@ -50,7 +52,7 @@ REFUSALS: Final = (KvError, OSError, BrokerError)
 
 
 class ExpiringQueues(Protocol):
-    """What expiry asks of the message store. The first three from another thread."""
+    """The part of the message store that expiry needs. The first three methods are called from another thread."""
 
     def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = ...) -> LightQueueStep: ...
 
@@ -75,21 +77,21 @@ class KnownTopics(Protocol):
 
 
 class _Age(NamedTuple):
-    """What is too old: stored before `before_ms`."""
+    """The bounds of messages that are too old: those stored before `before_ms`."""
 
     before_ms: int
     below: PhysicalOffset
-    """No message of the topic that lies at or above is."""
+    """No message of the topic at or above this position is too old."""
     old_below: PhysicalOffset
-    """Every message below is: for those whose entries are gone."""
+    """Every message below this position is too old; used for lite topics whose entries are gone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpirySurroundings:
-    """What expiry asks of the rest of a broker.
+    """Other parts of a broker that expiry needs.
 
-    `topics_elsewhere`: those that RocketMQ's metadata in the store names and Quarry does not know, found on any thread.
-    `log_begin`: where the log begins now.
+    `topics_elsewhere`: returns the topics that RocketMQ's metadata in the store names and Quarry does not know; called
+    on any thread. `log_begin`: returns the log's current start offset.
     """
 
     topics: KnownTopics
@@ -117,7 +119,10 @@ class LiteTopicExpiry:
         interval_s: float | None,
         begins_kept_ms: int,
     ) -> None:
-        """`interval_s` None: only those of deleted topics go. `begins_kept_ms`: how far back somebody asks `begins`."""
+        """Build the expiry of lite topics. `interval_s` None: only lite topics of deleted topics are removed.
+
+        `begins_kept_ms`: how far back `begins` is queried.
+        """
         self._begins_kept_ms = begins_kept_ms
         self._queues = queues
         self._removal = removal
@@ -130,12 +135,12 @@ class LiteTopicExpiry:
         self._complaint = ""
 
     def topic_deleted(self, name: str) -> None:
-        """Let the lite topics of a topic go that have no message from now on."""
+        """Remove the lite topics of a deleted topic that get no message from now on."""
         self._deleted[name] = self._queues.dispatched_up_to
         self._has_work.set()
 
     async def run(self) -> None:
-        """Look and remove until cancelled. What fails is told once and tried again."""
+        """Find and remove lite topics that have expired, until cancelled. A failure is logged once and tried again."""
         clock = self._around.clock
         interval_s = math.inf if self._interval_s is None else self._interval_s
         due_s = clock.monotonic_s() + interval_s
@@ -148,14 +153,14 @@ class LiteTopicExpiry:
                 due_s = clock.monotonic_s() + interval_s
 
     async def _work_within(self, seconds: float) -> None:
-        """Wait until there is something to do, but not longer."""
+        """Wait until there is something to do, at most for this time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(None if math.isinf(seconds) else max(0.0, seconds)):
                 await self._has_work.wait()
         self._has_work.clear()
 
     async def remove_expired(self) -> int:
-        """Remove the lite topics that are too old; returns how many. Raises kv.KvError, BrokerError."""
+        """Remove the lite topics that are too old, and return their number. Raises kv.KvError, BrokerError."""
         now_ms = self._age_clock.wall_ms()
         self._around.begins.note(now_ms, self._around.log_begin(), since_ms=now_ms - self._begins_kept_ms)
         removed, missing = 0, dict[str, float]()
@@ -170,7 +175,7 @@ class LiteTopicExpiry:
         return removed
 
     async def remove_of_deleted(self) -> int:
-        """Remove the lite topics of topics that were deleted; returns how many. Raises kv.KvError, BrokerError."""
+        """Remove the lite topics of deleted topics, and return their number. Raises kv.KvError, BrokerError."""
         removed = 0
         while self._deleted:
             name, below = next(iter(self._deleted.items()))
@@ -193,7 +198,7 @@ class LiteTopicExpiry:
         return list(parents)
 
     async def _is_gone(self, parent: str, missing: dict[str, float]) -> bool:
-        """Whether a topic that is not there has not been there for long."""
+        """Return whether a topic that does not exist has been missing for long enough."""
         now_s = self._around.clock.monotonic_s()
         since_s = missing[parent] = self._missing_since_s.get(parent, now_s)
         if now_s - since_s < MISSING_PATIENCE_S:
@@ -201,7 +206,9 @@ class LiteTopicExpiry:
         return parent not in await self._elsewhere(self._around.topics_elsewhere)
 
     async def _age(self, topic: Topic, before_ms: int) -> _Age:
-        """A search in each queue of the topic, a fraction of a millisecond each."""
+        """Find the bounds of what is too old by one search in
+        each queue of the topic, a fraction of a millisecond each.
+        """
         queues = self._queues
         below, log_begin = queues.dispatched_up_to, self._around.log_begin()
         has_older = False
@@ -213,12 +220,12 @@ class LiteTopicExpiry:
             for entry in queues.entries(queue, first_new, 1):
                 below = min(below, entry.physical_offset)
             await asyncio.sleep(0)
-        # a message that is older and still there tells that all below the log's beginning are
+        # if an older message is still there, everything below the log's start is older, too
         old_below = log_begin if has_older else self._around.begins.at(before_ms)
         return _Age(before_ms, below, old_below or PhysicalOffset(0))
 
     def _too_old(self, parent: str, age: _Age, key: bytes) -> LightQueueStep:
-        """On another thread: some more of the lite topics whose last message is too old."""
+        """Return the next lite topics whose last message is too old. Runs on another thread."""
         step = self._queues.light_queues_ended(age.below, key, light_queue_prefix(parent))
         found = of_parent(parent, step.ended)
         old = [
@@ -229,7 +236,7 @@ class LiteTopicExpiry:
         return step._replace(ended=old)
 
     def _all_below(self, parent: str, below: PhysicalOffset, key: bytes) -> LightQueueStep:
-        """On another thread: some more of the lite topics that got no message since."""
+        """Return the next lite topics whose last message lies below the position. Runs on another thread."""
         step = self._queues.light_queues_ended(below, key, light_queue_prefix(parent))
         return step._replace(ended=of_parent(parent, step.ended))
 
@@ -246,7 +253,7 @@ class LiteTopicExpiry:
             step = await self._elsewhere(self._too_old, topic.name, age, key)
             known = self._around.topics.get(topic.name)
             if known is None or lite_topic_ttl_ms(known) != ttl_ms:
-                break  # it means something else by now
+                break  # the topic's expiration was changed meanwhile
             removed += await self._removal.remove(step.ended)
             looked_at += step.looked_at
             key = step.next_key

@@ -1,4 +1,4 @@
-"""What operators see of lite topics, and how they remove one. Looked up in the database: memory does not know them."""
+"""Lists and deletes lite topics for operators. Everything is read from the database: memory has no list of them."""
 
 from __future__ import annotations
 
@@ -34,14 +34,18 @@ log = structlog.get_logger(__name__)
 
 PAGE_MAX: Final = 1_000
 BOUNDS_PER_STEP: Final = 50
-"""Looked up on the event loop's thread, some 20 µs each."""
+"""Number of lite topics whose bounds are read in one step on the event loop's thread; each takes some 20 µs."""
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
 class LiteTopicDetails(NamedTuple):
-    """`last_stored_ms` None: the last message has left the log. `subscribers`: clients that want it by its name."""
+    """One lite topic.
+
+    `last_stored_ms` is None when its last message has left the
+    log. `subscribers` counts clients that subscribe by name.
+    """
 
     name: str
     minimum: int
@@ -56,7 +60,10 @@ class LiteTopicPage(NamedTuple):
 
 
 class LiteTopicStatistics(NamedTuple):
-    """`lite_topics` None: they are not counted yet. `limit` None: any number. `ttl_ms` None: they stay for ever."""
+    """Statistics of one topic.
+
+    `lite_topics` None: they are not counted yet. `limit` None: any number. `ttl_ms` None: lite topics never expire.
+    """
 
     lite_topics: int | None
     limit: int | None
@@ -83,9 +90,11 @@ class LiteTopicListing:
         self._subscriptions = LiteSubscriptionTable(store.state_engine)
 
     async def page(self, parent: str, *, prefix: str = "", after: str = "", limit: int) -> LiteTopicPage:
-        """The next lite topics behind a name, "" begins: shorter names first, then by name. At most `PAGE_MAX`.
+        """Return the next lite topics after a name ("" is before the
+        first), shorter names first, then by name; at most `PAGE_MAX`.
 
-        Raises TopicNotFound, Forbidden while queues are in files, or Invalid for what is no (beginning of a) name.
+        Raises TopicNotFound, Forbidden while consume queues are in files,
+        or Invalid for text that cannot be (the beginning of) a name.
         """
         self._require_listed(parent)
         for field, text in (("prefix", prefix), ("after", after)):
@@ -103,14 +112,15 @@ class LiteTopicListing:
         return LiteTopicPage(rows, len(found) > limit)
 
     async def show(self, parent: str, lite: str) -> LiteTopicDetails:
-        """Raises TopicNotFound, Forbidden, or Invalid for what can be no name."""
+        """Return one lite topic. Raises TopicNotFound, Forbidden, or Invalid for text that cannot be a name."""
         found, stored_ms = await self._find(parent, lite)
         return self._details(found, stored_ms, self._groups_of(parent))
 
     async def delete(self, parent: str, lite: str) -> None:
         """Remove a lite topic durably.
 
-        Raises TopicNotFound, Forbidden, Invalid, or Busy when a message has come meanwhile; kv.KvError, BrokerError.
+        Raises TopicNotFound, Forbidden, Invalid, kv.KvError or
+        BrokerError, or Busy when a message has arrived meanwhile.
         """
         found, _ = await self._find(parent, lite)
         if not await self._removal.remove([found]):
@@ -120,7 +130,7 @@ class LiteTopicListing:
         log.info("lite topic deleted", topic=parent, lite_topic=lite)
 
     def statistics(self, parent: str) -> LiteTopicStatistics:
-        """Raises TopicNotFound."""
+        """Return the statistics of one topic. Raises TopicNotFound."""
         topic = self._parent(parent)
         return LiteTopicStatistics(self._counts.count_of(parent), self._counts.limit or None, lite_topic_ttl_ms(topic))
 
@@ -145,14 +155,14 @@ class LiteTopicListing:
         if not _may_be_part_of_a_name(lite):
             raise Invalid(f"lite_topic: {lite[:60]!r} can be no lite topic's name")
         name = light_queue_name(parent, lite)
-        # the shortest name that begins so
+        # names are ordered by length, so the first one with this prefix is the name itself
         found, times = await self._elsewhere(self._walk, parent, name, b"", 1)
         if found and found[0].queue.topic == name:
             return found[0], times[0]
         raise TopicNotFound(f"topic {parent} has no lite topic {lite}")
 
     def _walk(self, parent: str, prefix: str, key: bytes, limit: int) -> tuple[list[LastEntry], list[int | None]]:
-        """On another thread: the next of them, and when the last message of each was stored."""
+        """Return the next lite topics, and the time of each one's last message. Runs on another thread."""
         found = list(islice(self._of_parent(parent, prefix, key), limit))
         return found, self._store.messages.last_times_ms(found)
 
@@ -163,7 +173,7 @@ class LiteTopicListing:
             key = step.next_key
 
     def _groups_of(self, parent: str) -> Sequence[str]:
-        """The groups whose clients want lite topics of the topic."""
+        """The groups whose clients subscribe to lite topics of the topic."""
         bound = ((name, self._store.groups.get(name)) for name in self._subscriptions.groups())
         terms = ((name, LiteGroup.of(group)) for name, group in bound if group is not None)
         return [name for name, lite in terms if lite is not None and lite.bind_topic == parent]

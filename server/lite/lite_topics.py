@@ -1,4 +1,4 @@
-"""The parts that lite topics live by, and when they run."""
+"""Builds the parts that manage lite topics (count, removal, expiry, listing), and runs them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ COUNT_RETRY_S: Final = 60.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LiteTopicSettings:
-    """`expiry_interval_s` None: no lite topic expires. `per_topic_max` 0: there may be any number."""
+    """Settings of lite topics.
+
+    `expiry_interval_s` None: no lite topic expires. `per_topic_max` 0: there may be any number.
+    """
 
     expiry_interval_s: float | None = 120.0
     per_topic_max: int = 1_000_000
@@ -37,7 +40,7 @@ class LiteTopicSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LiteTopicSurroundings:
-    """What lite topics ask of the rest of a broker; see `ExpirySurroundings`."""
+    """Other parts of a broker that lite topics need; see `ExpirySurroundings`."""
 
     progress: LightProgress
     commit: Commit
@@ -49,7 +52,7 @@ class LiteTopicSurroundings:
 
 
 class LiteTopics:
-    """Lite topics of one open store, beside their delivery. Lives on the event loop's thread."""
+    """The lite topics of one open store, except for their delivery. Lives on the event loop's thread."""
 
     def __init__(self, store: OpenStore, settings: LiteTopicSettings, around: LiteTopicSurroundings) -> None:
         self._store = store
@@ -82,7 +85,7 @@ class LiteTopics:
         )
 
     def configure(self, settings: LiteTopicSettings) -> None:
-        """Another limit from now on."""
+        """Apply a changed limit on the number of lite topics from now on."""
         self.counts.configure(settings.per_topic_max)
 
     @contextlib.asynccontextmanager
@@ -94,11 +97,11 @@ class LiteTopics:
             yield
 
     async def stop(self) -> None:
-        """Do nothing more; when it returns nothing is under way on any thread. What runs has been cancelled before."""
+        """Wait until no work is under way on any thread. The running tasks must have been cancelled before."""
         await asyncio.to_thread(self._executor.shutdown)
 
     async def _count(self) -> None:
-        """Until cancelled, though it is done long before. Without a count there is no limit."""
+        """Count all lite topics, then wait until cancelled. Until the count is done there is no limit."""
         while True:
             try:
                 await self.counts.count_all(self._store.messages, self._executor)

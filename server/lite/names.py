@@ -1,4 +1,4 @@
-"""The lite topics that a topic has, by name."""
+"""Lists the lite topics of a topic by name."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from quarry_mq.store.metadata.lite import light_queue_prefix, parse_light_queue_
 from quarry_mq.store.offsets import PhysicalOffset
 
 EVERYWHERE: Final = PhysicalOffset((1 << 63) - 1)
-"""Behind every record: all queues end below."""
+"""A position after every record, so that all queues end below it."""
 
 
 class NamedQueues(Protocol):
-    """What is asked of the message store."""
+    """The part of the message store that listing names needs."""
 
     def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = ...) -> LightQueueStep: ...
 
 
 def lite_topics_from(queues: NamedQueues, parent: str, key: bytes) -> tuple[Sequence[str], bytes | None]:
-    """Some of a topic's lite topics, from a key on (`b""`: the first), and from which key there may be more."""
+    """Return some lite topics of a topic, starting at a key
+    (`b""`: the first), and the key from which there may be more.
+    """
     step = queues.light_queues_ended(EVERYWHERE, key, light_queue_prefix(parent))
     prefix = light_queue_prefix(parent)
     return [each.queue.topic.removeprefix(prefix) for each in of_parent(parent, step.ended)], step.next_key
 
 
 def of_parent(parent: str, found: Sequence[LastEntry]) -> list[LastEntry]:
-    """Without those of a topic whose name begins as this one's and goes on with the separator."""
+    """Return the light queues of this topic alone, without those
+    of a topic whose name is this one's, the separator and more.
+    """
     return [each for each in found if (parse_light_queue_name(each.queue.topic) or ("",))[0] == parent]

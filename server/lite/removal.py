@@ -1,8 +1,9 @@
-"""How light queues go, lite topics among them: their subscriptions, the progress of groups, then their entries.
+"""Removes light queues, lite topics among them: first their
+subscriptions, then the progress of groups, then their entries.
 
-What another thread has found is looked at again in the step that removes it, on the one thread that appends, dispatches
-and removes. So a message either came before and its queue stays, or comes after and begins a new one. Nothing is lost
-in between.
+Queues that another thread has found are checked again in the step that removes them, on the one thread that appends,
+dispatches and removes. So a message either arrived before and its queue stays, or arrives after and begins a new queue.
+No message is lost in between.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from quarry_mq.store.clock import Clock
 from quarry_mq.store.consumequeue import LastEntry
 
 Removed = Callable[[Sequence[str]], None]
-"""Hears the names of light queues that go, in the same pass and before their entries do. May hear one twice: what
-fails is tried again, and a crash can take a removal back."""
+"""Called with the names of light queues that are being removed, in the same loop iteration and before their entries are
+removed. A name may come twice: a failed removal is tried again, and a crash can undo one.
+"""
 
 
 class RemovableLightQueues(Protocol):
-    """What removal asks of the message store."""
+    """The part of the message store that removal needs."""
 
     def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]: ...
 
@@ -28,7 +30,7 @@ class RemovableLightQueues(Protocol):
 
 
 class LightProgress(Protocol):
-    """What groups have read, see `server.delivery.Delivery`."""
+    """The progress of groups in light queues, see `server.delivery.Delivery`."""
 
     def delete_topics(self, topics: Iterable[str], *, durably: bool = True) -> None: ...
 
@@ -36,13 +38,13 @@ class LightProgress(Protocol):
 
 
 class Commit(Protocol):
-    """What removal asks of group commit."""
+    """The part of group commit that removal needs."""
 
     async def make_queues_durable(self) -> object: ...
 
 
 class LightQueueRemoval:
-    """Removal of light queues that were found to be over. Lives on the event loop's thread."""
+    """Removes light queues that were found to have ended. Lives on the event loop's thread."""
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class LightQueueRemoval:
         clock: Clock,
         gone: Callable[[Sequence[str]], None],
     ) -> None:
-        """`gone` hears the names of those whose entries are gone, once."""
+        """`gone` is called once with the names of queues whose entries were removed."""
         self._gone = gone
         self._queues = queues
         self._progress = progress
@@ -62,13 +64,16 @@ class LightQueueRemoval:
         self._hooks: list[Removed] = []
 
     def on_removed(self, hook: Removed) -> None:
-        """Have somebody hear of each queue that goes. A BrokerError or kv.KvError keeps it, to be tried again."""
+        """Call the hook for each queue that is removed.
+
+        If it raises BrokerError or kv.KvError the queue stays and is tried again.
+        """
         self._hooks.append(hook)
 
     async def remove(self, found: Sequence[LastEntry]) -> int:
-        """Remove those that got no message since they were found, in steps; returns how many.
+        """Remove the queues that got no message since they were found, in steps, and return their number.
 
-        Raises kv.KvError, BrokerError. Durable after `flush`.
+        Raises kv.KvError, BrokerError. The removal is durable after `flush`.
         """
         return await self._steps.take(found, self._remove_now)
 
@@ -90,6 +95,6 @@ class LightQueueRemoval:
         return len(ended)
 
     async def _make_durable(self) -> None:
-        """Progress first, for the same reason."""
+        """Make the progress durable first: after a crash in between the queues are found again."""
         self._progress.store_durably()
         await self._commit.make_queues_durable()

@@ -1,4 +1,4 @@
-"""Where in a lite topic a client begins that subscribes to it."""
+"""Computes the offset of a lite topic at which a new subscription begins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StartKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`value`: an offset, a number of messages, or ms since 1970, as the kind says."""
+    """The start of a subscription. `value` is an offset, a number of messages, or ms since 1970, as the kind says."""
 
     kind: StartKind
     value: int = 0
@@ -35,7 +35,7 @@ Start.OLDEST = Start(StartKind.OLDEST)
 
 
 class Queues(Protocol):
-    """What is asked of the store."""
+    """The part of the message store that finding a start needs."""
 
     def bounds(self, queue: QueueId) -> QueueBounds: ...
 
@@ -45,7 +45,7 @@ class Queues(Protocol):
 
 
 def offset_of(queues: Queues, queue: QueueId, start: Start) -> QueueOffset | None:
-    """The offset within what the queue holds; None where the group stands is meant."""
+    """Return the offset, kept between the queue's min and max offset; None for the group's committed offset."""
     if start.kind is StartKind.STANDING:
         return None
     if start.kind is StartKind.NEWEST:

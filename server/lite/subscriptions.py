@@ -1,8 +1,8 @@
-"""What clients say of the lite topics that they want, and what becomes of it.
+"""Carries out clients' subscriptions to lite topics: adds, removes, replaces and expires them.
 
-All of it is on disk before the client hears that it is. A client repeats all that it wants every 30 seconds; what it
-has not repeated for `EXPIRY_MS` is forgotten, and at once when it says goodbye. Where groups stand in their lite topics
-is kept however long nobody wants them.
+Each change is on disk before the client gets its answer. A client repeats all its subscriptions every 30 seconds; what
+it has not repeated for `EXPIRY_MS` is deleted, and all is deleted at once when the client disconnects. Committed
+offsets of groups in their lite topics are kept, however long no client subscribes to them.
 
 Everything runs on the event loop's thread.
 """
@@ -25,21 +25,23 @@ from quarry_mq.store.metadata.lite_subscriptions import ALL_OF_THEM, LiteClientR
 from quarry_mq.store.offsets import QueueId, QueueOffset
 
 EXPIRY_MS: Final = 180_000
-"""Six times as long as clients take to say it again."""
+"""Six times the interval at which clients repeat their subscriptions."""
 QUOTA_SLACK: Final = 300
-"""RocketMQ's: a client counts for itself, and what it has just dropped may still count here. Python's 5.1.2 also names
-the letters of a lite topic until it repeats all that it wants."""
+"""RocketMQ's value: a client counts its subscriptions by itself, and some that it
+has just dropped may still count here. The Python client 5.1.2 also subscribes to
+the single letters of a lite topic's name until it repeats all its subscriptions.
+"""
 LOOKED_AT_ONCE: Final = 1_024
-"""Clients that are looked at every few seconds, whether they have said anything lately."""
+"""Number of clients that are checked every few seconds, whether or not they have synchronized recently."""
 FORGETTING_S: Final = 0.005
-"""How long clients are forgotten before others get their turn: all of a place may be gone at once."""
+"""Seconds of deleting gone clients before other work gets its turn: all clients of a site may be gone at once."""
 PAUSE_S: Final = 0.02
 
 Done = Callable[[Exception | None], None]
 
 
 class Asking(NamedTuple):
-    """Who says what it wants."""
+    """The client that changes its subscriptions, and its group."""
 
     group: str
     terms: LiteGroup
@@ -55,11 +57,11 @@ class _Said(NamedTuple):
 class _Client:
     group: str
     said: _Said | None = None
-    """Its last `replace`, as long as the rows say what it said."""
+    """The client's last `replace`, as long as the rows still match it."""
 
 
 class Delivered(Protocol):
-    """What hears of changes: `server.delivery.lite.lite_delivery.LiteDelivery`."""
+    """The receiver of changes: `server.delivery.lite.lite_delivery.LiteDelivery`."""
 
     def changed(
         self, group: str, client_id: str, *, added: Iterable[str] = (), removed: Iterable[str] = ()
@@ -71,13 +73,13 @@ class Delivered(Protocol):
 
 
 class LightQueueMoves(Protocol):
-    """Where groups stand in light queues: `server.delivery.lite.light_queues.LightQueues`."""
+    """The committed offsets of groups in light queues: `server.delivery.lite.light_queues.LightQueues`."""
 
     def move(self, group: str, name: str, offset: QueueOffset) -> None: ...
 
 
 class LiteSubscriptions:
-    """The four actions of SyncLiteSubscription, and the end of clients."""
+    """The four actions of SyncLiteSubscription, and the removal of clients that are gone."""
 
     def __init__(
         self,
@@ -90,9 +92,10 @@ class LiteSubscriptions:
         taken_away: Callable[[str, str], None],
         clock: Clock,
     ) -> None:
-        """`start_of` says where in a light queue somebody starts, None: where the group stands.
+        """`start_of` returns the offset of a light queue at which a
+        subscription starts; None means the group's committed offset.
 
-        `taken_away` tells a client that another one has the lite topic now.
+        `taken_away` notifies a client that another one now has the lite topic.
         """
         self._table = table
         self._writer = writer
@@ -103,22 +106,25 @@ class LiteSubscriptions:
         self._clock = clock
         self._up_since_s = clock.monotonic_s()
         self._swept: LiteClientRow | None = None
-        """The last client that was looked at; None: the next one is the first of all."""
+        """The last client that was checked; None: the next one is the first of all."""
         self._clients: dict[str, _Client] = {}
-        """Those that have said something since the start."""
+        """The clients that have synchronized since the start."""
         self._gone: dict[str, str] = {}
-        """The groups of clients that are gone, and whose rows are still there."""
+        """The groups of clients that are gone but whose rows are still stored."""
         self._has_gone = asyncio.Event()
 
     def add(self, asking: Asking, lite_topics: Iterable[str], start: Start, done: Done) -> None:
-        """Some more, also those that were taken away. Raises LiteQuotaExceeded, and nothing is added then."""
+        """Subscribe to more lite topics, also to ones that were taken away.
+
+        Raises LiteQuotaExceeded, and adds nothing then.
+        """
         self._begin(asking)
         wanted = [each for each in dict.fromkeys(lite_topics) if not self._has(asking, each)]
         self._require_room(asking, len(self._table.of_client(asking.group, asking.client_id)) + len(wanted))
         self._change(asking, added=wanted, start=start, done=done)
 
     def remove(self, asking: Asking, lite_topics: Iterable[str], done: Done) -> None:
-        """Some no longer; those that it does not have are ignored."""
+        """Unsubscribe from these lite topics; names that the client does not have are ignored."""
         self._begin(asking)
         names = list(dict.fromkeys(lite_topics))
         for name in names:
@@ -126,14 +132,14 @@ class LiteSubscriptions:
         self._change(asking, removed=[each for each in names if self._has(asking, each)], done=done)
 
     def last_said(self, client_id: str) -> bytes | None:
-        """The digest of what the client said in its last `replace`, if it may still be so."""
+        """Return the digest of the client's last `replace`, if the rows may still match it."""
         said = self._said_by(client_id)
         return None if said is None else said.digest
 
     def repeat(self, asking: Asking, done: Done) -> bool:
-        """What the client said last, once more; returns whether that is still so, else nothing is done.
+        """Repeat the client's last `replace`; return whether the rows still match it. If not, nothing is done.
 
-        A client with a hundred lite topics says them again every 30 seconds, and a hundred are much to compare.
+        A client with a hundred lite topics repeats them every 30 seconds, and comparing a hundred is costly.
         """
         said = self._said_by(asking.client_id)
         self._writer.write_now()  # from here on the rows tell: the group may have been deleted meanwhile
@@ -144,10 +150,11 @@ class LiteSubscriptions:
         return True
 
     def replace(self, asking: Asking, lite_topics: Iterable[str], done: Done, *, digest: bytes | None = None) -> None:
-        """Exactly these, but for those that were taken away, of which it is told again.
+        """Subscribe to exactly these lite topics, but for those
+        that were taken away: the client is notified of them again.
 
-        Raises LiteQuotaExceeded, and nothing is changed then. In a group that gets all lite topics of a kind they are
-        all of them. `digest` is of the whole request, for `last_said`.
+        Raises LiteQuotaExceeded, and changes nothing then. In a group with a wildcard the client subscribes to all of
+        its lite topics instead. `digest` is of the whole request, for `last_said`.
         """
         self._begin(asking)
         wanted = {ALL_OF_THEM: None} if asking.terms.wildcard is not None else dict.fromkeys(lite_topics)
@@ -169,7 +176,7 @@ class LiteSubscriptions:
         )
 
     def clear(self, asking: Asking, done: Done) -> None:
-        """Nothing any more."""
+        """Unsubscribe from everything."""
         self._begin(asking)
         removed = self._forget(asking.group, asking.client_id)
         self._finish(asking, self._move_back(asking, removed), lambda: None, done)
@@ -177,7 +184,7 @@ class LiteSubscriptions:
     # -- the end of clients
 
     def client_gone(self, client_id: str) -> None:
-        """It has said goodbye, or been silent for long."""
+        """Remove a client that disconnected or timed out."""
         client = self._clients.pop(client_id, None)
         if client is not None:
             self._gone[client_id] = client.group
@@ -185,7 +192,7 @@ class LiteSubscriptions:
         self._delivery.client_gone(client_id)
 
     async def run(self, interval_s: float) -> None:
-        """Forget clients that are gone, and look for such as have not said anything for long, until cancelled."""
+        """Delete the rows of clients that are gone or have not synchronized for `EXPIRY_MS`, until cancelled."""
         while True:
             if self._forget_gone() or self._sweep():
                 await asyncio.sleep(PAUSE_S)
@@ -194,7 +201,7 @@ class LiteSubscriptions:
             self._has_gone.clear()
 
     def _forget_gone(self) -> bool:
-        """Some of them; whether there are more."""
+        """Delete the rows of some clients that are gone; return whether there are more."""
         end_s = self._clock.monotonic_s() + FORGETTING_S
         self._writer.write_now()  # from here on the rows tell
         while self._gone and self._clock.monotonic_s() < end_s:
@@ -203,16 +210,16 @@ class LiteSubscriptions:
         return bool(self._gone)
 
     def _sweep(self) -> bool:
-        """Look at some of the clients; whether some are left that are to be forgotten."""
+        """Check some of the clients; return whether expired ones are left to be deleted."""
         self._writer.write_now()  # from here on the rows tell
         now_ms = self._clock.wall_ms()
         if self._clock.monotonic_s() - self._up_since_s < EXPIRY_MS / 1000:
-            return False  # nobody could say anything before
+            return False  # clients could not synchronize while the broker was down
         end_s = self._clock.monotonic_s() + FORGETTING_S
         found = self._table.clients(self._swept, LOOKED_AT_ONCE)
         for row in found:
             self._swept = row
-            if row.synced_ms > now_ms + JUMP_MAX_MS:  # said while a clock was far ahead: as if it were said now
+            if row.synced_ms > now_ms + JUMP_MAX_MS:  # written while a clock was far ahead: treated as written now
                 self._table.stage_synced(self._writer.batch(), row.group, row.client_id, now_ms)
             elif row.synced_ms < now_ms - EXPIRY_MS:
                 self._forget(row.group, row.client_id)
@@ -239,7 +246,7 @@ class LiteSubscriptions:
         return None if client is None else client.said
 
     def _is_otherwise(self, client_id: str) -> None:
-        """The rows are not, or no longer, what the client has said last."""
+        """Note that the rows do not, or no longer, match the client's last `replace`."""
         if client_id in self._clients:
             self._clients[client_id].said = None
 
@@ -277,7 +284,7 @@ class LiteSubscriptions:
         )
 
     def _finish(self, asking: Asking, moved: Iterable[str], tell: Callable[[], None], done: Done) -> None:
-        """Write what is staged, before anything looks at a queue that was moved; then tell."""
+        """Write the staged rows before anything reads a queue whose offset was moved; then call `tell` and `done`."""
 
         def written(error: Exception | None) -> None:
             if error is None:
@@ -292,7 +299,7 @@ class LiteSubscriptions:
         self._writer.write_now()
 
     def _take_from_others(self, asking: Asking, lite_topic: str) -> bool:
-        """Whether there was somebody who had it."""
+        """Take the lite topic away from the group's other clients; return whether any of them had it."""
         others = [each for each in self._table.clients_of(asking.group, lite_topic) if each != asking.client_id]
         for other in others:
             self._is_otherwise(other)
@@ -310,7 +317,9 @@ class LiteSubscriptions:
             self._queues.move(asking.group, name, offset)
 
     def _move_back(self, asking: Asking, removed: Sequence[str]) -> Sequence[str]:
-        """Those that are no longer wanted begin anew where the group has it so; returns them, for others to go on."""
+        """Reset the group's offset in removed lite topics if the
+        group is set so; return those that others may go on with.
+        """
         if not asking.terms.reset_offset_on_unsubscribe:
             return ()
         for name in removed:
@@ -318,7 +327,7 @@ class LiteSubscriptions:
         return removed
 
     def _forget(self, group: str, client_id: str) -> Sequence[str]:
-        """Returns what it was subscribed to."""
+        """Delete a client's rows, and return the lite topics to which it was subscribed."""
         names = self._table.of_client(group, client_id)
         batch = self._writer.batch()
         for name in names:

@@ -1,4 +1,6 @@
-"""Which lite topics the clients of a group want, whether or not it has got anything of them."""
+"""Finds the lite topics to which the clients of a group subscribe,
+whether or not the group has received any of their messages.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from quarry_mq.store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscri
 
 
 class WantedLiteTopics:
-    """As it is written."""
+    """The subscriptions of groups to lite topics, as they are stored."""
 
     def __init__(
         self, table: LiteSubscriptionTable, *, groups: GroupTable, topics: TopicTable, queues: NamedQueues
@@ -22,7 +24,10 @@ class WantedLiteTopics:
         self._queues = queues
 
     def of(self, group: str) -> Iterator[str]:
-        """The names of their light queues; one may come twice. Costs a look for each."""
+        """Yield the names of the light queues to which the group subscribes; one may come twice.
+
+        Costs a lookup for each.
+        """
         terms = self._terms(group)
         if terms is None:
             return
@@ -38,7 +43,7 @@ class WantedLiteTopics:
                     yield light_queue_name(terms.bind_topic, lite_topic)
 
     def has(self, group: str, parent: str, lite_topic: str) -> bool:
-        """Whether the lite topic of a topic is one of them."""
+        """Return whether the group subscribes to this lite topic of the topic."""
         terms = self._terms(group)
         if terms is None or terms.bind_topic != parent:
             return False
@@ -47,7 +52,7 @@ class WantedLiteTopics:
         return self._wants_all(group, terms) and lite_topic.startswith(terms.wildcard or "")
 
     def _terms(self, group: str) -> LiteGroup | None:
-        """None for a group that reads no lite topics, or none any more."""
+        """Return the group's lite settings; None for a group that reads no lite topics, or no longer does."""
         found = self._groups.get(group)
         terms = None if found is None else LiteGroup.of(found)
         topic = None if terms is None else self._topics.get(terms.bind_topic)
