@@ -1,1 +1,3 @@
-"""Many brokers as one cluster: who its members are, and what they tell each other (docs/cluster.md)."""
+"""Joins several brokers into one cluster: membership, replication
+of metadata and calls between members (docs/cluster.md).
+"""

@@ -1,4 +1,4 @@
-"""A broker as a member of a cluster: what it knows of the others, and what it tells them."""
+"""Builds the parts of a broker that make it a member of a cluster, and runs them."""
 
 from __future__ import annotations
 
@@ -30,21 +30,23 @@ from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.replication import Applied, SharedRows
 
 MARGIN_SIZE: Final = 1024 * 1024
-"""Bytes: more than the properties of a message, and than anything else that members ask."""
+"""Bytes that are more than the properties of a message, and more than any other request of a member."""
 
 
 class ClusterPeer(Peer, GroupPeer, Protocol):
-    """All that another member is asked."""
+    """All calls of another member."""
 
 
 Connect = Callable[[str, ClusterKeys, str | None, str], ClusterPeer]
-"""To an address, with the keys, the name that its certificate must have in place of the address, and the member's
-name, empty where it is not known.
+"""Connects to an address.
+
+The arguments are the address, the cluster's keys, the name that the certificate must have in place of the address, and
+the member's name, empty where it is not known.
 """
 
 
 class Cluster:
-    """Lives on the event loop's thread."""
+    """One broker's part in its cluster. Lives on the event loop's thread."""
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class Cluster:
         applied: Callable[[Applied], None],
         messages_of: Callable[[str], int],
     ) -> None:
-        """`messages_of` counts the messages of a topic on this member. Raises StoreDamaged."""
+        """`messages_of` returns the number of messages of a topic on this member. Raises StoreDamaged."""
         cluster, name = settings.cluster, settings.broker.name
         self.keys = keys
         self._settings = settings
@@ -100,14 +102,14 @@ class Cluster:
 
     @property
     def request_size_max(self) -> int:
-        """Bytes of what another member may ask: many forwarded sends, or one of the largest."""
+        """Largest request of another member in bytes: many forwarded sends, or one of the largest."""
         return FORWARDED_SIZE_MAX + self._settings.limits.body_size + MARGIN_SIZE
 
     @asynccontextmanager
     async def running(
         self, supervisor: Supervisor, identity: BrokerIdentity, admin_listening: str
     ) -> AsyncIterator[None]:
-        """Join the others, now that it is known where this one listens."""
+        """Run this member's part in the cluster, now that the addresses where it listens are known."""
         self.members.announce(_own(self._settings, identity, Address.parse(admin_listening)))
         try:
             async with (

@@ -1,8 +1,8 @@
-"""Sends of message groups on their way to where they are stored: here, at another member, or nowhere yet.
+"""Brings sends of message groups to the member that stores them: this one, another one, or none yet.
 
-What cannot be stored now waits as long as its client does: for a handover to end, or for the owner to be back. Sends of
-one group keep their order while they wait. What goes to another member goes in one call at a time, with all that has
-come meanwhile.
+A send that cannot be stored now waits as long as its client does: until a handover ends, or the owner is back. Sends of
+one group keep their order while they wait. Sends for another member go in one call at a time, with all that have
+arrived since the call before.
 """
 
 from __future__ import annotations
@@ -20,33 +20,35 @@ from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import Invalid
 
 AGAIN_S: Final = 0.1
-"""How soon what waits is tried again."""
+"""Seconds until waiting sends are tried again."""
 GATHER_S: Final = 0.002
-"""A call of another member costs as much as the messages of some ten sends: let them come together."""
+"""Seconds to gather sends before a call, since a call of
+another member costs as much as the messages of some ten sends.
+"""
 FORWARDED_AT_ONCE: Final = 500
 FORWARDED_SIZE_MAX: Final = 4 * 1024 * 1024
-"""Bytes of requests in one call, of which there is one at least."""
+"""Bytes of requests in one call; a call has one request at least."""
 CLIENTS_SHARE_S: Final = 0.2
-"""So long before its client gives up a send is answered: the client learns the reason."""
+"""Seconds by which a send is answered before its client gives up, so that the client learns the reason."""
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class GroupedSend:
-    """A send that waits for its place. One of the callbacks is called, once."""
+    """A send that waits for its owner. One of the callbacks is called, once."""
 
     topic: str
     message_group: str
     deadline_s: float
-    """On the monotonic clock."""
+    """Seconds of the monotonic clock."""
     forwarded: Callable[[], ForwardedSend]
     take: Callable[[Place], None]
-    """Store it here."""
+    """Stores the message on this member."""
     answered: Callable[[bytes], None]
     failed: Callable[[Exception], None]
 
 
 class GroupedSends:
-    """Lives on the event loop's thread."""
+    """Forwards sends of message groups to their owners, or keeps them waiting. Lives on the event loop's thread."""
 
     def __init__(self, own_name: str, groups: MessageGroups, peers: Peers, clock: Clock) -> None:
         self._own_name = own_name
@@ -58,16 +60,16 @@ class GroupedSends:
         self._tasks: set[asyncio.Task[None]] = set()
         self._again: asyncio.TimerHandle | None = None
         self.forwarded = 0
-        """Sends that other members have stored."""
+        """Number of sends that other members have stored."""
         groups.on_change(self._try_again)
 
     def __len__(self) -> int:
-        """How many wait, or are on their way."""
+        """Return the number of sends that wait or are on their way."""
         # may be asked on any thread
         return sum(map(len, (*self._waiting.values(), *self._outgoing.values())))
 
     def send(self, send: GroupedSend) -> None:
-        """Bring it to its place."""
+        """Bring a send to its owner, after the waiting sends of its group."""
         before = self._waiting.get((send.topic, send.message_group))
         if before is not None:
             before.append(send)
@@ -75,7 +77,7 @@ class GroupedSends:
             self._wait(send)
 
     def place(self, message_group: str) -> Place | None:
-        """Where a send goes that another member has forwarded: here, or None, and it is asked to try again."""
+        """Return the place of a forwarded send if this member may store it. None: the other member has to try again."""
         place = self._groups.place(message_group)
         return place if place.member == self._own_name else None
 
@@ -86,7 +88,7 @@ class GroupedSends:
         self._groups.ended(place)
 
     def stop(self) -> None:
-        """Bring nothing more anywhere: nobody waits for answers now."""
+        """Forward nothing more: no client waits for answers any more."""
         if self._again is not None:
             self._again.cancel()
         for task in self._tasks:
@@ -95,7 +97,7 @@ class GroupedSends:
     # -- waiting
 
     def _go(self, send: GroupedSend) -> bool:
-        """Whether the send is on its way now."""
+        """Send it to its owner if there is one now; return whether it is on its way."""
         place = self._groups.place(send.message_group)
         if place.member is None:
             return False
@@ -140,7 +142,7 @@ class GroupedSends:
         task.add_done_callback(self._tasks.discard)
 
     async def _bring(self, name: str, outgoing: deque[GroupedSend]) -> None:
-        """All that there is for a member. What it does not take now waits here."""
+        """Forward all sends for a member. What the member does not accept now waits here."""
         while outgoing:
             await asyncio.sleep(GATHER_S)
             batch, requests = self._batch(outgoing)
@@ -156,7 +158,7 @@ class GroupedSends:
                     self.forwarded += 1
                     send.answered(answer)
             if None in answers:
-                break  # what is behind them may be of the same groups
+                break  # later sends may be of the same groups
         del self._outgoing[name]
         for send in outgoing:
             self._wait(send)

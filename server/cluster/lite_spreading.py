@@ -1,4 +1,7 @@
-"""Which lite topics a client wants is told to all members: its receives come to each of them, and so may messages."""
+"""Forwards clients' subscriptions to lite topics to all members, since the clients receive from each of them.
+
+Messages of the lite topics may be on each member, too.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,13 @@ from quarry_mq.server.errors import MemberUnreachable, NotAMember
 from quarry_mq.store.errors import Invalid
 
 SPREAD_TIMEOUT_S: Final = 1.0
-"""How long a client waits for members that do not answer: it has two seconds, and repeats what it wants every 30."""
+"""Seconds that a client waits for members that do not answer:
+it has two seconds, and repeats its subscriptions every 30.
+"""
 
 
 class LiteSpreading:
-    """Lives on the event loop's thread."""
+    """Forwards subscriptions to the reachable members. Lives on the event loop's thread."""
 
     def __init__(self, members: Members, peers: Peers) -> None:
         self._members = members
@@ -25,9 +30,9 @@ class LiteSpreading:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def tell(self, change: LiteChange, told: Callable[[], None]) -> None:
-        """Tell all members that are reachable; `told` hears when they know, or when it takes too long.
+        """Forward a change to all reachable members; `told` is called when they have it, or when it takes too long.
 
-        Who has not heard of it hears it when the client repeats what it wants.
+        A member that missed the change gets it when the client repeats its subscriptions.
         """
         names = [each.name for each in self._members.others()]
         if not names:
@@ -38,7 +43,7 @@ class LiteSpreading:
         task.add_done_callback(self._tasks.discard)
 
     def stop(self) -> None:
-        """Tell nobody any more: nobody waits for answers now."""
+        """Forward nothing more: no client waits for answers any more."""
         for task in self._tasks:
             task.cancel()
 

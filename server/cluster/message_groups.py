@@ -1,6 +1,6 @@
-"""The message groups of a cluster, on one of its members: which it takes now, and how it comes by others.
+"""Decides which message groups a member of a cluster takes now, and carries out handovers.
 
-`Handover` has the rules; here it is waited, asked and written down.
+`Handover` has the rules; this module waits, asks other members and stores the state.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ log = structlog.get_logger(__name__)
 ASK_AGAIN_S: Final = 0.05
 ASK_AGAIN_LONGEST_S: Final = 1.0
 TELL_AFTER_S: Final = 5.0
-"""A handover that takes longer says whom it waits for."""
+"""Seconds after which a handover logs the members that it waits for."""
 
 
 class Place(NamedTuple):
-    """Who takes a message now: a member's name, this one's own among them, or None while nobody may."""
+    """The member that takes a message now: its name, which may be this member's own, or None while no member may."""
 
     member: str | None
     adoption: int
-    """Which adoption of a view that was said in."""
+    """The number of view adoptions when the place was determined."""
 
 
 class MessageGroups:
-    """Lives on the event loop's thread; rows are written on another."""
+    """The message groups of one member. Lives on the event loop's thread; rows are written on another."""
 
     def __init__(
         self,
@@ -55,9 +55,10 @@ class MessageGroups:
         met_others: Callable[[], Awaitable[None]],
         clock: Clock,
     ) -> None:
-        """`log_end`: where the next message is stored. `met_others` ends when all known members have been asked once.
+        """Build the message groups from the stored state. Raises StoreDamaged.
 
-        Raises StoreDamaged.
+        `log_end`: the position where the next message is stored.
+        `met_others` ends when all known members have been asked once.
         """
         self._own_name = own_name
         self._members = members
@@ -80,25 +81,28 @@ class MessageGroups:
     # -- asked for each message
 
     def place(self, message_group: str) -> Place:
-        """Who takes it. What is taken here is to be told of by `began` and `ended`."""
+        """Return the member that takes a message of the group.
+
+        If it is this one, call `began` and `ended` for the message.
+        """
         owner = self._handover.owner(message_group)
         if owner == self._own_name and not (self._is_open and self._handover.may_take(message_group)):
             owner = None
         return Place(owner, self._adoption)
 
     def began(self, place: Place) -> None:
-        """A message is about to be stored here."""
+        """Note that a message is about to be stored here."""
         self._storing[place.adoption] += 1
 
     def ended(self, place: Place) -> None:
-        """It is in the log, or will never be."""
+        """Note that a message is in the log, or will never be."""
         self._storing[place.adoption] -= 1
         if not self._storing[place.adoption]:
             del self._storing[place.adoption]
             self._stored.set()
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back each time that places may have become others."""
+        """Call back each time that the places of groups may have changed."""
         self._callbacks.append(callback)
 
     # -- asked by others
@@ -111,12 +115,12 @@ class MessageGroups:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no handover is under way here."""
+        """True while no handover is under way here."""
         return self._is_open and self._handover.state.is_settled
 
     @property
     def active(self) -> tuple[str, ...]:
-        """The members among whom message groups are shared out, as it is known here."""
+        """The members that share the message groups, as far as this member knows."""
         view = self._handover.view
         return () if view is None else view.active
 
@@ -128,7 +132,7 @@ class MessageGroups:
     # -- the handovers
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Carry out handovers until cancelled."""
         self._members.on_change(self._members_changed.set)
         await self._met_others()
         self._is_open = True
@@ -145,7 +149,7 @@ class MessageGroups:
                 await self._members_changed.wait()
 
     async def _hand_over(self) -> None:
-        """Until the view of the members that are known now is settled, or they change."""
+        """Wait until the view of the members known now is settled, or the members change."""
         view = self._members.view
         if self._handover.adopt(view):
             self._adoption += 1
@@ -169,7 +173,7 @@ class MessageGroups:
             await self._stored.wait()
 
     async def _fences_of_others(self, view: View) -> dict[str, int] | None:
-        """Of all that are in the same view; None when the members have changed."""
+        """Return the fences of all other members once they are in the same view; None when the members have changed."""
         fences: dict[str, int] = {}
         missing = set(view.others(self._own_name))
         began_s, pause_s, told = self._clock.monotonic_s(), ASK_AGAIN_S, False

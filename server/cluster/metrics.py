@@ -1,4 +1,4 @@
-"""Figures of a cluster, as one of its members sees it."""
+"""Metrics of a cluster, as one of its members sees it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quarry_mq.server.cluster.membership.member import MemberState
 
 
 def cluster_figures(cluster: Cluster) -> Iterator[Metric]:
-    """Read at each scrape."""
+    """Yield the cluster's metrics at each scrape."""
     members = GaugeMetricFamily(
         "quarry_cluster_members", "Members of the cluster, as this one knows them", labels=["state", "reachable"]
     )

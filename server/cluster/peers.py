@@ -1,4 +1,4 @@
-"""Calls of members by their names, wherever they are reached now."""
+"""Calls other members by name, at their current addresses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quarry_mq.server.errors import MemberUnreachable
 
 
 class Confirmation(NamedTuple):
-    """Which view a member is in, and the fence with which it has entered it; None: not yet."""
+    """The view that a member is in, and the fence with which it entered the view; None: not fenced yet."""
 
     view_id: bytes
     fence: int | None
@@ -31,38 +31,38 @@ class ForwardedSend(NamedTuple):
 
 
 class LiteChange(NamedTuple):
-    """What a client has said of the lite topics that it wants: `body` is its SyncLiteSubscriptionRequest."""
+    """A client's change of its lite subscriptions; `body` is its SyncLiteSubscriptionRequest."""
 
     client_id: str
     body: bytes
 
 
 class GroupPeer(Protocol):
-    """Another member. All raise MemberUnreachable, NotAMember or Invalid."""
+    """Calls of another member. All raise MemberUnreachable, NotAMember or Invalid."""
 
     async def confirm(self) -> Confirmation: ...
 
     async def consumed(self, position: int, pairs: Sequence[Pair]) -> Consumed: ...
 
     async def forward(self, sends: Sequence[ForwardedSend]) -> list[bytes | None]:
-        """The SendMessageResponse of each; None for those that it cannot take now."""
+        """Return the SendMessageResponse of each send; None for those that the member cannot take now."""
 
     async def change_lite(self, change: LiteChange) -> None: ...
 
     async def overview(self) -> bytes:
-        """It at a glance, a quarry.admin.v1.Overview."""
+        """Return the member's overview, a quarry.admin.v1.Overview."""
 
     async def left_in_order(self, topic: str) -> list[GroupLeft]:
-        """What groups have still to get of the topic in order."""
+        """Return the number of messages of the topic that each ordered group has still to get."""
 
     async def close(self) -> None: ...
 
 
 class Peers:
-    """Opens a connection when it is first needed, and another one when a member has moved."""
+    """Calls members by name; opens a connection when it is first needed, and another one when a member has moved."""
 
     def __init__(self, members: Members, connect: Callable[[str, str], GroupPeer]) -> None:
-        """`connect` to an admin address, of a member by its name; raises MemberUnreachable."""
+        """`connect` opens a connection to a member, given its admin address and its name. Raises MemberUnreachable."""
         self._members = members
         self._connect = connect
         self._open: dict[str, tuple[str, GroupPeer]] = {}

@@ -1,8 +1,8 @@
-"""Whether the number of queues of a topic may change without harm to the order of what is unread.
+"""Checks whether the number of queues of a topic may change without breaking the order of unread messages.
 
-A message group has one queue, which its name and the number of queues tell, and a group that reads in order gets one
-queue's messages one after the other. With another number of queues the message group may go on in another queue, beside
-what is unread in its old one.
+A message group has one queue, chosen by its name and the number of queues, and a group that reads in order gets the
+messages of one queue one after the other. After a change of the number of queues the message group may continue in
+another queue while messages in its old one are still unread.
 """
 
 from __future__ import annotations
@@ -17,21 +17,24 @@ from quarry_mq.store.metadata import Group, Topic, TopicType
 from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
 
 NAMED_MAX: Final = 3
-"""Groups that a refusal names."""
+"""Number of groups that a refusal names."""
 
 ORDERED_TYPES: Final = (TopicType.FIFO, TopicType.MIXED)
 """Topics of these types take messages of message groups."""
 
 
 class GroupLeft(NamedTuple):
-    """Messages that a group has still to get, or to acknowledge. Without a name: no group has read the topic so far."""
+    """The number of messages that a group has still to get or to acknowledge.
+
+    An empty name: no group has read the topic so far.
+    """
 
     group: str
     messages: int
 
 
 class OrderedStore(Protocol):
-    """What is asked of the message store."""
+    """The part of the message store that the check needs."""
 
     def bounds(self, queue: QueueId) -> QueueBounds: ...
 
@@ -39,14 +42,17 @@ class OrderedStore(Protocol):
 
 
 Left = Callable[[str, Topic, Pace], Awaitable[int]]
-"""How many messages of a topic a group has still to get, or to acknowledge."""
+"""Returns the number of messages of a topic that a group has still to get or to acknowledge."""
 
 LeftElsewhere = Callable[[str], Awaitable[Mapping[str, list[GroupLeft]]]]
-"""What groups have still to get of a topic from other members, by member. Raises MemberUnreachable, naming it."""
+"""Returns what groups have still to get of a topic from other members, by member.
+
+Raises MemberUnreachable with the member's name.
+"""
 
 
 class ReadingOrder:
-    """Lives on the event loop's thread."""
+    """Checks that ordered groups have read a topic before its queues change. Lives on the event loop's thread."""
 
     def __init__(
         self,
@@ -59,7 +65,7 @@ class ReadingOrder:
         is_storing: Callable[[str], bool],
         elsewhere: LeftElsewhere | None = None,
     ) -> None:
-        """`is_storing` tells whether messages of a topic are on their way. `elsewhere`: in a cluster."""
+        """`is_storing` returns whether messages of a topic are on their way. `elsewhere` is set in a cluster."""
         self._store = store
         self._topic = topic
         self._group = group
@@ -69,9 +75,9 @@ class ReadingOrder:
         self._elsewhere = elsewhere
 
     async def left(self, name: str, pace: Pace) -> list[GroupLeft]:
-        """The groups that have still to get messages of the topic in order from this broker.
+        """Return the groups that have still to get messages of the topic in order from this broker.
 
-        Where no group has read the topic, all that it holds is unread: a first group may begin with it.
+        If no group has read the topic, all its messages are unread: a first group may begin with them.
         """
         topic = self._topic(name)
         if topic is None:
@@ -83,7 +89,7 @@ class ReadingOrder:
         return [each for each in found if each.messages]
 
     async def require_read(self, topic: Topic, pace: Pace) -> None:
-        """What the caller does before it awaits anything is done while nothing is unread.
+        """Make sure that nothing is unread in order; the result holds until the caller awaits anything.
 
         Raises OrderWouldBreak.
         """
@@ -112,7 +118,7 @@ class ReadingOrder:
                 yield name
 
     def _state(self, topic: Topic) -> tuple[list[str], list[QueueOffset]]:
-        """Who reads the topic, and where its queues end."""
+        """Return the groups that read the topic, and the max offsets of its queues."""
         return list(self._readers_of(topic.name)), [bounds.maximum for bounds in self._bounds(topic)]
 
     def _bounds(self, topic: Topic) -> Iterator[QueueBounds]:

@@ -1,8 +1,8 @@
-"""Calls of members come but once: who has recorded one cannot make it again.
+"""Refuses replayed calls: a recorded call of a member is accepted only once.
 
-A caller numbers its calls to a member, and draws a number for itself when it begins (`Once`); both are in the signed
-bytes. Kept of each caller are the highest number that came and which of those shortly below it did, however many calls
-it makes. A caller is forgotten when all that it has signed is too old to be taken, and by a restart.
+A caller numbers its calls to a member, and draws a random number for itself when it starts (`Numbers`); both are in the
+signed bytes. For each caller the highest number and a bitmap of the numbers shortly below it are kept, however many
+calls it makes. A caller is removed when all that it has signed is too old to be accepted, and by a restart.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from quarry_mq.store.clock import Clock
 
 SESSION_BITS: Final = 64
 NUMBERS_KEPT: Final = 4_096
-"""A call may come so much later than others that were made after it."""
+"""Number of later calls that may arrive before a call."""
 
 KEPT_S: Final = 2 * DATE_TOLERANCE_S + 1
-"""A date may be ahead of the clock here as far as it may be behind."""
+"""Seconds to keep a caller: a date may be ahead of this member's clock as far as it may be behind it."""
 
 CALLERS_MAX: Final = 4_096
-"""Each start of a member makes one for each that it calls."""
+"""Largest number of callers. Each start of a member makes one caller for each member that it calls."""
 
 UNNUMBERED_MAX: Final = 10_000
 
 
 class Number(NamedTuple):
-    """Which call of which caller."""
+    """The number of a call, and the session of its caller."""
 
     session: int
     number: int
 
 
 class Numbers:
-    """Of one caller."""
+    """The numbering of one caller's calls."""
 
     def __init__(self) -> None:
         self._session = randbits(SESSION_BITS)
@@ -53,24 +53,24 @@ class _Seen:
     last_s: float
     highest: int = 0
     below: int = 0
-    """A bit for each number that came: bit 0 is that of the highest."""
+    """A bit for each number that arrived: bit 0 is the highest number."""
 
 
 class Replays:
-    """The calls that came to this member."""
+    """The calls that arrived at this member."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._callers: OrderedDict[int, _Seen] = OrderedDict()
-        """By session, who called longest ago first."""
+        """The callers by session; the caller whose last call is the oldest comes first."""
         self._unnumbered: OrderedDict[str, float] = OrderedDict()
-        """When calls without a number came, by signature: of members of an older version."""
+        """Arrival times of calls without a number, by signature; members of an older version send such calls."""
 
     def __len__(self) -> int:
         return len(self._callers) + len(self._unnumbered)
 
     def take(self, call: Number) -> None:
-        """A call that is signed. Raises NotAMember when it came before, or may have."""
+        """Accept a signed call. Raises NotAMember when it arrived before, or may have."""
         now_s = self._clock.monotonic_s()
         while self._callers and now_s - next(iter(self._callers.values())).last_s > KEPT_S:
             self._callers.popitem(last=False)
@@ -91,7 +91,10 @@ class Replays:
         self._callers.move_to_end(call.session)
 
     def take_unnumbered(self, signature: str) -> None:
-        """A signed call of a member that numbers none. Raises NotAMember when it came before, or may have."""
+        """Accept a signed call of a member that does not number its calls.
+
+        Raises NotAMember when it arrived before, or may have.
+        """
         now_s = self._clock.monotonic_s()
         while self._unnumbered and now_s - next(iter(self._unnumbered.values())) > KEPT_S:
             self._unnumbered.popitem(last=False)

@@ -1,10 +1,10 @@
-"""How members know that a call, and its answer, come from a member: both are signed with the cluster's key.
+"""Signs calls between members, and their answers, with the cluster's key.
 
     quarry-cluster-date        seconds since 1970, decimal
-    quarry-cluster-signature   hex of HMAC-SHA256 over what is said, its parts each with their size before them
+    quarry-cluster-signature   hex of HMAC-SHA256 over the signed parts, each with its size before it
 
-Of a call that is its method, its date and its bytes; of an answer the call's signature and the answer's bytes, so that
-an answer to another call is none to this one.
+The parts of a call are its method, its date and its bytes; those of an answer are the call's signature and the answer's
+bytes, so that an answer to another call is not accepted for this one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DATE: Final = "quarry-cluster-date"
 SIGNATURE: Final = "quarry-cluster-signature"
 
 DATE_TOLERANCE_S: Final = 300
-"""How far the clocks of two members may be apart, and how old a call may be that somebody has recorded."""
+"""Largest difference in seconds between the clocks of two members, and the largest age of a call that was recorded."""
 
 _CALL: Final = b"quarry cluster call"
 _ANSWER: Final = b"quarry cluster answer"
@@ -31,14 +31,14 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class ClusterKeys:
-    """The first key signs, all are good: so a cluster changes its key without a pause."""
+    """The keys of the cluster. The first key signs, all are accepted: so a cluster changes its key without a pause."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         self._keys = tuple(keys)
 
     @classmethod
     def read(cls, path: Path) -> ClusterKeys:
-        """Raises Invalid that names the file."""
+        """Read the keys of a file. Raises Invalid that names the file."""
         return cls(read_keys(path))
 
     def sign_call(self, method: str, body: bytes, now_s: int) -> Headers:
@@ -46,7 +46,7 @@ class ClusterKeys:
         return ((DATE, date), (SIGNATURE, _digest(self._keys[0], _CALL, method.encode(), date.encode(), body)))
 
     def check_call(self, method: str, body: bytes, headers: Mapping[str, str], now_s: int) -> str:
-        """Returns the call's signature, for the answer. Raises NotAMember."""
+        """Check the signature of a call, and return it for the answer. Raises NotAMember."""
         date, signature = headers.get(DATE, ""), headers.get(SIGNATURE, "")
         if not (date.isascii() and date.isdigit() and len(date) <= 12):
             raise NotAMember("the call is not signed with the cluster's key")
@@ -61,7 +61,7 @@ class ClusterKeys:
         return ((SIGNATURE, _digest(self._keys[0], _ANSWER, call_signature.encode(), body)),)
 
     def check_answer(self, call_signature: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Raises NotAMember."""
+        """Check the signature of an answer. Raises NotAMember."""
         signature = headers.get(SIGNATURE, "")
         if not any(_same(signature, _digest(key, _ANSWER, call_signature.encode(), body)) for key in self._keys):
             raise NotAMember("the answer is not signed with the cluster's key")

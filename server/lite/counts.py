@@ -1,9 +1,9 @@
 """Counts the lite topics of each topic and enforces the limit on their number (docs/limits.md).
 
-A broker does not walk over a million names before it serves. After a start the lite topics are
-counted in the background, one step at a time; until those of a topic are counted, the topic
-may have more than its limit. Lite topics that are created or removed meanwhile are kept by
-name until the count is done, so that the number is right wherever the walk was at that moment.
+A broker does not walk over a million names before it serves. After a start the lite topics are counted in the
+background, one step at a time; until those of a topic are counted, the topic may have more than its limit. Lite topics
+that are created or removed meanwhile are kept by name until the count is done, so that the number is right wherever the
+walk was at that moment.
 """
 
 from __future__ import annotations

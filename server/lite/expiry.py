@@ -2,8 +2,8 @@
 
 | lite topics of                           | removed when                                               |
 |------------------------------------------|------------------------------------------------------------|
-| a topic with `lite.topic.expiration`     | the last message is so old, whoever has not read it        |
-| a topic that was deleted                 | at once, as far as they had no message since               |
+| a topic with `lite.topic.expiration`     | the last message is older than that, read or not           |
+| a topic that was deleted                 | at once, unless they got a message since                   |
 | a topic that has been missing for longer | after ten minutes: a crash, or another member's deletion   |
 
 Every two minutes the topics that have lite topics are listed, and only the lite topics of topics with an expiration are

@@ -27,9 +27,9 @@ from quarry_mq.store.offsets import QueueId, QueueOffset
 EXPIRY_MS: Final = 180_000
 """Six times the interval at which clients repeat their subscriptions."""
 QUOTA_SLACK: Final = 300
-"""RocketMQ's value: a client counts its subscriptions by itself, and some that it
-has just dropped may still count here. The Python client 5.1.2 also subscribes to
-the single letters of a lite topic's name until it repeats all its subscriptions.
+"""RocketMQ's value: a client counts its subscriptions by itself, and some that it has just dropped may still count
+here. The Python client 5.1.2 also subscribes to the single letters of a lite topic's name until it repeats all its
+subscriptions.
 """
 LOOKED_AT_ONCE: Final = 1_024
 """Number of clients that are checked every few seconds, whether or not they have synchronized recently."""

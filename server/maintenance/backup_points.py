@@ -1,12 +1,12 @@
-"""Points of a live broker that a backup can be made from.
+"""Makes points of a live broker from which a backup can be copied.
 
 A point is one moment: the two databases as they were, copied by hard links into a folder of the store, and an offset
-below which the log is durable and holds everything that they refer to. While it is held, segments from the log's
-beginning at that moment on do not expire. Whoever copies from it renews its lease; a copier that dies does not, and
-the point is removed when the lease is over.
+below which the log is durable and holds everything that they refer to. While the point is pinned, segments from the
+log's beginning at that moment on do not expire. The copying process renews the point's lease; if the process dies the
+lease ends, and the point is removed.
 
-The broker makes the point and nothing else: it opens no file that a caller names. Copying is done by the command, on
-the same machine, with the rights of whoever runs it.
+The broker makes the point and nothing else: it opens no file that a caller names. The command copies, on the same
+machine, with the rights of the user that runs it.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ LEASE_S: Final = 60.0
 _NAME: Final = re.compile(r"[0-9]{13,}")
 """A wall clock in milliseconds."""
 POINTS_MAX: Final = 4
-"""Held at once: each keeps old tables and segments on the disk."""
+"""Largest number of points at once: each keeps old tables and segments on the disk."""
 
 
 class PointedStore(Protocol):
-    """What a point needs of the message store."""
+    """The part of the message store that a point needs."""
 
     @property
     def flushed_up_to(self) -> PhysicalOffset: ...
@@ -55,11 +55,12 @@ class PointedStore(Protocol):
 
 
 class Engines(NamedTuple):
-    """The databases of a store, and the name of the folder that the queues' one lies in."""
+    """The databases of a store, and the name of the folder in which the queues' database lies."""
 
     queues: Callable[[], KeyValueEngine | None]
-    """The one that is open now; None when the queues are in files alone: a backup leaves those to the start of what is
-    restored.
+    """Returns the queues' database that is open now, or None when the queues are in files alone.
+
+    A backup leaves out such files: the first start of the restored store rebuilds them.
     """
     queues_folder: str
     state: KeyValueEngine
@@ -80,7 +81,8 @@ class BackupPoints:
         clock: Clock,
         write_state: Callable[[], None],
     ) -> None:
-        """`write_state` writes what delivery has staged: acknowledged is what the client was told, not what is staged.
+        """`write_state` writes what delivery has staged; clients get
+        the answers to staged acknowledgements only after such a write.
 
         Points that an earlier broker left are removed.
         """
@@ -95,11 +97,14 @@ class BackupPoints:
         self._held: dict[str, BackupPoint] = {}
         self._last_ms = 0
         for entry in disk.list_directory(self._paths.backup_points):
-            if entry.is_directory and _NAME.fullmatch(entry.name):  # others are somebody else's
+            if entry.is_directory and _NAME.fullmatch(entry.name):  # other names are not the broker's
                 disk.remove_tree(self._paths.backup_points / entry.name)
 
     async def begin(self) -> BackupPoint:
-        """Make a point, held for `LEASE_S`. Raises Busy, KvError, StorePoisoned or OSError; then nothing is left."""
+        """Make a point, held for `LEASE_S`.
+
+        Raises Busy, KvError, StorePoisoned or OSError; then nothing is left behind.
+        """
         if len(self._held) >= POINTS_MAX:
             raise Busy(f"{POINTS_MAX} backups are being made already")
         self._last_ms = max(self._clock.wall_ms(), self._last_ms + 1)
@@ -113,9 +118,9 @@ class BackupPoints:
             point = BackupPoint(
                 name=name,
                 root=self._paths.root,
-                # now: a removal that was under way when it was pinned is through
+                # read now: a removal that was under way when the point was pinned has ended
                 log_begin=self._segments.minimum,
-                # not sooner: a group may stand behind every message that was visible when it was copied
+                # not sooner: a group's offset may lie after every message that was visible when it was copied
                 log_end=await asyncio.to_thread(self._store.flush),
                 segment_size=self._segments.segment_size,
             )
@@ -126,7 +131,7 @@ class BackupPoints:
         return point
 
     def renew(self, name: str) -> None:
-        """Hold it for another `LEASE_S`. Raises Invalid when it is gone."""
+        """Hold the point for another `LEASE_S`. Raises Invalid when it is gone."""
         self._pins.renew(name, LEASE_S)
 
     def end(self, name: str) -> None:
@@ -136,27 +141,28 @@ class BackupPoints:
         self._forget(name)
 
     def sweep(self) -> None:
-        """Remove points whose lease is over."""
+        """Remove the points whose lease is over."""
         for name in list(self._held):
             if not self._pins.holds(name):
                 log.warning("the lease of a backup point is over, it is removed", name=name)
                 self._forget(name)
 
     def _flush_beforehand(self) -> None:
-        """The long part, beside running work: entries on disk never point beyond the durable log."""
+        """Do the long part of the flush beside running work: entries on disk never point beyond the durable log."""
         self._store.flush()
         self._store.flush_entries()
         self._engines.state.flush(FAMILIES)
 
     def _copy_databases(self, directory: Path) -> None:
-        """In one go on the loop's thread: nothing is dispatched, delivered or administered in between.
+        """Copy the databases without a break on the loop's thread:
+        nothing is dispatched, delivered or administered in between.
 
-        So metadata refers to nothing that the queues do not have, and both fit together. What is left to do are links
-        and the flush of the last milliseconds.
+        So metadata refers to nothing that the queues do not have, and both fit together. Only hard links and the flush
+        of the last milliseconds are left to do here.
         """
         self._write_state()
         if self._store.dispatched_up_to > self._store.flushed_up_to:
-            self._store.flush()  # under async durability consumers see what is not durable yet
+            self._store.flush()  # under async durability consumers see messages that are not durable yet
         queues = self._engines.queues()
         if queues is not None:
             queues.checkpoint(directory / self._engines.queues_folder)

@@ -1,4 +1,4 @@
-"""Once a second it is written down how far the log is durable."""
+"""Saves once a second the offset below which the log is durable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import structlog
 from quarry_mq.kv import EngineFull, KvError
 
 CHECKPOINT_INTERVAL_S: Final = 1.0
-"""RocketMQ's. Damage in what became durable since then is cut off by the next start instead of refused."""
+"""RocketMQ's interval.
+
+The next start cuts off damage in what became durable since the last checkpoint, instead of refusing to start.
+"""
 
 log = structlog.get_logger(__name__)
 
@@ -26,9 +29,9 @@ class CheckpointKeeper:
         poisoned: Callable[[Exception], None],
         interval_s: float = CHECKPOINT_INTERVAL_S,
     ) -> None:
-        """`save` writes when something changed (`store.recovery.checkpoint`).
+        """`save` writes the checkpoint if something changed (`store.recovery.checkpoint`).
 
-        `poisoned` hears of what only a restart heals.
+        `poisoned` is called with an error that only a restart can clear.
         """
         self._save = save
         self._poisoned = poisoned
@@ -36,9 +39,10 @@ class CheckpointKeeper:
         self._complaint = ""
 
     async def run(self) -> None:
-        """Until cancelled; a database that fails ends the broker.
+        """Save checkpoints until cancelled; an error of the database ends the broker.
 
-        A file that cannot be written does no harm as long as the old one is there: it only claims less.
+        A checkpoint file that cannot be written does no harm while
+        the old one is there: the old one only states a lower offset.
         """
         while True:
             await asyncio.sleep(self._interval_s)

@@ -1,4 +1,6 @@
-"""The key index of a live store: kept up, saved and asked on threads beside the event loop (`store.index`)."""
+"""Keeps the key index of a live store up to date, saves and
+queries it, on threads beside the event loop (`store.index`).
+"""
 
 from __future__ import annotations
 
@@ -23,21 +25,21 @@ log = structlog.get_logger(__name__)
 
 NO_INDEX: Final = "this broker keeps no key index: set index.tiered or index.hash_files"
 WRITE_INTERVAL_S: Final = 0.2
-"""How long a message waits for its keys to be written. Who asks has them written at once."""
+"""Seconds until the keys of a message are written. A query has them written at once."""
 SAVE_INTERVAL_S: Final = 5.0
-"""What a start after a kill reads of the log again at most."""
+"""Seconds of the log that a start after a kill reads again at most."""
 RETRY_INTERVAL_S: Final = 5.0
 MOVE_INTERVAL_S: Final = 1.0
-"""How often it is looked for files that may be compacted, uploaded or made anew."""
+"""Seconds between checks for files that may be compacted, uploaded or rebuilt."""
 BUSY_RATIO: Final = 0.5
-"""Of the time, while the index catches up with the log: the loop shares the interpreter with it."""
+"""Share of the time for indexing while the index lags behind the log: the loop shares the interpreter with it."""
 FOUND_MAX: Final = 1_000
 ASKERS_MAX: Final = 4
-"""Queries at a time; others wait."""
+"""Number of queries at a time; others wait."""
 
 
 class Move(Enum):
-    """What becomes of files, one at a time."""
+    """The kinds of work on index files; each is done one file at a time."""
 
     REPAIR = "repair"
     COMPACTION = "compaction"
@@ -49,7 +51,10 @@ class IndexMetrics(Protocol):
 
 
 class KeyIndex:
-    """Lives on the event loop's thread. Without an index it does nothing, and says so to who asks."""
+    """The indexes of one store.
+
+    Lives on the event loop's thread. Without an index it does nothing, and queries raise NoIndex.
+    """
 
     def __init__(self, indexes: KeyIndexes, read: ReadRecord, clock: Clock, metrics: IndexMetrics) -> None:
         self._indexes = indexes
@@ -58,15 +63,18 @@ class KeyIndex:
         self._metrics = metrics
         self._complaints: dict[str, str] = {}
         self._moving = {move: asyncio.Lock() for move in Move}
-        # its own: many that wait for an object store must not keep others from their threads
+        # its own threads: many queries that wait for an object store must not block other work
         self._askers = ThreadPoolExecutor(ASKERS_MAX, thread_name_prefix="key-query")
 
     async def run(self) -> None:
-        """Until cancelled. An error ends no broker: the index is made from the log, and is behind meanwhile."""
+        """Run until cancelled.
+
+        An error does not end the broker: the index is built from the log, and lags behind meanwhile.
+        """
         roles = [self._keep_up(index) for index in self._indexes.followers]
         roles += [self._move_on(move) for move in Move if self._movers(move)]
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(asyncio.Event().wait())  # without an index, too, it returns to nobody
+            tasks.create_task(asyncio.Event().wait())  # `run` must not return, even without an index
             for role in roles:
                 tasks.create_task(role)
 
@@ -93,7 +101,7 @@ class KeyIndex:
             await asyncio.sleep((self._clock.monotonic_s() - begun_s) * (1 - BUSY_RATIO) / BUSY_RATIO)
 
     def _movers(self, move: Move) -> list[Callable[[], bool]]:
-        """What moves one file, if there is one to be moved, and tells whether there was."""
+        """Return the functions that do this work on one file, if there is one, and return whether there was."""
         tiered = self._indexes.tiered
         match move:
             case Move.REPAIR:
@@ -104,7 +112,7 @@ class KeyIndex:
                 return [] if tiered is None or tiered.objects is None else [tiered.upload_one]
 
     async def _move_on(self, move: Move) -> None:
-        """Let files go on as they may, one after the other."""
+        """Do this kind of work whenever there is some, one file after the other."""
         while True:
             interval_s = MOVE_INTERVAL_S
             try:
@@ -124,7 +132,7 @@ class KeyIndex:
         return count
 
     def _complain(self, what: str, error: Exception | None) -> None:
-        """Count it, and tell it once."""
+        """Count a failure, and log it once."""
         if error is None:
             self._complaints.pop(what, None)
             return
@@ -134,12 +142,12 @@ class KeyIndex:
             log.warning("the key index falls behind, it is tried again", step=what, error=str(error))
 
     def require(self) -> None:
-        """Raises NoIndex."""
+        """Make sure that there is an index. Raises NoIndex."""
         if not self._indexes.followers:
             raise NoIndex(NO_INDEX)
 
     async def find(self, topic: str, key: str, *, begin_ms: int, end_ms: int, limit: int) -> FoundMessages:
-        """The newest messages of a topic with a key, stored in [begin_ms, end_ms].
+        """Return the newest messages of a topic with a key, stored in [begin_ms, end_ms].
 
         Raises NoIndex, Invalid, StoreDamaged, OSError, Unavailable.
         """
@@ -153,22 +161,22 @@ class KeyIndex:
         return await asyncio.get_running_loop().run_in_executor(self._askers, work)
 
     async def files(self) -> list[IndexFile]:
-        """All files of the indexes. Raises NoIndex."""
+        """Return all files of the indexes. Raises NoIndex."""
         self.require()
         return index_files(self._indexes)
 
     async def verified(self, file: IndexFile) -> IndexFile:
-        """The file, with what is wrong with it once every byte of it was looked at."""
+        """Return the file with what is wrong with it, after reading every byte of it."""
         return await asyncio.to_thread(checked, self._indexes, file)
 
     async def move_all(self, move: Move) -> int:
-        """Have done now what is done by itself; returns of how many files. Raises NoIndex, OSError, StoreDamaged."""
+        """Do all work of one kind now, and return the number of files. Raises NoIndex, OSError, StoreDamaged."""
         if not self._movers(move):
             raise NoIndex("set index.upload_to" if move is Move.UPLOAD and self._indexes.tiered else "set index.tiered")
         return await self._move(move)
 
     async def stop(self) -> None:
-        """When it returns no query is under way."""
+        """Wait until no query is under way."""
         await asyncio.to_thread(self._askers.shutdown, cancel_futures=True)
 
 

@@ -1,10 +1,10 @@
-"""Removes what lies below the log's minimum from the consume queues while the broker runs.
+"""Removes entries below the log's start offset from the consume queues while the broker runs.
 
-A round begins when the minimum grew, and at a start when the last one was not finished. Its steps are small: each
+A sweep begins when the start offset grew, and at a start if the last sweep was not finished. Its steps are small: each
 keeps the interpreter's lock or the event loop for about a millisecond, and is followed by a pause that is no shorter.
-When enough has gone RocksDB rewrites the tables of entries, on its own threads; only that gives the room back.
+When enough entries are gone RocksDB rewrites the tables of entries, on its own threads; only that frees the space.
 
-What fails is told once and tried again.
+A failure is logged once and tried again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CleaningSettings:
-    """`pause_s` follows each step, `rewrite_ratio` is the share of entries gone at which tables are rewritten."""
+    """Settings of the clean-up.
+
+    `pause_s` follows each step; `rewrite_ratio` is the share of removed entries at which tables are rewritten.
+    """
 
     pause_s: float = 0.002
     retry_interval_s: float = 10.0
@@ -52,7 +55,7 @@ class CleaningMetrics(Protocol):
 
 
 class QueueCleaning:
-    """The cleaning of one open store's queues. Lives on the event loop's thread."""
+    """The clean-up of one open store's queues. Lives on the event loop's thread."""
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class QueueCleaning:
         self._clock = clock
         self._metrics = metrics
         self._wake = asyncio.Event()
-        self._wake.set()  # a round may be left from the last life
+        self._wake.set()  # a sweep may be left from before the start
         self._rewrite_asked = False
         self._complaint: str | None = None
         self._phase = ""
@@ -81,19 +84,22 @@ class QueueCleaning:
 
     @property
     def phase(self) -> str:
-        """What is under way: `files`, `rocksdb`, `rewrite`, or nothing (the empty text). For any thread."""
+        """The current work: `files`, `rocksdb`, `rewrite`, or the empty text. May be read on any thread."""
         return self._phase
 
     @property
     def behind_bytes(self) -> int:
-        """How far the log has begun later than what the queues are cleaned up to. For any thread."""
+        """Bytes between the offset up to which the queues are cleaned and the log's start offset.
+
+        May be read on any thread.
+        """
         return max(0, self._log.minimum - self._expiry.expired_below())
 
     def minimum_grew(self, _: PhysicalOffset) -> None:
         self._wake.set()
 
     def rewrite_soon(self) -> None:
-        """Rewrite RocksDB's tables once the queues are clean, however little went."""
+        """Rewrite RocksDB's tables once the queues are clean, however few entries were removed."""
         self._rewrite_asked = True
         self._wake.set()
 
@@ -115,9 +121,9 @@ class QueueCleaning:
                 self._wake.set()
 
     async def stop(self) -> None:
-        """When it returns no step is under way. `run` has been cancelled before.
+        """Wait until no step is under way. `run` must have been cancelled before.
 
-        What is left is done after the next start.
+        The rest of the work is done after the next start.
         """
         self._stopping.set()
         await asyncio.to_thread(self._steps.shutdown)
@@ -167,7 +173,9 @@ class QueueCleaning:
         )
 
     def _pause(self) -> bool:
-        """On the thread of the steps: no shorter than the time that the slice before it took of a core."""
+        """Pause the thread of the steps for at least as long as
+        the slice before it used a core; return whether to stop.
+        """
         now_s = time.thread_time()
         slice_s, self._slice_began_s = now_s - self._slice_began_s, now_s
         return self._stopping.wait(max(self._settings.pause_s, slice_s))
@@ -184,7 +192,7 @@ class QueueCleaning:
             self._phase = ""
 
     def _complain(self, error: Exception) -> None:
-        """Once for the same error in a row."""
+        """Count the failure, and log it once while the same error repeats."""
         self._metrics.cleaning_failed()
         if str(error) != self._complaint:
             log.error("the clean-up of queues is held up, it is tried again", error=str(error))

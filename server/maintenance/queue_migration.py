@@ -1,8 +1,8 @@
-"""The migration of the consume queues of a running broker: steps on request, and the work between them.
+"""Migrates the consume queues of a running broker: steps on request, and the work between them.
 
-One thing at a time: a step, the backfill, a comparison, or the removal of what a step has left. A step does not wait
-for the work but interrupts it; what was done stays done. All that blocks is on a thread of its own, what changes the
-queues is on the event loop's, in pieces of some milliseconds.
+One thing is done at a time: a step, the backfill, a comparison, or the removal of what a step has left behind. A step
+does not wait for the work but interrupts it; finished parts stay finished. Blocking calls are on a thread of their own;
+changes of the queues are on the event loop's thread, in pieces of some milliseconds.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from quarry_mq.store.migration import (
 log = structlog.get_logger(__name__)
 
 SAVE_EVERY_BYTES: Final = 64 << 20
-"""How much of the backfill a killed broker does again at most."""
+"""Bytes of the backfill that a killed broker repeats at most."""
 PIECE_S: Final = 0.05
-"""How long a thread works before it pauses for as long."""
+"""Seconds that a thread works before it pauses for as long."""
 BREATH_S: Final = 0.002
 RETRY_S: Final = 5.0
 FAULTS: Final = (KvError, OSError, BrokerError)
@@ -45,7 +45,7 @@ _Result = TypeVar("_Result")
 
 
 class Commit(Protocol):
-    """What the migration asks of group commit."""
+    """The part of group commit that the migration needs."""
 
     async def make_queues_durable(self) -> bool: ...
 
@@ -59,16 +59,16 @@ class _Wanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationStatus:
-    """Where the migration stands, and what would come next."""
+    """The current state of the migration, and its possible next steps."""
 
     phase: QueuePhase
     read_rocksdb: bool
     assign_rocksdb: bool
     advance_to: QueuePhase | None
     advance_refused: str | None
-    """Why the next step cannot be taken now; None when it can, or when a comparison comes first."""
+    """The reason why the next step cannot be taken now; None when it can, or when a comparison comes first."""
     comparison_first: str | None
-    """Why the next step compares the queues first."""
+    """The reason why the next step compares the queues first."""
     rollback_to: QueuePhase | None
     rollback_refused: str | None
     backfilled_to: int | None
@@ -78,15 +78,15 @@ class MigrationStatus:
     comparing: ComparisonProgress | None
     report: AgreementReport | None
     at_start: AgreementReport | None
-    """What the start has found when it compared the bounds of the queues."""
+    """The report of the start, which compared the bounds of the queues."""
     is_removing: bool
     problem: str | None
-    """What holds the work up, in words; it is tried again."""
+    """Message of the error that blocks the work, which is tried again."""
     steps: tuple[MigrationStep, ...]
 
 
 class OnlineMigration:
-    """Migration of one open store. Lives on the event loop's thread."""
+    """The migration of one open store. Lives on the event loop's thread."""
 
     def __init__(
         self,
@@ -117,7 +117,8 @@ class OnlineMigration:
     # -- on request
 
     async def advance(self, asked_by: str) -> QueuePhase | None:
-        """Take the next step. Returns its phase; None: the queues are compared first, and it is taken if they agree.
+        """Take the next step and return its phase. None: the queues
+        are compared first, and the step is taken if they agree.
 
         Raises Forbidden, Busy, Unavailable, kv.KvError.
         """
@@ -132,7 +133,10 @@ class OnlineMigration:
         return target
 
     async def roll_back(self, asked_by: str) -> QueuePhase:
-        """Take one step back. A comparison that is under way ends without a report. Raises as `advance`."""
+        """Take one step back.
+
+        A comparison that is under way ends without a report. Raises the same errors as `advance`.
+        """
         target = self._migration.target_of_rollback()
         self._wanted = None
         await self._take(target, asked_by)
@@ -140,7 +144,7 @@ class OnlineMigration:
 
     @property
     def problem(self) -> str | None:
-        """What holds the work up, in words; it is tried again."""
+        """Message of the error that blocks the work, which is tried again."""
         return self._problem
 
     def status(self) -> MigrationStatus:
@@ -172,7 +176,7 @@ class OnlineMigration:
     # -- the task
 
     async def run(self) -> None:
-        """Do what is to be done in the phase there is, until cancelled. What fails is told once and tried again."""
+        """Do the work of the current phase until cancelled. A failure is logged once and tried again."""
         while True:
             await self._to_do.wait()
             self._to_do.clear()
@@ -189,12 +193,12 @@ class OnlineMigration:
                 self._to_do.set()
 
     async def stop(self) -> None:
-        """Do nothing more; when it returns nothing is under way on any thread. `run` has been cancelled before."""
+        """Wait until no work is under way on any thread. `run` must have been cancelled before."""
         self._interrupt.set()
         await asyncio.to_thread(self._executor.shutdown)
 
     async def _work(self) -> bool:
-        """Returns whether there may be more to do. Leaves it undone where a step waits."""
+        """Do the next piece of work, and return whether there may be more. It is left unfinished when a step waits."""
         if not self._is_checked:
             await self._check()
         elif (backfill := self._migration.backfill()) is not None:
@@ -281,7 +285,7 @@ class OnlineMigration:
     # -- steps
 
     async def _take(self, target: QueuePhase, asked_by: str) -> None:
-        """Interrupt whatever is under way."""
+        """Take a step, interrupting the work that is under way."""
         self._steps_waiting += 1
         self._interrupt.set()
         try:
@@ -309,7 +313,7 @@ class OnlineMigration:
     # -- inside
 
     async def _in_pieces(self, step: Callable[[], bool]) -> None:
-        """Take steps on the thread until none is left or a step waits, half of the time at most."""
+        """Do pieces of work on the thread until none is left or a step waits, at most half of the time."""
         while not self._interrupt.is_set():
             began_s = self._clock.monotonic_s()
             if not await self._elsewhere(self._piece, step):
@@ -324,7 +328,7 @@ class OnlineMigration:
         return False
 
     async def _pause(self, seconds: float) -> None:
-        """Shorter where a step waits."""
+        """Pause for this time, or shorter if a step waits."""
         if await until_set(self._interrupt, max(BREATH_S, seconds)):
             await asyncio.sleep(BREATH_S)
 
@@ -334,7 +338,7 @@ class OnlineMigration:
         return asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args, **kwargs))
 
     def _complain(self, error: Exception) -> None:
-        """Once for the same error in a row."""
+        """Log an error once while it repeats."""
         if str(error) != self._problem:
             log.error("the migration of the consume queues is held up, it is tried again", error=str(error))
         self._problem = str(error)

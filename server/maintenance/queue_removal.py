@@ -1,14 +1,14 @@
-"""Removes queues that nobody can use any more, some ten minutes after a start and every hour.
+"""Removes queues that can no longer be used, some ten minutes after a start and every hour.
 
-| queues                      | how they come to be                                                     | removed   |
+| queues                      | origin                                                                  | removed   |
 |-----------------------------|-------------------------------------------------------------------------|-----------|
 | of topics that do not exist | a rebuild from the log, which knows of no deletion; sends on their way  | always    |
-| light ones that are empty   | one for each client that ever was (rocketmq-mqtt#287)                   | if wanted |
+| light ones that are empty   | one for each client that ever existed (rocketmq-mqtt#287)               | if set    |
 
-Both are found in the database and not in memory (rmq#9454), on a thread of its own. What was found is looked at again
-on the event loop's thread in the same step that removes it: a topic that was made meanwhile, or a queue that got a
-message, stays. So do queues of topics that RocketMQ's metadata in the store names. A light queue has no topic, so it is
-never of an unknown one.
+Both are found in the database and not in memory (rmq#9454), on a thread of its own. The queues found are checked again
+on the event loop's thread in the same step that removes them: a topic that was created meanwhile, or a queue that got a
+message, stays. Queues of topics that RocketMQ's metadata in the store names stay, too. A light queue has no topic, so
+it never counts as one of an unknown topic.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ REFUSALS: Final = (KvError, OSError, BrokerError)
 
 
 class RemovalCause(Enum):
-    """Why queues were removed; the value is its name in metrics."""
+    """The reason for removing queues; the value is its name in metrics."""
 
     UNKNOWN_TOPIC = "unknown_topic"
     IDLE = "idle"
@@ -52,7 +52,10 @@ class RemovalCause(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemovalSettings:
-    """`interval_s` None: nothing is ever removed. `idle_light_queue_ms` None: no light queue is."""
+    """Settings of the removal.
+
+    `interval_s` None: nothing is ever removed. `idle_light_queue_ms` None: no light queue is removed.
+    """
 
     interval_s: float | None = 3_600.0
     start_delay_s: float = 600.0
@@ -60,7 +63,7 @@ class RemovalSettings:
 
 
 class RemovableQueues(Protocol):
-    """What removal asks of the message store. The first two from another thread."""
+    """The part of the message store that removal needs. The first two methods are called from another thread."""
 
     def topics_behind(self, behind: str, limit: int) -> list[str]: ...
 
@@ -70,7 +73,7 @@ class RemovableQueues(Protocol):
 
 
 class RemovalOfLightQueues(Protocol):
-    """How light queues go, see `server.lite.removal.LightQueueRemoval`."""
+    """The removal of light queues, see `server.lite.removal.LightQueueRemoval`."""
 
     async def remove(self, found: Sequence[LastEntry]) -> int: ...
 
@@ -84,13 +87,13 @@ class KnownTopics(Protocol):
 
 
 class Progress(Protocol):
-    """What groups have read, see `server.delivery.Delivery`."""
+    """The progress of groups, see `server.delivery.Delivery`."""
 
     def delete_topics(self, topics: Iterable[str]) -> None: ...
 
 
 class Commit(Protocol):
-    """What removal asks of group commit."""
+    """The part of group commit that removal needs."""
 
     async def make_queues_durable(self) -> object: ...
 
@@ -104,7 +107,7 @@ _Result = TypeVar("_Result")
 
 
 class QueueRemoval:
-    """Removal from one open store. Lives on the event loop's thread."""
+    """The removal of queues from one open store. Lives on the event loop's thread."""
 
     def __init__(
         self,
@@ -121,7 +124,10 @@ class QueueRemoval:
         clock: Clock,
         metrics: RemovalMetrics,
     ) -> None:
-        """`topics_elsewhere`: those that RocketMQ's metadata in the store names. Asked once, on another thread."""
+        """`topics_elsewhere` returns the topics that RocketMQ's metadata in the store names.
+
+        Called once, on another thread.
+        """
         self._queues = queues
         self._light = light
         self._settings = settings
@@ -138,7 +144,7 @@ class QueueRemoval:
         self._complaint = ""
 
     async def run(self) -> None:
-        """Look and remove until cancelled. What fails is told once and tried again."""
+        """Find and remove queues until cancelled. A failure is logged once and tried again."""
         interval_s = self._settings.interval_s
         await asyncio.sleep(self._settings.start_delay_s)
         while interval_s is not None:
@@ -152,11 +158,11 @@ class QueueRemoval:
         await asyncio.Event().wait()
 
     async def stop(self) -> None:
-        """Do nothing more; when it returns nothing is under way on any thread. `run` has been cancelled before."""
+        """Wait until no work is under way on any thread. `run` must have been cancelled before."""
         await asyncio.to_thread(self._executor.shutdown)
 
     async def remove_unknown(self) -> int:
-        """Remove the queues of topics that do not exist; returns how many. Raises kv.KvError, BrokerError."""
+        """Remove the queues of topics that do not exist, and return their number. Raises kv.KvError, BrokerError."""
         removed, named = 0, list[str]()
         behind: str | None = ""
         while behind is not None:
@@ -172,7 +178,10 @@ class QueueRemoval:
         return removed
 
     async def remove_idle(self) -> int:
-        """Remove light queues that were empty for long enough; returns how many. Raises kv.KvError, BrokerError."""
+        """Remove light queues that were empty for long enough, and return their number.
+
+        Raises kv.KvError, BrokerError.
+        """
         idle_ms = self._settings.idle_light_queue_ms
         if idle_ms is None:
             return 0
@@ -198,7 +207,7 @@ class QueueRemoval:
     # -- inside
 
     def _look_for_unknown(self, behind: str) -> tuple[str | None, list[str]]:
-        """On another thread: where to go on, and which of the next topics do not exist."""
+        """Return the name to continue after, and which of the next topics do not exist. Runs on another thread."""
         names = self._queues.topics_behind(behind, NAMES_PER_LOOK)
         missing = [name for name in self._topics.missing(names) if not is_system_topic(name)]
         if missing:
@@ -207,9 +216,9 @@ class QueueRemoval:
         return (names[-1] if len(names) == NAMES_PER_LOOK else None), missing
 
     def topics_only_elsewhere(self) -> frozenset[str]:
-        """RocketMQ may have run on the store since its metadata was taken over, and have made topics and messages.
+        """Return the topics that only RocketMQ's metadata names; called on another thread.
 
-        For another thread.
+        RocketMQ may have run on the store since its metadata was taken over, and have created topics and messages.
         """
         if self._spared is None:
             self._spared = frozenset(self._topics.missing(list(self._topics_elsewhere())))
@@ -223,7 +232,10 @@ class QueueRemoval:
         return self._spared
 
     def _remove_topics(self, names: Sequence[str]) -> int:
-        """Those that still do not exist. Progress first: after a crash in between the queues are found again."""
+        """Remove the topics that still do not exist.
+
+        Their progress goes first: after a crash in between the queues are found again.
+        """
         unknown = [name for name in names if self._topics.get(name) is None]
         self._progress.delete_topics(unknown)
         removed = 0
@@ -233,7 +245,7 @@ class QueueRemoval:
             except EngineFull:
                 raise
             except REFUSALS as error:
-                self._complain(error)  # of this topic; the others go
+                self._complain(error)  # this topic stays; the others are removed
         return removed
 
     async def _elsewhere(
@@ -242,7 +254,7 @@ class QueueRemoval:
         return await asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args, **kwargs))
 
     def _complain(self, error: Exception) -> None:
-        """Once for the same error in a row."""
+        """Log an error once while it repeats."""
         if str(error) != self._complaint:
             log.error("queues could not be removed, it is tried again", error=str(error))
         self._complaint = str(error)

@@ -1,4 +1,4 @@
-"""Counts of all queues for who asks, made on a thread of its own and one at a time."""
+"""Counts all queues on request, on a thread of its own and one request at a time."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from quarry_mq.store.consumequeue.queue_summary import QueueSummary, SummarySour
 
 LARGEST_MAX: Final = 1_000
 PAGE_PAUSE_S: Final = 0.001
-"""After each page of a thousand queues, so that the event loop gets the interpreter's lock back soon."""
+"""Seconds of pause after each page of a thousand queues, so that the event loop gets the
+interpreter's lock back soon.
+"""
 
 
 class QueueSummaries:
-    """Lives on the event loop's thread."""
+    """Summaries of the queues of one store. Lives on the event loop's thread."""
 
     def __init__(
         self,
         source: Callable[[], SummarySource],
         using: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """`source` tells where the queues are at that moment; in a block of `using` the database is not closed."""
+        """`source` returns the current place of the queues; inside a `using` block the database is not closed."""
         self._source = source
         self._using = using
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="queue-summary")
         self._stopping = Event()
 
     async def summarize(self, largest_max: int) -> QueueSummary:
-        """Raises kv.KvError, StoreUnusable, OSError; Unavailable when the broker stops meanwhile."""
+        """Count all queues. Raises kv.KvError, StoreUnusable, OSError; Unavailable when the broker stops meanwhile."""
         work = partial(self._summarize, min(largest_max, LARGEST_MAX))
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
@@ -41,7 +43,7 @@ class QueueSummaries:
             return summarize_queues(self._source(), largest_max=largest_max, go_on=self._go_on)
 
     async def stop(self) -> None:
-        """When it returns nothing is under way on any thread."""
+        """Wait until no work is under way on any thread."""
         self._stopping.set()
         await asyncio.to_thread(self._executor.shutdown, cancel_futures=True)
 

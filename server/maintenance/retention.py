@@ -1,8 +1,8 @@
-"""Lets old segments expire while the broker runs: looks at disk and clock, decides, and has the files removed.
+"""Lets old segments expire while the broker runs: checks disk and clock, decides, and has the files removed.
 
-Two tasks that do not wait for each other, so that a removal that takes long never keeps a full disk from being seen
-(rmq#1400): `watch` decides every few seconds, `remove` works off what was decided. Blocking work is on other threads;
-only the moment at which log and queues begin later is on the event loop's.
+Two tasks do not wait for each other, so that a removal that takes long never keeps a full disk from being noticed
+(rmq#1400): `watch` decides every few seconds, `remove` removes the files. Blocking work is on other threads; only the
+moment when the start offsets of log and queues change is on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -40,16 +40,19 @@ log = structlog.get_logger(__name__)
 
 THREADS: Final = 2  # one that looks, one that removes
 FUTILE_PAUSE_S: Final = 600.0
-"""How long nothing is deleted before its time after that has made no room."""
+"""Seconds in which no segment is deleted before its time, after such deletions have freed no space."""
 
 UNLIMITED: Final = 1 << 62
 NAMED_GROUPS_MAX: Final = 16
-"""How many groups a log line names."""
+"""Number of groups that a log line names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetentionTimes:
-    """How often it is looked. `start_delay_s`: nothing expires sooner after a start, as clocks are set right then."""
+    """The times of the retention checks.
+
+    Nothing expires within `start_delay_s` of a start, since clocks are set right then.
+    """
 
     interval_s: float = 10.0
     start_delay_s: float = 60.0
@@ -64,7 +67,7 @@ class RetentionMetrics(Protocol):
 
 
 class Commit(Protocol):
-    """What retention asks of group commit."""
+    """The part of group commit that retention needs."""
 
     async def make_queues_durable(self) -> object: ...
 
@@ -72,7 +75,7 @@ class Commit(Protocol):
 
 
 class Expiring(NamedTuple):
-    """One segment that goes."""
+    """One segment that expires."""
 
     name: str
     size: int
@@ -81,7 +84,7 @@ class Expiring(NamedTuple):
 
 
 class ExpiryReport(NamedTuple):
-    """What goes, and what groups lose by it: messages they have not been given."""
+    """The segments that expire, and the messages that groups lose by it because they were never delivered to them."""
 
     segments: Sequence[Expiring]
     unread: Unread
@@ -92,7 +95,7 @@ _Result = TypeVar("_Result")
 
 
 class Retention:
-    """Expiry of one open store. Lives on the event loop's thread."""
+    """The expiry of one open store. Lives on the event loop's thread."""
 
     def __init__(
         self,
@@ -106,9 +109,9 @@ class Retention:
         carry_over: Callable[[PhysicalOffset], Awaitable[int]],
         minimum_grew: Sequence[Callable[[PhysicalOffset], None]] = (),
     ) -> None:
-        """`carry_over` writes anew what has to outlive the log below an offset, and tells how much that was.
+        """`carry_over` writes pending messages below an offset again at the end of the log, and returns their number.
 
-        `minimum_grew` are told where the log begins each time that this has changed.
+        `minimum_grew` is called with the log's start offset each time that it has changed.
         """
         self._expiry = expiry
         self._settings = settings
@@ -136,33 +139,36 @@ class Retention:
 
     @property
     def used_ratios(self) -> Mapping[str, float]:
-        """How full the file systems of `log` and `queues` were when last looked at, from 0 to 1. For any thread."""
+        """The used share (0 to 1) of the file systems of `log` and `queues` at the last check.
+
+        May be read on any thread.
+        """
         return self._used_ratios
 
     @property
     def used_bytes(self) -> int | None:
-        """What the log's file system holds, as it was last looked at; None before. For any thread."""
+        """Used bytes of the log's file system at the last check; None before the first. May be read on any thread."""
         return None if self._log_space is None else self._log_space.used_bytes
 
     @property
     def log_space(self) -> DiskSpace | None:
-        """How full the log's file system is, as it was last looked at; None before. For any thread."""
+        """Space of the log's file system at the last check; None before the first. May be read on any thread."""
         return self._log_space
 
     @property
     def force_percent(self) -> int:
-        """How full the disk must be for segments to go before their time."""
+        """Percentage of disk usage at which segments expire before their time."""
         return self._settings.force_percent
 
     @property
     def complaints(self) -> Mapping[str, str]:
-        """Steps that are held up, and why."""
+        """The steps that are blocked, each with its error."""
         return self._complaints
 
     # -- tasks
 
     async def watch(self) -> None:
-        """Look, and expire what has to go, until cancelled."""
+        """Check the disk and the clock, and expire segments, until cancelled."""
         while True:
             try:
                 await self._look()
@@ -172,7 +178,7 @@ class Retention:
             await asyncio.sleep(self._times.interval_s)
 
     async def remove(self) -> None:
-        """Remove the files of what expired, until cancelled. What cannot be removed now is tried again."""
+        """Remove the files of expired segments, until cancelled. A file that cannot be removed now is tried again."""
         remover = self._expiry.remover
         while True:
             await self._to_remove.wait()
@@ -189,21 +195,21 @@ class Retention:
                 self._to_remove.set()
 
     async def stop(self) -> None:
-        """Do nothing more; when it returns nothing is under way on any thread. Both tasks have been cancelled before.
+        """Stop: when it returns no work is under way on any thread. Both tasks must have been cancelled before.
 
-        What is not removed yet is removed by the next broker.
+        The next broker removes the files that are left.
         """
         self._expiry.stop()
         await asyncio.to_thread(self._executor.shutdown)
 
     def configure(self, settings: ExpirySettings) -> None:
-        """From the next round on."""
+        """Apply changed settings from the next check on."""
         self._settings = settings
 
     # -- on request
 
     async def expire_now(self, *, dry_run: bool) -> ExpiryReport:
-        """Let everything expire that is past its retention, whatever the hour; with `dry_run` only tell what.
+        """Expire everything that is past its retention, at any hour; with `dry_run` only report it.
 
         The files are removed soon after. Raises OSError, kv.KvError.
         """
@@ -231,7 +237,10 @@ class Retention:
                 self._forced = Forced(freed_bytes, situation.log.space.used_bytes, self._expiry.end)
 
     def _judge_forced(self, situation: Situation) -> Situation:
-        """The log must not be deleted bit by bit for nothing, when something else fills the disk or keeps the files."""
+        """Mark forced deletions as futile if the last ones freed no space.
+
+        The log must not be deleted bit by bit for nothing, when something else fills the disk or keeps the files.
+        """
         if self._forced is None or situation.going_bytes or situation.log is None:
             return situation
         forced, self._forced = self._forced, None
@@ -266,7 +275,7 @@ class Retention:
         return PhysicalOffset(plan.segments[-1][0].base + self._expiry.segment_size)
 
     async def _carry_out(self, plan: Plan) -> tuple[Plan, Unread]:
-        """Returns what of the plan could be done, and who had not read it."""
+        """Carry out what can be done of the plan; return that part, and the messages that groups had not read."""
         if plan.segments:
             await self._save_what_waits(plan)
         if plan.segments and self._expiry.latest_beginning < self._end(plan):
@@ -280,7 +289,7 @@ class Retention:
         try:
             await self._elsewhere(self._expiry.announce, minimum)
         except EngineFull as error:
-            # room is what this is about to make; without the announcement the next start warns, no more
+            # expiry is about to free space; without the announcement the next start only logs a warning
             log.warning("the new beginning of the log could not be written down", error=str(error))
         reached = self._expiry.retire(minimum)
         self._tell(plan, unread, reached)
@@ -290,7 +299,7 @@ class Retention:
         return plan, unread
 
     async def _save_what_waits(self, plan: Plan) -> None:
-        """Raises what keeps delayed messages from being carried over, unless the disk needs the room more."""
+        """Carry over pending messages. Raises the error that prevents it, unless the disk needs the space more."""
         try:
             if await self._carry_over(self._end(plan)):
                 await self._commit.make_queues_durable()
@@ -325,7 +334,7 @@ class Retention:
         return await asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args, **kwargs))
 
     def _complain(self, what: str, error: Exception) -> None:
-        """Once for the same error in a row."""
+        """Log an error once while it repeats."""
         if str(error) != self._complaints.get(what):
             log.error("expiry is held up, it is tried again", step=what, error=str(error))
         self._complaints[what] = str(error)

@@ -1,8 +1,8 @@
-"""`quarry verify` of the store that this broker runs on: one at a time, on a thread, throttled.
+"""Runs `quarry verify` on the store of a running broker: one at a time, on a thread, throttled.
 
-It looks at a backup point: databases as they were at one moment, and the log up to an offset, none of whose segments
-expires meanwhile. Queue files have no such copy; they only grow, and what grew lies above that offset. Only where a
-topic was deleted meanwhile they may tell of differences that are none, and the verdict says so.
+It reads a backup point: databases as they were at one moment, and the log up to an offset, none of whose segments
+expires meanwhile. Queue files have no such copy; they only grow, and what was added lies above that offset. Only if a
+topic was deleted meanwhile may they show differences that are none, and the verdict says so.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Points(Protocol):
 
 
 class _CancelledError(Exception):
-    """Somebody does not want to know any more."""
+    """Raised on the thread when the verification was cancelled."""
 
 
 @dataclass(slots=True)
 class _Job:
-    """The one that is under way."""
+    """The verification that is under way."""
 
     verdict: Verdict
     busy_ratio: float
@@ -69,7 +69,7 @@ class _Job:
 
 
 class OnlineVerification:
-    """Lives on the event loop's thread."""
+    """Verifications of one open store. Lives on the event loop's thread."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class OnlineVerification:
     # -- on request
 
     def begin(self, asked_by: str, busy_percent: int = 0) -> Verdict:
-        """Begin one. Raises Busy while another is under way, Invalid, kv.KvError."""
+        """Begin a verification. Raises Busy while another is under way, Invalid, kv.KvError."""
         if self._job is not None:
             raise Busy(f"verification {self._job.verdict.id} is under way")
         if not 0 <= busy_percent <= 100:
@@ -114,14 +114,14 @@ class OnlineVerification:
         return self._job is not None
 
     def cancel(self, verification_id: int) -> Verdict:
-        """Cancel it; it ends soon. Raises Invalid when it is not under way."""
+        """Cancel the verification; it ends soon. Raises Invalid when it is not under way."""
         if self._job is None or self._job.verdict.id != verification_id:
             raise Invalid(f"verification {verification_id} is not under way")
         self._job.cancelled.set()
         return self._job.verdict
 
     def all(self) -> list[Verdict]:
-        """Those that are kept, the newest first."""
+        """Return the stored verdicts, the newest first."""
         running = None if self._job is None else self._job.verdict.id
         return [
             each.given_up(VerdictState.FAILED, None, "the broker stopped before it was through")
@@ -131,20 +131,20 @@ class OnlineVerification:
         ]
 
     def get(self, verification_id: int | None) -> Verdict:
-        """One of them, or the newest. Raises Invalid when there is none."""
+        """Return one verdict, or the newest. Raises Invalid when there is none."""
         for each in self.all():
             if verification_id in {None, each.id}:
                 return each
         raise Invalid("there is no verification" + ("" if verification_id is None else f" {verification_id}"))
 
     def progress_of(self, verdict: Verdict) -> Progress | None:
-        """None unless it is under way."""
+        """Return the progress of a verification; None unless it is under way."""
         return self._job.progress if self._job is not None and self._job.verdict.id == verdict.id else None
 
     # -- the task
 
     async def run(self) -> None:
-        """Do what was begun, until cancelled."""
+        """Run each verification that was begun, until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
@@ -158,11 +158,11 @@ class OnlineVerification:
             except FAULTS as error:
                 log.error("the verdict of a verification could not be kept", error=str(error))
             finally:
-                job.cancelled.set()  # where this task was cancelled, the thread is still at it
+                job.cancelled.set()  # if this task was cancelled, the thread is still working
                 self._job = None
 
     async def stop(self) -> None:
-        """When it returns nothing is under way on the thread. `run` has been cancelled before."""
+        """Wait until no work is under way on the thread. `run` must have been cancelled before."""
         await asyncio.to_thread(self._executor.shutdown)
 
     async def _verified(self, job: _Job) -> Verdict:

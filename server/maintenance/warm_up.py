@@ -1,7 +1,7 @@
-"""Topics, and where queues begin and end, in memory before somebody sends to them or reads them.
+"""Reads topics, and the min and max offsets of queues, into memory before they are first used.
 
-A send to a topic that was not used since the start looks it up, and its queue as well. A broker that has run for a
-while knows those that are in use.
+The first send to a topic after a start has to read the topic and its queue from the database. A broker that has run for
+a while has those in use in memory.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from quarry_mq.store.metadata import TopicTable
 from quarry_mq.store.migration.open_queues import OpenQueues
 
 PAUSE_S: Final = 0.01
-"""Between pages, each of which takes the loop about a millisecond: 125,000 topics take six seconds, a million queues
-twelve more.
+"""Seconds between pages, each of which takes the loop about a millisecond:
+125,000 topics take six seconds, a million queues twelve more.
 """
 
 Place = TypeVar("Place", str, bytes)
 
 
 async def warm_up(topics: TopicTable, queues: OpenQueues, faults: FaultLog) -> None:
-    """Until cancelled, though it is done long before."""
+    """Read all topics and queues, then wait until cancelled."""
     await _read(topics.warm, "", faults)
     await _read(queues.warm, b"", faults)
     await asyncio.Event().wait()
 
 
 async def _read(warm: Callable[[Place], Place | None], begin: Place, faults: FaultLog) -> None:
-    """All pages, up to one that cannot be read: what lies there and behind it is left to who asks for it."""
+    """Read all pages, up to one that cannot be read: topics or queues from there on are
+    read when they are first used.
+    """
     behind: Place | None = begin
     while behind is not None:
         try:

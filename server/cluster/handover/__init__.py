@@ -1,1 +1,1 @@
-"""Handovers of message groups between members: the rules, the barriers, and the row that is kept."""
+"""Handovers of message groups between members: the rules, the barriers, and the stored row."""

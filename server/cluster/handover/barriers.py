@@ -1,4 +1,4 @@
-"""What ordered consumers wait for after a handover: what other members held before they gave groups away."""
+"""Holds ordered consumers back after a handover, until they have got what other members held of the moved groups."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from quarry_mq.store.metadata import TopicTable, TopicType, is_light_queue
 
 ASK_INTERVAL_S: Final = 0.1
 WANTED_S: Final = 60.0
-"""Longer than any receive waits: a pair that nobody receives for any more is not asked about."""
+"""Seconds until a pair is no longer asked about; longer than any receive waits."""
 ASKED_AT_ONCE: Final = 500
 REMEMBERED_MAX: Final = 100_000
-"""Pairs of one fence, 20 MB or so: with very many lite topics some are asked about again."""
+"""Number of pairs remembered for one fence, 20 MB or so. With very many lite topics some are asked about again."""
 
 
 class Pair(NamedTuple):
@@ -27,28 +27,33 @@ class Pair(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """When a pair was last received for, and where it is held."""
+    """The time of a pair's last receive, and the log position from which its messages are held back."""
 
     at_s: float
     position: int
 
 
 class Consumed(NamedTuple):
-    """A member's answer: the pairs that have got all before its fence; whether its log begins behind it by now."""
+    """A member's answer: the pairs that have got everything before
+    its fence, and whether its log now begins after the fence.
+    """
 
     pairs: Collection[Pair]
     is_passed: bool
 
 
 AskConsumed = Callable[[Fence, Sequence[Pair]], Awaitable[Consumed]]
-"""Asks a fence's member. Raises MemberUnreachable, NotAMember."""
+"""Asks the member of a fence. Raises MemberUnreachable, NotAMember."""
 
 
 class Barriers:
-    """Lives on the event loop's thread."""
+    """Keeps the barriers of this member, and asks other members about their fences.
+
+    Lives on the event loop's thread.
+    """
 
     def __init__(self, clock: Clock, *, ask: AskConsumed, released: Callable[[Pair], None]) -> None:
-        """`released` hears of a pair that waits for nothing any more, or for a later barrier."""
+        """`released` is called with a pair that waits no longer, or for a later barrier."""
         self._clock = clock
         self._ask = ask
         self._released = released
@@ -57,10 +62,10 @@ class Barriers:
         self._wanted: dict[Pair, _Wanted] = {}
         self._is_wanted = asyncio.Event()
         self.passed: set[Fence] = set()
-        """Fences behind which their members' logs begin: nobody waits for them any more."""
+        """Fences that lie before the beginning of their members' logs: no pair waits for them any more."""
 
     def set(self, barriers: tuple[Barrier, ...]) -> None:
-        """These from now on, in the order of their positions."""
+        """Replace the barriers, which are in the order of their positions."""
         self._barriers = barriers
         fences = {fence for each in barriers for fence in each.fences}
         self._consumed = {fence: self._consumed.get(fence, set()) for fence in fences}
@@ -73,7 +78,10 @@ class Barriers:
         return not self._barriers
 
     def held_from(self, group: str, topic: str) -> int | None:
-        """Where in the log begins what the group may not get yet; None: nowhere. To be asked before each delivery."""
+        """Return the log position from which on the group may not get messages yet, or None.
+
+        To be called before each delivery.
+        """
         pair = Pair(group, topic)
         position = self._position(pair)
         if position is not None:
@@ -83,11 +91,11 @@ class Barriers:
 
     @property
     def waiting(self) -> int:
-        """Pairs that are held at this moment, as far as anybody receives for them."""
+        """The number of pairs that are held back now, as far as a consumer receives for them."""
         return len(self._wanted)
 
     async def run(self) -> None:
-        """Ask, as long as somebody waits; until cancelled."""
+        """Ask other members as long as a pair waits, until cancelled."""
         while True:
             await self._is_wanted.wait()
             too_old_s = self._clock.monotonic_s() - WANTED_S
@@ -118,7 +126,7 @@ class Barriers:
                 known.update(answer.pairs)
 
     def _position(self, pair: Pair) -> int | None:
-        """That of the first barrier that holds the pair."""
+        """Return the position of the first barrier that holds the pair back."""
         for barrier in self._barriers:
             if any(self._is_open(fence, pair) for fence in barrier.fences):
                 return barrier.position
@@ -128,7 +136,7 @@ class Barriers:
         return fence not in self.passed and pair not in self._consumed[fence]
 
     def _release(self, pair: Pair) -> None:
-        """Let the pair go on, if it is not held any more, or only further on."""
+        """Let the pair continue if nothing holds it back any more, or only a later barrier does."""
         if self._position(pair) != self._wanted[pair].position:
             del self._wanted[pair]
             self._released(pair)
@@ -138,14 +146,14 @@ WITH_GROUPS: Final = frozenset({TopicType.FIFO, TopicType.MIXED})
 
 
 class HeldTopics:
-    """Asks the barriers only about topics whose messages may be of message groups, and about lite topics."""
+    """Asks the barriers only about topics whose messages may belong to message groups, and about lite topics."""
 
     def __init__(self, topics: TopicTable, barriers: Barriers) -> None:
         self._topics = topics
         self._barriers = barriers
 
     def held_from(self, group: str, topic: str) -> int | None:
-        """As `Barriers.held_from`."""
+        """Return the same as `Barriers.held_from`."""
         if self._barriers.is_empty:
             return None
         if not is_light_queue(topic):

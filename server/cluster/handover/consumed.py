@@ -1,4 +1,4 @@
-"""Whether consumer groups have got all that this member's log holds before a fence."""
+"""Checks whether consumer groups have got everything that this member's log holds before a fence."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 
 class LogSource(MessageSource, Protocol):
-    """What is read of the store."""
+    """The part of the message store that the check reads."""
 
     @property
     def dispatched_up_to(self) -> PhysicalOffset: ...
 
 
 class GroupProgress(Protocol):
-    """What is asked of delivery."""
+    """The part of delivery that the check asks."""
 
     def is_done_before(self, group: str, queue: QueueId, offset: QueueOffset) -> bool: ...
 
 
 class ConsumedBefore:
-    """Lives on the event loop's thread."""
+    """Answers other members about fences of this one. Lives on the event loop's thread."""
 
     def __init__(self, source: LogSource, progress: GroupProgress, log_begin: Callable[[], PhysicalOffset]) -> None:
         self._source = source
@@ -32,22 +32,22 @@ class ConsumedBefore:
         self._log_begin = log_begin
 
     def consumed(self, position: int, pairs: Sequence[Pair]) -> Consumed:
-        """Those of the pairs that have nothing left before the position."""
+        """Return the pairs that have nothing left before the position."""
         if self._source.dispatched_up_to < min(position, self._source.appended_up_to):
-            return Consumed((), is_passed=False)  # there may be more than the queues tell
+            return Consumed((), is_passed=False)  # the log may hold messages that are not in the queues yet
         done = [pair for pair in pairs if self._is_done(position, pair)]
         return Consumed(done, is_passed=self._log_begin() >= position)
 
     def _is_done(self, position: int, pair: Pair) -> bool:
         for queue in self._source.iterate_queues(pair.topic):
             end = self._first_behind(queue, position)
-            # a group that never came here has all of it before it, unless it is gone
+            # a group that never read here has still to get everything that the queue holds
             if end > self._source.bounds(queue).minimum and not self._progress.is_done_before(pair.group, queue, end):
                 return False
         return True
 
     def _first_behind(self, queue: QueueId, position: int) -> QueueOffset:
-        """The first offset of the queue that lies at the position of the log, or behind."""
+        """Return the first offset of the queue whose entry lies at the log position or after it."""
         low, high = self._source.bounds(queue)
         while low < high:
             middle = QueueOffset((low + high) // 2)

@@ -1,4 +1,4 @@
-"""Where a member keeps how far it has got with a handover: one row of its store (docs/formats/metadata.md)."""
+"""Stores a member's progress in a handover: one row of its store (docs/formats/metadata.md)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROW: Final = b"message_groups"
 
 
 class HandoverRow:
-    """The row of one store. What another incarnation of the store has written is not this one's: it counts for none."""
+    """The row of one store. A row that another incarnation of the store has written counts as none."""
 
     def __init__(self, engine: KeyValueEngine, incarnation: bytes) -> None:
         self._engine = engine
@@ -23,7 +23,7 @@ class HandoverRow:
         self._incarnation = incarnation.hex()
 
     def read(self, log_end: int) -> HandoverState:
-        """As it was stored. A log that has lost its end in a power cut ends before its barriers: they move with it.
+        """Read the stored state. If the log has lost its end in a power cut, barriers after its end move to its end.
 
         Raises StoreDamaged.
         """
@@ -41,7 +41,7 @@ class HandoverRow:
         )
 
     def write(self, state: HandoverState) -> None:
-        """Durably. Any thread may call. Raises EngineFull."""
+        """Store the state durably. May be called on any thread. Raises EngineFull."""
         document: dict[str, object] = {
             "incarnation": self._incarnation,
             "views": [{"active": list(each.active), "draining": list(each.draining)} for each in state.views],

@@ -1,18 +1,19 @@
-"""When a member may take the messages of a message group: the rules of the handover, without any waiting or calling.
+"""The rules that decide when a member may take the messages of a message group; nothing here waits or calls.
 
 Members learn of each other's states at different moments (`views.View`), and a group whose owner changes must neither
 be taken by two members, nor be delivered by the new owner before what the old one holds of it. So when the members
 change, each member by itself
 
 1. *adopts* the new view: from then on it takes no message of a group that it does not own in it;
-2. *fences* it, once all that it had taken before is in its log: the end of its log is written down with the view;
-3. asks all other members of the view for their fences. One answers as soon as it has fenced the same view;
-4. *settles* it when all have answered: it takes the groups that have come to it. Its own log's end is the *barrier*:
-   ordered consumers get what is behind it when they have got what each other member holds before its fence.
+2. *fences* it, once all messages that it had taken before are in its log: the log's end is stored with the view;
+3. asks all other members of the view for their fences. A member answers as soon as it has fenced the same view;
+4. *settles* it when all have answered: it takes the groups that have moved to it. The end of its own log is the
+   *barrier*: ordered consumers get what comes after it when they have got what each member holds before its fence.
 
-A group that a member has owned in the view it had settled last, and in all since, has not been anywhere else: it is
-taken without a pause. That nobody else can have taken it: whoever settles a view has been told by all members, after it
-adopted the view itself, that they are in it, and who is in a view takes only what it owns there.
+A group that a member owned in the view that it settled last, and in all views since, has not been on any other member:
+it is taken without a pause. No other member can have taken it, because a member that settles a view has heard from all
+members, after it adopted the view itself, that they are in it; and a member that is in a view takes only what it owns
+there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SLOTS_REMEMBERED: Final = 65_536
 
 
 class Fence(NamedTuple):
-    """Where a member's log ended when it had stopped to take what is no longer its own."""
+    """The end of a member's log at the time when it had stopped taking messages that it no longer owns."""
 
     member: str
     position: int
@@ -36,7 +37,7 @@ class Fence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """What is behind `position` in one's own log waits for what others hold before their fences."""
+    """Messages of the own log after `position` wait for those that other members hold before their fences."""
 
     position: int
     fences: tuple[Fence, ...]
@@ -48,9 +49,10 @@ def _without(barrier: Barrier, gone: Callable[[Fence], bool]) -> Barrier:
 
 @dataclass(frozen=True, slots=True)
 class HandoverState:
-    """What outlives the process. `views`: the one that was settled last, if any was, and all that were adopted since.
+    """The part of a handover that outlives the process.
 
-    `fence` is that of the last view, None while there is none.
+    `views`: the view that was settled last, if there is one, and all that were adopted since. `fence` is that of the
+    last view, None while there is none.
     """
 
     views: tuple[View, ...] = ()
@@ -64,7 +66,7 @@ class HandoverState:
 
 
 class Handover:
-    """One member's part. `state` is what has to be stored before anybody is told of it."""
+    """One member's part in a handover. `state` has to be stored before any other member hears of it."""
 
     def __init__(self, own_name: str, state: HandoverState) -> None:
         self._own_name = own_name
@@ -73,18 +75,18 @@ class Handover:
 
     @property
     def view(self) -> View | None:
-        """The one that was adopted last."""
+        """The view that was adopted last."""
         return self.state.views[-1] if self.state.views else None
 
     # -- what is asked of it for each message
 
     def owner(self, message_group: str) -> str | None:
-        """Who holds the group in the view that was adopted last; None before there is one."""
+        """Return the member that owns the group in the view adopted last; None before there is one."""
         view = self.view
         return view.owners[self._slot(message_group)] if view is not None and view.owners else None
 
     def may_take(self, message_group: str) -> bool:
-        """Whether this member, the group's owner, may take its messages already."""
+        """Return whether this member, which owns the group, may take its messages already."""
         if self.state.is_settled:
             return True
         slot = self._slot(message_group)
@@ -105,7 +107,7 @@ class Handover:
     # -- the steps
 
     def adopt(self, view: View) -> bool:
-        """Begin a handover, if the view is another one than before."""
+        """Begin a handover if the view differs from the one before; return whether it does."""
         if view == self.view:
             return False
         views = tuple(each for each in self.state.views[1:] if each != view)
@@ -114,17 +116,19 @@ class Handover:
         return True
 
     def fenced(self, position: int) -> HandoverState:
-        """The state to store, now that the log ends there. It counts when it is stored."""
+        """Return the state to store when the log ends at this position. The fence is valid once the state is stored."""
         return replace(self.state, fence=position)
 
     def settled(self, position: int, fences: Mapping[str, int]) -> HandoverState:
-        """The state to store, now that all others have answered with their fences and the own log ends there."""
+        """Return the state to store when all others have answered
+        with their fences and the own log ends at this position.
+        """
         view = self.state.views[-1]
         others = view.others(self._own_name)
         barriers = list(self.state.barriers)
         if self._may_have_come():
             barriers.append(Barrier(position, tuple(Fence(name, fences[name]) for name in others)))
-        # what a member that was removed has held is given up with it
+        # messages on a member that was removed are given up with it
         kept = [_without(each, lambda fence: fence.member not in others) for each in barriers]
         return HandoverState(
             views=(view,),
@@ -134,12 +138,12 @@ class Handover:
         )
 
     def passed(self, fences: Collection[Fence]) -> HandoverState:
-        """The state to store, now that nothing is left before some fences."""
+        """Return the state to store when nothing is left before some fences."""
         kept = [_without(each, lambda fence: fence in fences) for each in self.state.barriers]
         return replace(self.state, barriers=tuple(each for each in kept if each.fences))
 
     def _may_have_come(self) -> bool:
-        """Whether there may be groups that this member owns now and did not own all the time."""
+        """Return whether there may be groups that this member owns now but did not own all the time."""
         *earlier, now = self.state.views
         own = [slot for slot in range(SLOTS) if self._owns(now, slot)]
         if not self.state.has_settled:

@@ -1,1 +1,1 @@
-"""The members of a cluster: who they are, how they are found, and which one owns which message group."""
+"""The members of a cluster: their addresses and states, discovery, and the ownership of message groups."""

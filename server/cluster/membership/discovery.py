@@ -1,4 +1,4 @@
-"""Where members are looked for: the addresses in the settings, and all addresses of a name."""
+"""Finds the addresses of members: those in the settings, and all addresses of a DNS name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 class Discovery:
-    """Admin addresses, as `host:port`."""
+    """Finds admin addresses, as `host:port`."""
 
     def __init__(self, members: Sequence[str], dns: str | None) -> None:
         self._members = frozenset(members)
@@ -23,13 +23,16 @@ class Discovery:
         self._complaint = ""
 
     async def addresses(self) -> set[str]:
-        """Those of the settings and those of the name. While the name cannot be looked up: as it was found last."""
+        """Return the addresses of the settings and of the name.
+
+        If the name cannot be looked up, its last addresses are used.
+        """
         if self._dns is not None:
             await self._look_up(self._dns)
         return {*self._members, *self._found}
 
     def name_of(self, address: str) -> str | None:
-        """The name by which an address was found, which is what its certificate is for."""
+        """Return the name by which an address was found, which is the name in its certificate."""
         return self._dns.host if self._dns is not None and address in self._found else None
 
     async def _look_up(self, name: Address) -> None:

@@ -1,4 +1,4 @@
-"""A member of a cluster, as all members know it: a shared row (docs/formats/shared-rows.md)."""
+"""One member of a cluster as all members know it: a replicated row (docs/formats/shared-rows.md)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from quarry_mq.store.errors import Invalid
 from quarry_mq.store.metadata.row_json import Document, encode_document
 
 TEXT_MAX: Final = 300
-"""Characters of an address or a version."""
+"""Largest number of characters of an address or a version."""
 
 
 class MemberState(StrEnum):
     ACTIVE = "active"
     DRAINING = "draining"
-    """Takes no new messages; consumers read it to its end."""
+    """A draining member takes no new messages; consumers read it to its end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """Addresses are `host:port`. `address` is None where clients without TLS are not let in, `tls_address` likewise."""
+    """A member of the cluster. Addresses are `host:port`.
+
+    `address` is None where clients without TLS are not let in, `tls_address` where clients with TLS are not.
+    """
 
     name: str
     address: str | None
@@ -32,7 +35,7 @@ class Member:
     version: str = ""
 
     def advertised_to(self, *, is_secure: bool) -> Address | None:
-        """Where such clients are sent; None when they cannot reach it."""
+        """Return the address for clients with or without TLS; None when they cannot reach the member."""
         text = self.tls_address if is_secure else self.address
         return None if text is None else Address.parse(text)
 
@@ -52,7 +55,7 @@ class Member:
 
     @classmethod
     def decode(cls, name: str, value: bytes) -> Member:
-        """Raises StoreDamaged, or Invalid for an address that is none."""
+        """Decode a row. Raises StoreDamaged, or Invalid for text that is no address."""
         row = Document("members", name, value)
         texts = {key: row.text(key) for key in ("address", "tls_address", "admin_address", "version")}
         too_long = [key for key, text in texts.items() if len(text) > TEXT_MAX]
@@ -70,7 +73,7 @@ class Member:
             address=texts["address"] or None,
             tls_address=texts["tls_address"] or None,
             admin_address=texts["admin_address"],
-            # one that only a newer version knows: nothing new is sent there, and nothing is lost
+            # a state that only a newer version knows counts as draining: nothing new is sent there, and nothing is lost
             state=MemberState(state) if state in set(MemberState) else MemberState.DRAINING,
             version=texts["version"],
         )

@@ -1,4 +1,4 @@
-"""Who is in the cluster, and who of them can be reached from here."""
+"""Keeps the list of the cluster's members, and which of them this member can reach."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ log = structlog.get_logger(__name__)
 KIND: Final = SharedKind.MEMBER
 
 ANNOUNCE_AGAIN_S: Final = 30.0
-"""Not more often: two members of one name would do nothing else."""
+"""Shortest time in seconds between two announcements: two members of one name would do nothing else."""
 
 
 class SeenMember(NamedTuple):
-    """A member as this one sees it. `silent_ms`: since it was last heard of; None for itself and for who never was."""
+    """A member as this one sees it.
+
+    `silent_ms`: time since it was last heard of; None for this member, and for one that was never heard of.
+    """
 
     member: Member
     is_self: bool
@@ -32,7 +35,10 @@ class SeenMember(NamedTuple):
 
 
 class Members:
-    """Lives on the event loop's thread. What is known of members is shared; who is reachable is one's own view."""
+    """The members of the cluster. The list is replicated; which of them are reachable is this member's own view.
+
+    Lives on the event loop's thread.
+    """
 
     def __init__(self, own_name: str, shared: SharedRows, clock: Clock, *, unreachable_after_s: float) -> None:
         self._own_name = own_name
@@ -50,17 +56,17 @@ class Members:
 
     @property
     def own(self) -> Member | None:
-        """The member that this broker is, as it has announced itself; None before."""
+        """The broker's own member, as it was announced; None before that."""
         return self._own
 
     @property
     def is_draining(self) -> bool:
-        """Whether this one takes no new messages."""
+        """True while this member takes no new messages."""
         own = self._members.get(self._own_name)
         return own is not None and own.state is MemberState.DRAINING
 
     def announce(self, own: Member) -> None:
-        """Write down where this one is reached now. Whether it drains stays as it was."""
+        """Store the addresses of this member. Whether it is draining stays as it was."""
         self._own = own
         self._announced_s = self._clock.monotonic_s()
         known = self._members.get(own.name)
@@ -69,23 +75,23 @@ class Members:
             self._put(wanted)
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back each time that a member has come, gone, or changed."""
+        """Call back each time that a member has joined, gone or changed."""
         self._callbacks.append(callback)
 
     @property
     def view(self) -> View:
-        """All that are known, and their states."""
+        """All known members and their states."""
         if self._view is None:
             self._view = View.of({name: member.state for name, member in self._members.items()})
         return self._view
 
     def admin_address(self, name: str) -> str | None:
-        """Where a member is called; None for one that is not known."""
+        """Return the address for calls of a member; None for one that is not known."""
         member = self._members.get(name)
         return None if member is None else member.admin_address
 
     def all(self) -> list[SeenMember]:
-        """By name."""
+        """Return all members, ordered by name."""
         now_s = self._clock.monotonic_s()
         return [
             SeenMember(
@@ -98,10 +104,11 @@ class Members:
         ]
 
     def routed(self) -> list[Member]:
-        """Those that routes list beside this one, by name: who is reachable, or has had no time to be heard of.
+        """Return the other members that routes list, by name: those that are reachable, or could not be heard of yet.
 
-        A client asks for its route every 30 s. One that asked a member which has just started, and knows its cluster
-        from its disk alone, would have that member only, and nobody to send to when it goes away.
+        A client asks for its route every 30 s. If it asked a member that has just started and knows its cluster from
+        its disk alone, the route without the others would list that member only, and the client could not send when
+        that member goes away.
         """
         is_new_here = self._clock.monotonic_s() - self._began_s < self.unreachable_after_s
         return [
@@ -111,7 +118,7 @@ class Members:
         ]
 
     def others(self) -> list[Member]:
-        """Those beside this one that were heard of lately, by name."""
+        """Return the other members that were heard of recently, by name."""
         return [
             member
             for name, member in sorted(self._members.items())
@@ -119,18 +126,18 @@ class Members:
         ]
 
     def is_reachable(self, name: str) -> bool:
-        """Whether it was heard of lately; this one always is."""
+        """Return whether a member was heard of recently; this member always counts as reachable."""
         heard_s = self._heard_s.get(name)
         return name == self._own_name or (
             heard_s is not None and self._clock.monotonic_s() - heard_s < self.unreachable_after_s
         )
 
     def heard(self, name: str) -> None:
-        """It has answered."""
+        """Note that a member has answered."""
         self._heard_s[name] = self._clock.monotonic_s()
 
     def notice(self) -> None:
-        """Tell of members that have come, or gone, since this was called last."""
+        """Log which members have become reachable or unreachable since the last call."""
         self._look_at_own()
         reachable = {name for name in self._members if self.is_reachable(name)} - {self._own_name}
         for name in sorted(reachable - self._was_reachable):
@@ -140,7 +147,7 @@ class Members:
         self._was_reachable = reachable
 
     def changed(self, rows: Iterable[SharedRow]) -> None:
-        """Some rows of members were changed by others."""
+        """Take over rows of members that other members have changed."""
         for row in rows:
             if row.kind is not KIND:
                 continue
@@ -154,7 +161,7 @@ class Members:
         self._tell_changed()
 
     def set_state(self, name: str, state: MemberState) -> Member:
-        """Take no new messages on a member, or take them again. Raises NoSuchMember, Forbidden."""
+        """Make a member take no new messages, or take them again. Raises NoSuchMember, Forbidden."""
         member = self._required(name)
         others = [each for each in self._members.values() if each.name != name and each.state is MemberState.ACTIVE]
         if state is MemberState.DRAINING and not others:
@@ -166,7 +173,7 @@ class Members:
         return changed
 
     def remove(self, name: str) -> None:
-        """Forget a member that is gone for good. Raises NoSuchMember, Forbidden."""
+        """Remove a member that is gone for good. Raises NoSuchMember, Forbidden."""
         self._required(name)
         if self.is_reachable(name):
             raise Forbidden(f"{name} is reachable: stop it first")
@@ -177,12 +184,15 @@ class Members:
         self._tell_changed()
 
     def seen(self, name: str) -> SeenMember:
-        """Raises NoSuchMember."""
+        """Return one member as this one sees it. Raises NoSuchMember."""
         self._required(name)
         return next(each for each in self.all() if each.member.name == name)
 
     def _look_at_own(self) -> None:
-        """What others say of this one may be what it was before its disk was lost, or that it is gone."""
+        """Announce this member again if its replicated row is wrong.
+
+        Other members may still have the row from before this member's disk was lost, or a removal.
+        """
         own, said = self._own, self._members.get(self._own_name)
         if own is None or (said is not None and said.in_state(own.state) == own):
             return
@@ -212,7 +222,9 @@ class Members:
 
 
 def _read(row: SharedRow) -> Member | None:
-    """None for one that was removed, and for one that a newer version has written in its own way."""
+    """Decode a row; None for a member that was removed, and for
+    a row that a newer version has written in another format.
+    """
     if row.value is None:
         return None
     try:

@@ -1,7 +1,7 @@
 """SipHash-2-4 (Aumasson and Bernstein, 2012) with the key that RocketMQ's clients use.
 
 The Java and Go clients choose a queue for a message group by this hash of its name in UTF-8, modulo the number of
-queues in the route. Python has the function inside, for its dictionaries, but does not give it out.
+queues in the route. Python uses the function internally for its dictionaries, but does not expose it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _State = tuple[int, int, int, int]
 
 
 def siphash(data: bytes) -> int:
-    """64 bits, without a sign."""
+    """Return the hash as an unsigned number of 64 bits."""
     low, high = _KEY
     state = (_BEGIN[0] ^ low, _BEGIN[1] ^ high, _BEGIN[2] ^ low, _BEGIN[3] ^ high)
     whole = len(data) & ~7

@@ -1,10 +1,10 @@
-"""Who holds which message groups: a pure function of the members and their states.
+"""Computes which member owns which message groups: a pure function of the members and their states.
 
-A *view* is what a member knows of the cluster at a time: every member's name and state. Message groups are in `SLOTS`
-slots, by the hash that RocketMQ's Java and Go clients choose a queue with. Each slot has an owner among the active
-members: the one of highest hash together with the slot ("rendezvous hashing", Thaler and Ravishankar) that has not got
-its share yet. So a member that comes takes its share from all others, one that goes leaves its own to all others, and
-little else moves.
+A *view* is what a member knows of the cluster at a time: every member's name and state. Message groups are divided into
+`SLOTS` slots by the hash with which RocketMQ's Java and Go clients choose a queue. The owner of a slot is, among the
+active members that do not have their full share yet, the one with the highest hash of slot and name together
+("rendezvous hashing", Thaler and Ravishankar). So a member that joins takes its share from all others, one that leaves
+gives its own to all others, and little else moves.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from quarry_mq.server.cluster.membership.siphash import siphash
 
 VIEW_ID_BYTES: Final = 16
 SLOTS: Final = 128
-"""A power of two: clients take the hash with a sign or without."""
+"""Number of slots. A power of two, since clients take the hash with a sign or without."""
 
 RULE: Final = b"slots 1"
-"""Members that would share groups out by different rules are never in one view."""
+"""Name of the rule; members that would divide groups by different rules are never in one view."""
 
 
 @dataclass(frozen=True)
 class View:
-    """All known members by name, and whether each is active."""
+    """All known members by name, and whether each of them is active."""
 
     members: tuple[tuple[str, bool], ...]
 
@@ -46,7 +46,7 @@ class View:
 
     @cached_property
     def id(self) -> bytes:
-        """`VIEW_ID_BYTES` that are the same on every member that has this view, and only there."""
+        """`VIEW_ID_BYTES` that are the same on every member that has this view, and on no other."""
         digest = blake2b(digest_size=VIEW_ID_BYTES, person=RULE)
         for name, is_active in self.members:
             encoded = name.encode()
@@ -54,12 +54,12 @@ class View:
         return digest.digest()
 
     def others(self, name: str) -> list[str]:
-        """All members but this one."""
+        """Return the names of all members but this one."""
         return [each for each, _ in self.members if each != name]
 
     @cached_property
     def owners(self) -> tuple[str, ...]:
-        """Of each slot; nothing when nobody is active."""
+        """The owner of each slot; empty when no member is active."""
         if not self.active:
             return ()
         share, more = divmod(SLOTS, len(self.active))
@@ -71,13 +71,13 @@ class View:
             owners.append(owner)
             if more and not left[owner]:
                 more -= 1
-                if not more:  # so many may have one more than the others
+                if not more:  # no further member may have one slot more than the others
                     left = {name: max(0, each - 1) for name, each in left.items()}
         return tuple(owners)
 
 
 def slot_of(message_group: str) -> int:
-    """The place in a list of `SLOTS` queues that RocketMQ's Java and Go clients choose."""
+    """Return the slot of a group: the index that RocketMQ's Java and Go clients choose among `SLOTS` queues."""
     return siphash(message_group.encode()) % SLOTS
 
 

@@ -1,1 +1,1 @@
-"""Members exchange replicated metadata, deletions included, and take in members that come back."""
+"""Members exchange replicated metadata, deletions included, and accept members that come back."""

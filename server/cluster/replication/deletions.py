@@ -1,4 +1,4 @@
-"""Deletions of shared rows are forgotten once every member has had time to hear of them."""
+"""Removes tombstones of replicated rows once every member has had time to hear of the deletions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from quarry_mq.store.replication import SharedRows
 log = structlog.get_logger(__name__)
 
 START_DELAY_S: Final = 3_600.0
-"""A cluster that was off as a whole tells each other first what it knew."""
+"""Seconds after a start in which nothing is removed: a cluster that was off as a whole first exchanges what it knew."""
 
 INTERVAL_S: Final = 3_600.0
 DAY_MS: Final = 86_400_000
 
 
 class Forgetting:
-    """Lives on the event loop's thread; the store is read on another."""
+    """Removes old tombstones. Lives on the event loop's thread; the store is read on another."""
 
     def __init__(self, shared: SharedRows, clock: Clock, *, kept_days: int) -> None:
         self._shared = shared
@@ -29,7 +29,7 @@ class Forgetting:
         self._kept_ms = kept_days * DAY_MS
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Remove old tombstones once per interval, until cancelled."""
         await asyncio.sleep(START_DELAY_S)
         while True:
             try:

@@ -1,10 +1,10 @@
-"""Shared rows become alike: each member asks each other one for what has changed there since it asked last.
+"""Replicates shared rows: each member asks every other one for what has changed there since its last question.
 
-    every interval, and when told that there is something new:
-        ask ─→ a page of rows ─→ apply (the later version stays) ─→ ask again while there is more
+   every interval, and when another member has news:
+       ask ─→ a page of rows ─→ apply (the later version stays) ─→ ask again while there is more
 
-Nobody waits for anybody: each member is asked by a task of its own, and one that does not answer is asked again.
-With many members each is asked less often: calls grow with the square of their number, and what is new is told anyway.
+No member waits for another: each one is asked by a task of its own, and one that does not answer is asked again. With
+many members each is asked less often: calls grow with the square of their number, and news is announced anyway.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ log = structlog.get_logger(__name__)
 
 PAGE_ROWS: Final = 1_000
 NUDGE_DELAY_S: Final = 0.02
-"""Changes within so long are told of together."""
+"""Seconds within which changes are announced together."""
 ASKED_PER_INTERVAL: Final = 10
-"""Where there are more members, each is asked less often, unless it says that there is something new."""
+"""Number of members to ask per interval. With more members each is asked less often, unless it announces news."""
 ADDRESSES_MAX: Final = 1_000
 FORGET_S: Final = 600.0
-"""An address that is known only because somebody there has asked is forgotten when nobody asks any more."""
+"""Seconds until an address that is known only from a caller is forgotten when no member calls from there any more."""
 
 
 class Page(NamedTuple):
-    """Some of what has changed at a member."""
+    """A part of the changes of a member."""
 
     name: str
     rows: Sequence[SharedRow]
@@ -57,7 +57,7 @@ class Page(NamedTuple):
 
 
 class Peer(Protocol):
-    """Another member's admin port. All raise MemberUnreachable, NotAMember or Invalid."""
+    """The admin port of another member. All calls raise MemberUnreachable, NotAMember or Invalid."""
 
     async def exchange(self, name: str, address: str, since: Position | None, rows_max: int) -> Page: ...
 
@@ -67,7 +67,7 @@ class Peer(Protocol):
 
 
 class _Followed:
-    """A member that is asked, known by its address; its name is what it says."""
+    """A member that is asked, known by its address; its name is the one that it answers with."""
 
     __slots__ = ("address", "asked_s", "complaint", "incarnation", "is_asked", "name", "peer", "told", "woken")
 
@@ -84,7 +84,10 @@ class _Followed:
 
 
 class Exchange:
-    """Lives on the event loop's thread; rows are applied on another."""
+    """Asks all other members for changes, and answers their questions.
+
+    Lives on the event loop's thread; rows are applied on another.
+    """
 
     def __init__(
         self,
@@ -98,9 +101,10 @@ class Exchange:
         discover: Callable[[], Awaitable[set[str]]],
         applied: Callable[[Applied], None],
     ) -> None:
-        """`name` is this member's. `discover` finds admin addresses, `applied` hears of what others have changed.
+        """`name` is this member's. `discover` finds admin addresses;
+        `applied` is called with what other members have changed.
 
-        `connect` raises as a peer's calls do.
+        `connect` raises the same errors as a peer's calls.
         """
         self.own_name: Final = name
         self._interval_s = interval_s
@@ -127,10 +131,10 @@ class Exchange:
     # -- what others ask
 
     def asked(self, name: str, address: str, since: Position | None, rows_max: int) -> Page:
-        """The next page for another member, which is known from now on."""
+        """Return the next page for another member, whose address is known from now on."""
         self._remember(name, address)
         if not self._members.is_reachable(name):
-            # it is back; but two that refuse what the other one says must not do nothing else
+            # it is back; but two members that refuse each other's answers must not ask each other all the time
             self._wake(name, asked_before_s=self._clock.monotonic_s() - self._interval_s)
         begin = since.sequence if since is not None and since.incarnation == self._shared.incarnation else 0
         page = self._shared.changes(begin, rows_max)
@@ -138,7 +142,7 @@ class Exchange:
         return Page(self.own_name, page.rows, page.since, until, page.more, page.horizons)
 
     def nudged(self, name: str, address: str) -> None:
-        """Another member has something new."""
+        """Ask a member that has announced news."""
         self._remember(name, address)
         self._wake(name)
 
@@ -148,7 +152,10 @@ class Exchange:
                 followed.woken.set()
 
     async def all_of(self, name: str) -> Page:
-        """All rows that a member has. Raises NoSuchMember for one that is not known, else as a peer's calls."""
+        """Return all rows that a member has.
+
+        Raises NoSuchMember if it is not known, else the errors of a peer's calls.
+        """
         followed = next((each for each in self._followed.values() if each.name == name), None)
         if followed is None:
             raise NoSuchMember(f"no member {name[:80]!r} is asked here")
@@ -166,14 +173,15 @@ class Exchange:
     # -- what is asked
 
     async def met_others(self) -> None:
-        """Return when everybody who was known has been asked once, whether there was an answer or not.
+        """Return when every known member has been asked once, whether or not it has answered.
 
-        Who knows nobody but addresses that do not answer waits for one of them, but not for ever: it may be the first.
+        A member that knows only addresses that do not answer waits
+        for one of them, but not for ever: it may be the first member.
         """
         await self._has_met_others.wait()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Exchange rows with all other members until cancelled."""
         loop = asyncio.get_running_loop()
 
         def has_news() -> None:
@@ -190,7 +198,7 @@ class Exchange:
             self._shared.on_own_change(lambda: None)
 
     async def _look_around(self, tasks: asyncio.TaskGroup) -> None:
-        """Ask whoever there is and was not asked before; then wait."""
+        """Begin to ask members that were not asked before; then wait."""
         self._targets = await self._wanted()
         for address in self._targets:
             if address not in self._followed:
@@ -210,12 +218,15 @@ class Exchange:
 
     @property
     def _pause_s(self) -> float:
-        """Between two calls of one member. It may leave two of them unanswered and is still reachable."""
+        """Seconds between two calls of one member.
+
+        A member may leave two of them unanswered and still counts as reachable.
+        """
         stretched_s = self._interval_s * len(self._followed) / ASKED_PER_INTERVAL
         return max(self._interval_s, min(stretched_s, self._members.unreachable_after_s / 3))
 
     async def _follow(self, followed: _Followed) -> None:
-        # all were met at the same time, and are not to be asked at the same time for ever
+        # all were met at the same time; a share of the first pause spreads the questions from then on
         share = crc32(followed.address.encode()) / 2**32
         try:
             while followed.address in self._targets:
@@ -247,7 +258,7 @@ class Exchange:
             self._has_met_others.set()
 
     async def _read_on(self, followed: _Followed) -> None:
-        """All that is new there."""
+        """Read and apply all changes of a member."""
         if followed.name is None and not await self._meet(followed):
             return
         name = followed.name
@@ -278,7 +289,7 @@ class Exchange:
             more = page.more
 
     async def _meet(self, followed: _Followed) -> bool:
-        """Learn who it is; False for this member itself."""
+        """Learn the member's name; return False if it is this member itself."""
         page = await self._ask(followed, None, 1)
         if page.name == self.own_name:
             if page.until.incarnation == self._shared.incarnation:
@@ -290,7 +301,10 @@ class Exchange:
         return True
 
     def _is_followed_elsewhere(self, followed: _Followed) -> bool:
-        """Whether the same member is asked at another of its addresses, and answers. Raises Invalid for another one."""
+        """Return whether the same member is asked at another of its addresses, and answers there.
+
+        Raises Invalid if the other address has a different member of the same name.
+        """
         first = next(each for each in self._followed.values() if each.name == followed.name)
         if first is followed or first.complaint:
             return False
@@ -305,7 +319,9 @@ class Exchange:
         return await followed.peer.exchange(self.own_name, self._own_address, since, rows_max)
 
     def take(self, applied: Applied) -> None:
-        """Other members have changed something: whoever has to hear of it does."""
+        """Report conflicts and unknown rows, and notify the parts that depend on rows
+        that other members have changed.
+        """
         for conflict in applied.conflicts:
             log.warning(
                 "a change was overwritten by a later one, whose member did not know of it",
@@ -321,7 +337,7 @@ class Exchange:
             self._applied(applied)
 
     def _complain(self, followed: _Followed, error: Exception) -> None:
-        """Once per reason: it is asked again and again."""
+        """Log a failure once per reason, since the member is asked again and again."""
         complaint = str(error)
         if complaint == followed.complaint:
             return
@@ -332,7 +348,7 @@ class Exchange:
         followed.complaint = complaint
 
     async def _tell(self) -> None:
-        """Let the others know that there is something new, instead of waiting for them to ask."""
+        """Announce changes of this member to the others, instead of waiting for them to ask."""
         while True:
             await self._has_news.wait()
             await asyncio.sleep(NUDGE_DELAY_S)
@@ -341,7 +357,7 @@ class Exchange:
             nudges = [peer.nudge(self.own_name, self._own_address) for peer in peers]
             for outcome in await asyncio.gather(*nudges, return_exceptions=True):
                 if isinstance(outcome, Exception) and not isinstance(outcome, MemberUnreachable | NotAMember):
-                    raise outcome  # once: it is the end of the broker
+                    raise outcome  # raise one error only: it ends the broker
 
     def _remember(self, name: str, address: str) -> None:
         if not address or name == self.own_name or len(self._told) >= ADDRESSES_MAX:

@@ -1,7 +1,8 @@
-"""A member that was away for longer than deletions are kept takes what is shared anew from one that was not.
+"""Rejoins a cluster: a member that was away for longer than
+deletions are kept takes all replicated rows from another one.
 
-What the other one has counts. Of what only this one has, the other one knew some once: that was deleted there, so it is
-deleted here. The rest was made here meanwhile, and is told to the others as any change is.
+The other member's rows count. Of the rows that only this one has, those that the other one once knew were deleted
+there, so they are deleted here. The rest was created here meanwhile, and is announced to the others like any change.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from quarry_mq.store.replication import SharedKind, SharedRow, SharedRows
 log = structlog.get_logger(__name__)
 
 NAMED_MAX: Final = 5
-"""How many topics an error names."""
+"""Number of topics that an error names."""
 
 
 class Rejoined(NamedTuple):
-    """What was done, or would be: how many rows there are of the other one, what goes here, what is told there.
+    """The result of rejoining, or of a dry run.
 
-    `messages`: how many there are of topics that go.
+    `taken`: number of the other member's rows. `removed`: rows that are deleted here. `told`: rows that are announced
+    to the others. `messages`: number of messages of each topic that is deleted.
     """
 
     taken: int
@@ -37,20 +39,20 @@ class Rejoined(NamedTuple):
 
 
 class Rejoining:
-    """Lives on the event loop's thread."""
+    """Rejoins the cluster on an operator's request. Lives on the event loop's thread."""
 
     def __init__(self, exchange: Exchange, shared: SharedRows, messages_of: Callable[[str], int]) -> None:
-        """`messages_of` counts the messages of a topic on this member."""
+        """`messages_of` returns the number of messages of a topic on this member."""
         self._exchange = exchange
         self._shared = shared
         self._messages_of = messages_of
 
     async def rejoin(self, name: str, *, dry_run: bool, delete_messages: bool) -> Rejoined:
-        """Take what is shared anew from a member.
+        """Take all replicated rows from another member.
 
-        Raises NoSuchMember, MemberUnreachable, NotAMember; Forbidden when nothing was missed, when the other one cannot
-        say what it knows, or when messages would be deleted and `delete_messages` does not say so; RowRefused or
-        PeerAhead for what cannot be taken.
+        Raises NoSuchMember, MemberUnreachable, NotAMember; Forbidden when nothing was missed, when the other member
+        cannot say what it knows, or when messages would be deleted and `delete_messages` is not set; RowRefused or
+        PeerAhead for rows that cannot be taken.
         """
         page = await self._exchange.all_of(name)
         if not page.told.known:
@@ -79,7 +81,7 @@ class Rejoining:
 
 
 def messages_of(store: OpenStore, topic: str) -> int:
-    """How many a store holds of a topic."""
+    """Return the number of messages that a store holds of a topic."""
     row = store.topics.get(topic)
     queues = range(0 if row is None else row.queue_count)
     bounds = (store.messages.bounds(QueueId(topic, number)) for number in queues)
