@@ -1,1 +1,1 @@
-"""What operators do with a running broker and read of it: plain calls, which `server/admin_port` serves."""
+"""The operations of operators on a running broker: plain calls, which `server/admin_port` serves."""

@@ -1,4 +1,4 @@
-"""What an operator may do to a live broker. Plain calls on the event loop's thread; no wire types.
+"""Administer topics, groups and offsets of a live broker. Plain calls on the event loop's thread; no wire types.
 
 A change is durable when its call returns. That is an fdatasync on the loop's thread: some milliseconds during which
 no message moves, which is the price of a rare call being simple.
@@ -39,11 +39,11 @@ from quarry_mq.store.settings import Durability
 log = structlog.get_logger(__name__)
 
 RESET_QUEUES_MAX: Final = QUEUES_MAX
-"""Queues in which one call moves a group; a job does it in any number."""
+"""Queues in which one call moves a group's offsets; a job does it in any number of queues."""
 
 
 class AdministeredStore(Protocol):
-    """What administration asks of the message store."""
+    """The part of the message store that administration uses."""
 
     @property
     def appended_up_to(self) -> PhysicalOffset: ...
@@ -64,7 +64,7 @@ class AdministeredStore(Protocol):
 
 
 class AdministeredDelivery(Protocol):
-    """What administration asks of delivery."""
+    """The part of delivery that administration uses."""
 
     def next_offset(self, group: str, queue: QueueId) -> QueueOffset | None: ...
 
@@ -81,7 +81,7 @@ class AdministeredDelivery(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerFacts:
-    """What stays the same while a broker runs."""
+    """The facts about a broker that do not change while it runs."""
 
     name: str
     cluster: str
@@ -100,7 +100,7 @@ class LogFigures(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicChange:
-    """What to set on a topic; None leaves a field as it is. An attribute with an empty value is removed."""
+    """The fields to set on a topic; None leaves a field as it is. An attribute with an empty value is removed."""
 
     type: TopicType | None = None
     read_queues: int | None = None
@@ -121,7 +121,7 @@ class TopicChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupChange:
-    """What to set on a group; None leaves a field as it is. An attribute with an empty value is removed."""
+    """The fields to set on a group; None leaves a field as it is. An attribute with an empty value is removed."""
 
     fifo: bool | None = None
     max_attempts: int | None = None
@@ -141,7 +141,7 @@ class GroupChange:
 
 
 class QueueReset(NamedTuple):
-    """Where a group read next in one queue (None: never there) and where it does now."""
+    """A group's next offset in one queue, before and after a reset. `previous` is None if the group never read it."""
 
     queue: QueueId
     previous: QueueOffset | None
@@ -149,7 +149,7 @@ class QueueReset(NamedTuple):
 
 
 class Administration:
-    """Topics, groups, offsets and figures of one open store."""
+    """The topics, groups, offsets and log positions of one open store."""
 
     def __init__(
         self,
@@ -163,9 +163,9 @@ class Administration:
         queues_deleted: Callable[[], None],
         lite_parent_deleted: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`queues_deleted` makes it durable: the log still has the messages, and knows of no deletion.
+        """`queues_deleted` makes the deletion of queues durable: the log still has their messages.
 
-        `lite_parent_deleted` hears of a topic whose lite topics are to go.
+        `lite_parent_deleted` is called with a topic whose lite topics are to be deleted.
         """
         self._lite_parent_deleted = lite_parent_deleted
         self._facts = facts
@@ -190,7 +190,7 @@ class Administration:
     # Topics.
 
     def topic(self, name: str) -> Topic:
-        """Raises TopicNotFound, or IllegalTopicName for what can be no topic's name."""
+        """Return a topic. Raises TopicNotFound, or IllegalTopicName for a name that no topic can have."""
         topic = self._topics.get(name)
         if topic is None:
             check_internal_topic_name(name)
@@ -198,11 +198,11 @@ class Administration:
         return topic
 
     def topics(self, prefix: str = "") -> Iterator[Topic]:
-        """In name order, the broker's own ones included."""
+        """List topics in name order, the broker's own ones included."""
         return self._topics.list(prefix)
 
     def create_topic(self, name: str, wanted: TopicChange) -> Topic:
-        """What is not given takes the broker's default; one number of queues stands for both.
+        """Create a topic. Fields that are None take the broker's defaults; one number of queues stands for both.
 
         Raises AlreadyExists, IllegalTopicName, or Invalid naming the field.
         """
@@ -215,16 +215,16 @@ class Administration:
         return topic
 
     def update_topic(self, name: str, change: TopicChange) -> Topic:
-        """Raises TopicNotFound, Forbidden for the broker's own topics, or Invalid naming the field."""
+        """Change a topic. Raises TopicNotFound, Forbidden for the broker's own topics, or Invalid naming the field."""
         topic = change.applied_to(self._changeable_topic(name))
         self._topics.update(topic)
         log.info("topic updated", topic=name)
         return topic
 
     def delete_topic(self, name: str) -> None:
-        """Forget the topic, its queues and all progress in it; its messages leave the log with their segments.
+        """Delete the topic, its queues and all progress in it; its messages leave the log with their segments.
 
-        Its lite topics go soon after. A topic for dead letters is there again, empty, for as long as its group is.
+        Its lite topics are deleted soon after. A dead letter topic exists again, empty, as long as its group does.
 
         Raises TopicNotFound, or Forbidden for the broker's own topics.
         """
@@ -240,13 +240,13 @@ class Administration:
         log.info("topic deleted", topic=name)
 
     def queues(self, topic_name: str) -> list[tuple[QueueId, QueueBounds]]:
-        """Every queue of the topic, also those that never got a message. Raises TopicNotFound."""
+        """Return every queue of the topic, also those that never got a message. Raises TopicNotFound."""
         return [(queue, self._store.bounds(queue)) for queue in self._queues_of(self.topic(topic_name))]
 
     # Groups.
 
     def group(self, name: str) -> Group:
-        """Raises GroupNotFound, or IllegalGroupName for what can be no group's name."""
+        """Return a group. Raises GroupNotFound, or IllegalGroupName for a name that no group can have."""
         group = self._groups.get(name)
         if group is None:
             if not is_system_group(name):
@@ -255,11 +255,11 @@ class Administration:
         return group
 
     def groups(self, prefix: str = "") -> Iterator[Group]:
-        """In name order."""
+        """List groups in name order."""
         return self._groups.list(prefix)
 
     def create_group(self, name: str, wanted: GroupChange) -> Group:
-        """Raises AlreadyExists, IllegalGroupName, or Invalid naming the field."""
+        """Create a group. Raises AlreadyExists, IllegalGroupName, or Invalid naming the field."""
         group = wanted.applied_to(Group(name))
         self._require_lite_parent(group)
         self._groups.create(group)
@@ -267,7 +267,7 @@ class Administration:
         return group
 
     def update_group(self, name: str, change: GroupChange) -> Group:
-        """A group stays bound to the topic whose lite topics it reads: what it has read says nothing of another's.
+        """Change a group. It stays bound to its parent topic: its offsets mean nothing for lite topics of another one.
 
         Raises GroupNotFound, or Invalid naming the field.
         """
@@ -283,7 +283,7 @@ class Administration:
         return group
 
     def delete_group(self, name: str) -> None:
-        """Forget the group and its progress in all topics. Raises GroupNotFound, or Forbidden for the broker's own."""
+        """Delete the group and its progress in all topics. Raises GroupNotFound, or Forbidden for the broker's own."""
         self.group(name)
         if is_system_group(name):
             raise Forbidden(f"group {name} belongs to the broker")
@@ -301,13 +301,13 @@ class Administration:
         queue_number: int | None = None,
         dry_run: bool = False,
     ) -> list[QueueReset]:
-        """Move where a group reads next, in one queue or all of the topic. An offset is clamped to the queue's bounds.
+        """Move a group's next offset, in one queue or all of the topic. An offset is clamped to the queue's bounds.
 
-        Nothing is moved before all places are known; durable when this returns.
+        Nothing is moved before all new offsets are known. The change is durable when this returns.
 
         Raises GroupNotFound or TopicNotFound, also for what is deleted meanwhile, or Invalid for a queue that the topic
-        does not have; StoreDamaged when a record that tells a time is damaged; StorePoisoned or kv.EngineFull when it
-        cannot be stored.
+        does not have; StoreDamaged when a record whose time is needed is damaged; StorePoisoned or kv.EngineFull when
+        it cannot be stored.
         """
         self.group(group_name)
         resets = []
@@ -326,7 +326,7 @@ class Administration:
         return resets
 
     def queues_to_reset(self, topic_name: str, queue_number: int | None = None) -> list[QueueId]:
-        """One queue of a topic or all, by number. Raises TopicNotFound, or Invalid for one that the topic has not."""
+        """Return one queue of a topic or all, in order. Raises TopicNotFound, or Invalid if there is no such queue."""
         queues = self._queues_of(self.topic(topic_name))
         if queue_number is not None:
             queues = [queue for queue in queues if queue.number == queue_number]
@@ -335,11 +335,11 @@ class Administration:
         return queues
 
     def planned(self, group_name: str, queue: QueueId, to: ResetTarget) -> QueueReset:
-        """Where the group is to go on in a queue, or light queue. Raises StoreDamaged."""
+        """Return the offset to which a reset would move the group in a queue, or light queue. Raises StoreDamaged."""
         return QueueReset(queue, self._delivery.next_offset(group_name, queue), self._target(queue, to))
 
     def require_few(self, group_name: str, topic_name: str, queue_number: int | None = None) -> None:
-        """Whether a single call may move the group. Raises TooMuchForOneCall, and as `reset_offset`."""
+        """Check that a single call may move the group. Raises TooMuchForOneCall, and as `reset_offset`."""
         bound = LiteGroup.of(self.group(group_name))
         if queue_number is not None:
             return
@@ -354,7 +354,7 @@ class Administration:
     # Parts.
 
     def _require_lite_parent(self, group: Group) -> None:
-        """The topic that a group is bound to may come later, but must not be there as one of another type."""
+        """Check the topic that a group is bound to: it may be created later, but must not be of another type."""
         bound = LiteGroup.of(group)
         topic = None if bound is None else self._topics.get(bound.bind_topic)
         if topic is not None and topic.type is not TopicType.LITE:

@@ -1,9 +1,9 @@
-"""What an operator may do with a group's dead letters: look at them, and send them to the group once more.
+"""Operations on a group's dead letters: list them, and send them to the group once more.
 
 A dead letter that is sent again is copied into the group's retry topic (`server.delivery.retry_topics`), so that only
-this group gets it, with the topic it came from and with attempts counted anew. It stays where it is. How far they were
-sent again is kept as the offset of a group of the broker's own in the topic for dead letters; those below it that were
-refused are in flight for that group, until their copies are stored.
+this group gets it, with the topic it came from and with attempts counted from the start. The dead letter stays where
+it is. The progress of resending is kept as the offset of an internal group of the broker in the dead letter topic;
+dead letters below it that were refused are in flight for that group, until their copies are stored.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SENT_AT_ONCE: Final = 32
 ENTRIES_AT_ONCE: Final = 256
 FIRST: Final = QueueOffset(0)
 REFUSED_COUNTED_MAX: Final = 10_000
-"""Refused ones that are counted for one group."""
+"""Refused dead letters that are counted for one group."""
 
 _REFUSED: Final = InFlight(visible_at_ms=0, delivery_id=0, lease_until_ms=0, attempt=1, client_id="")
 
@@ -57,7 +57,7 @@ _Some = Sequence[tuple[QueueOffset, StoredMessage]]
 
 
 class DeadLetter(NamedTuple):
-    """One of them. `topic` is where it came from; None where the record does not tell."""
+    """A dead letter. `topic` is where it came from; None if the record does not say."""
 
     offset: QueueOffset
     message_id: str
@@ -70,7 +70,7 @@ class DeadLetter(NamedTuple):
 
 
 class DeadLetterList(NamedTuple):
-    """Some dead letters, the bounds of their queue, and the first that was never sent again."""
+    """A list of dead letters, the bounds of their queue, and the first offset that was never sent again."""
 
     letters: list[DeadLetter]
     minimum: QueueOffset
@@ -85,7 +85,7 @@ class Refused(NamedTuple):
 
 @dataclass
 class Resent:
-    """What a call has sent, and what it left where it is."""
+    """The result of a resend: the number that was sent, and the dead letters that were refused."""
 
     count: int = 0
     refused: list[Refused] = field(default_factory=list)
@@ -96,9 +96,9 @@ class Resent:
 
 
 class Portion(NamedTuple):
-    """Some dead letters that were looked at: how many were sent, which were not, and what comes behind the last one.
+    """The result for some consecutive dead letters: the number sent, those refused, and the offset after the last.
 
-    `is_again`: they are of those that were refused before.
+    `is_again`: they were refused before.
     """
 
     looked_at: int
@@ -109,7 +109,7 @@ class Portion(NamedTuple):
 
 
 class _Run(Enum):
-    """Which dead letters are sent: such as are named, those that were refused before, or those that come behind."""
+    """The dead letters of a run: those named, those that were refused before, or those after the stored offset."""
 
     NAMED = auto()
     AGAIN = auto()
@@ -131,7 +131,7 @@ class DeadLetterBox:
         until_durable: Callable[[], Awaitable[None]],
         store_host: Callable[[], Host],
     ) -> None:
-        """`until_durable` waits until what was sent is on the disk."""
+        """`until_durable` waits until the messages that were sent are on the disk."""
         self._topics = topics
         self._source = source
         self._offsets = offsets
@@ -143,7 +143,10 @@ class DeadLetterBox:
         self._sending: set[str] = set()
 
     def list(self, group: str, start: QueueOffset | None, count: int) -> DeadLetterList:
-        """At most `count` from an offset on. Raises TopicNotFound when the group has none, Invalid, StoreDamaged."""
+        """Return at most `count` from `start` on; without `start`, those never sent again.
+
+        Raises TopicNotFound when the group has none, Invalid, StoreDamaged.
+        """
         if not 0 < count <= LISTED_MAX:
             raise Invalid(f"count {count}: must be 1 to {LISTED_MAX}")
         queue = self._queue(group)
@@ -156,7 +159,7 @@ class DeadLetterBox:
         return DeadLetterList(letters, bounds.minimum, bounds.maximum, next(self._refused(queue), following))
 
     def waiting(self, group: str) -> int | None:
-        """How many were never sent again; None: too many were refused to be counted. Raises kv.KvError."""
+        """Count the dead letters never sent again; None if too many were refused to count. Raises kv.KvError."""
         queue = QueueId(DEAD_LETTER_PREFIX + group, 0)
         if self._topics.get(queue.topic) is None:
             return 0
@@ -166,7 +169,7 @@ class DeadLetterBox:
         return None if refused > REFUSED_COUNTED_MAX else refused + new
 
     async def resend(self, group: str, offsets: Sequence[QueueOffset] = (), *, dry_run: bool = False) -> Resent:
-        """Send these, or all that never were, to the group.
+        """Send these dead letters to the group, or without `offsets` all that were never sent again.
 
         Raises TooMuchForOneCall, and as `portions`.
         """
@@ -184,7 +187,7 @@ class DeadLetterBox:
         return result
 
     def require_few(self, group: str, offsets: Collection[int]) -> None:
-        """Whether a single call may send them. Raises TooMuchForOneCall, TopicNotFound."""
+        """Check that a single call may send them. Raises TooMuchForOneCall, TopicNotFound."""
         count = len(offsets) or self.count(group, RESENT_MAX)
         if count > RESENT_MAX:
             raise TooMuchForOneCall(
@@ -192,7 +195,7 @@ class DeadLetterBox:
             )
 
     def count(self, group: str, refused_max: int, refused_from: QueueOffset = FIRST) -> int:
-        """How many were never sent again, with up to one more than `refused_max` of those that were refused.
+        """Count the dead letters that were never sent again, with at most `refused_max` + 1 of those that were refused.
 
         Raises TopicNotFound.
         """
@@ -210,13 +213,15 @@ class DeadLetterBox:
         end: QueueOffset | None = None,
         dry_run: bool = False,
     ) -> AsyncGenerator[Portion, None]:
-        """Send these to the group, some at a time, or if none are given all that never were.
+        """Send these dead letters to the group, some at a time, or without `offsets` all that were never sent again.
 
-        First those that were refused, from `refused_from` on (None: leave them out), then those from `start` to `end`.
-        How far it is, is staged for the next write when a portion is yielded. To be closed by who leaves it early.
+        First come those that were refused, from `refused_from` on (None: leave them out), then those from `start` to
+        `end`. The progress is staged for the next write when a portion is yielded. A caller that leaves early closes
+        the generator.
 
-        Raises TopicNotFound when it has no dead letters, Invalid for an offset that is none or while the same is under
-        way, StoreDamaged for a record that cannot be read, and what refuses the sending for now.
+        Raises TopicNotFound when the group has no dead letters, Invalid for an offset without a dead letter or while a
+        resend for the group is under way, StoreDamaged for a record that cannot be read, and what refuses the sending
+        for now.
         """
         queue = self._queue(group)
         if group in self._sending:
@@ -239,7 +244,7 @@ class DeadLetterBox:
             self._sending.discard(group)
 
     def _stage(self, queue: QueueId, run: _Run, some: _Some, portion: Portion) -> None:
-        """Stage what became of a portion: which were refused, and how far it is."""
+        """Stage the result of a portion: which dead letters were refused, and the next offset."""
         batch, prefix = self._writer.batch(), subscription_prefix(RESENDER, queue.topic)
         refused = {each.offset for each in portion.refused}
         for offset, _ in some:
@@ -252,7 +257,7 @@ class DeadLetterBox:
             self._offsets.stage(batch, RESENDER, queue, portion.following)
 
     def _write(self) -> None:
-        """Raises StorePoisoned, kv.EngineFull: what follows must not be marked then."""
+        """Write what was staged. Raises StorePoisoned, kv.EngineFull: then no later portion may be marked."""
         outcome: list[Exception | None] = []
         self._writer.when_written(outcome.append)
         self._writer.write_now()
@@ -264,11 +269,11 @@ class DeadLetterBox:
             del error  # it refers to this frame
 
     def next_offset(self, group: str) -> QueueOffset:
-        """The first dead letter that was never sent again. Raises TopicNotFound."""
+        """Return the first dead letter that was never sent again. Raises TopicNotFound."""
         return self._next_offset(self._queue(group))
 
     def end_of(self, group: str) -> QueueOffset:
-        """Behind the last dead letter that there is now. Raises TopicNotFound."""
+        """Return the max offset of the group's dead letters. Raises TopicNotFound."""
         return self._source.bounds(self._queue(group)).maximum
 
     async def _resend(self, group: str, some: _Some, *, dry_run: bool) -> Portion:
@@ -289,7 +294,7 @@ class DeadLetterBox:
         return Portion(len(some), len(some) - len(refused), refused, QueueOffset(some[-1][0] + 1))
 
     async def _store(self, messages: Sequence[tuple[QueueOffset, Message]]) -> Sequence[Refused]:
-        """Together, or one by one where one of them cannot be stored. Raises what passes."""
+        """Store the messages together, or one by one if one of them is invalid. Raises temporary errors."""
         try:
             await self._stored([message for _, message in messages])
         except Invalid:
@@ -322,7 +327,7 @@ class DeadLetterBox:
     def _records(
         self, queue: QueueId, start: QueueOffset, end: QueueOffset | None = None
     ) -> Iterator[tuple[QueueOffset, StoredMessage]]:
-        """From an offset on to where the queue ends now: what comes meanwhile waits for the next call."""
+        """Read from an offset up to the present max offset; later dead letters wait for the next call."""
         end = self._source.bounds(queue).maximum if end is None else end
         while start < end:
             entries = self._source.entries(queue, start, min(ENTRIES_AT_ONCE, end - start))
@@ -333,12 +338,12 @@ class DeadLetterBox:
             start = QueueOffset(entries[-1].queue_offset + 1)
 
     def _unsent(self, queue: QueueId) -> Iterator[tuple[QueueOffset, StoredMessage]]:
-        """Those that were never sent again, the refused ones first: all of them lie before the others."""
+        """Read the dead letters that were never sent again, the refused ones first: these all have lower offsets."""
         yield from self._chosen(queue, self._refused(queue))
         yield from self._records(queue, self._next_offset(queue))
 
     def _refused(self, queue: QueueId, start: QueueOffset = FIRST) -> Iterator[QueueOffset]:
-        """Those that were not sent again when it was their turn, and have not expired; read a page at a time."""
+        """Yield the dead letters that were refused when they were sent, and have not expired; read a page at a time."""
         prefix = subscription_prefix(RESENDER, queue.topic)
         start = max(start, self._source.bounds(queue).minimum)
         while True:

@@ -1,4 +1,4 @@
-"""One message: by its offset id, by its place in a queue, or by what its sender called it."""
+"""Find one message: by its offset id, by its queue and offset, or by the id that its sender gave it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quarry_mq.store.record.properties import UNIQUE_KEY
 from quarry_mq.store.record.replacement import REPLACED_TOPIC
 
 MaySee = Callable[[StoredMessage], bool]
-"""Whether the reader may see a message; what it may not see is not there."""
+"""Return whether the reader may see a message. A message it may not see is treated as missing."""
 
 NO_SUCH_ID: Final = "id: there is no message with this id here"
 
@@ -27,7 +27,7 @@ def _everything(_message: StoredMessage) -> bool:
 
 
 class LookedUpStore(Protocol):
-    """What is asked of the message store."""
+    """The part of the message store that lookups use."""
 
     @property
     def reader(self) -> CommitLogReader: ...
@@ -42,13 +42,13 @@ class LookedUpStore(Protocol):
     def read(self, entry: ConsumeQueueEntry) -> StoredMessage: ...
 
     def existing_record_at(self, at: PhysicalOffset) -> StoredMessage:
-        """Raises OffsetOutOfRange for what was deleted with its topic."""
+        """Return the record at a log position. Raises OffsetOutOfRange for one that was deleted with its topic."""
 
 
 class LookedUp(NamedTuple):
-    """The message, and how many have its id where that is what its sender called it: this is the newest.
+    """The message, and how many messages have the same id if it is the sender's id: this one is the newest.
 
-    There may be newer ones that `unread` files of the index tell of.
+    The `unread` index files may refer to newer ones.
     """
 
     message: StoredMessage
@@ -57,17 +57,20 @@ class LookedUp(NamedTuple):
 
 
 class MessageLookup:
-    """Lives on the event loop's thread. Every method raises StoreDamaged, and MessageGivenUp for what a queue had."""
+    """Finds single messages. Lives on the event loop's thread.
+
+    Every method raises StoreDamaged, and MessageGivenUp for a message that was damaged and given up.
+    """
 
     def __init__(self, store: LookedUpStore, index: KeyIndex) -> None:
         self._store = store
         self._index = index
 
     async def by_id(self, topic: str | None, message_id: str, may_see: MaySee = _everything) -> LookedUp:
-        """By an offset id, of the topic if one is given, or by what the sender called it.
+        """Find a message by its offset id, within the topic if one is given, or by the id that its sender gave it.
 
-        Clients of RocketMQ 4 make ids that look like offset ids: where no record lies there, they are meant.
-        Raises NoSuchMessage, Invalid where a topic has to be given, NoIndex, OSError, Unavailable.
+        Clients of RocketMQ 4 make ids that look like offset ids: if no record lies at that position, a client's id is
+        meant. Raises NoSuchMessage, Invalid if a topic has to be given, NoIndex, OSError, Unavailable.
         """
         try:
             return LookedUp(self._by_offset_id(topic, message_id, may_see))
@@ -86,7 +89,7 @@ class MessageLookup:
             raise
 
     def by_place(self, queue: QueueId, offset: QueueOffset, may_see: MaySee = _everything) -> StoredMessage:
-        """Raises NoSuchMessage, Invalid."""
+        """Return the message at an offset of a queue. Raises NoSuchMessage, Invalid."""
         for field, value in (("queue", queue.number), ("offset", offset)):
             if value < 0:
                 raise Invalid(f"{field}: {value} is less than 0")
@@ -101,12 +104,12 @@ class MessageLookup:
         return message
 
     def raw(self, message: StoredMessage) -> bytes:
-        """The message as it lies in the log."""
+        """Return the bytes of the message as they are in the log."""
         return bytes(self._store.reader.read(message.physical_offset, message.size))
 
     async def _by_own_id(self, topic: str, message_id: str, may_see: MaySee) -> LookedUp:
         found = await self._index.find(topic, message_id, begin_ms=0, end_ms=TIME_MAX_MS, limit=FOUND_MAX)
-        # the index knows ids and keys by the same name
+        # the index stores ids and keys under the same name
         same = [each for each in found.messages if each.properties.get(UNIQUE_KEY) == message_id and may_see(each)]
         if not same:
             names = ", ".join(each.name for each in found.unread[:3])
@@ -115,7 +118,7 @@ class MessageLookup:
         return LookedUp(same[0], len(same), found.unread)
 
     def _by_offset_id(self, topic: str | None, message_id: str, may_see: MaySee) -> StoredMessage:
-        """Raises NoSuchMessage, Invalid for what is no offset id."""
+        """Find a message by its offset id. Raises NoSuchMessage, Invalid for a text that is no offset id."""
         _, at = parse_offset_message_id(message_id)
         record = self._decoded(at, check_crc=False)
         if offset_message_id(record.store_host, at) != message_id.upper() or topic not in (None, record.topic):
@@ -130,7 +133,7 @@ class MessageLookup:
         return self._store.read(entry)
 
     def _without_queue(self, at: PhysicalOffset) -> StoredMessage:
-        """Its queue is gone."""
+        """Return a record whose queue has no entry for it. Raises NoSuchMessage if it was deleted."""
         self._decoded(at, check_crc=True)
         try:
             return self._store.existing_record_at(at)
@@ -138,7 +141,7 @@ class MessageLookup:
             raise NoSuchMessage(f"{NO_SUCH_ID}: {error}") from error
 
     def _decoded(self, at: PhysicalOffset, *, check_crc: bool) -> StoredMessage:
-        """What lies there may be no record at all: that it is none is not told as damage."""
+        """Return the record at a log position. If none begins there, that is NoSuchMessage, not damage."""
         if at >= self._store.dispatched_up_to:
             raise NoSuchMessage(NO_SUCH_ID)  # a crash can still take it back
         log = self._store.reader

@@ -1,6 +1,6 @@
-"""Where a message went: in which queues it is, and what has become of it for each group that reads them.
+"""Trace a message: in which queues it is, and what has become of it for each group that reads them.
 
-Nothing is written down for that: the record says in which queues it is, and a group's rows and position say the rest.
+No trace is written: the record says in which queues it is, and a group's rows and offset say the rest.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.state.in_flight_key import subscription_prefix
 
 GROUPS_MAX: Final = 1_000
-"""Of one queue."""
+"""Groups that are traced in one queue."""
 
 
 class MessageState(Enum):
-    """What a message of a queue is to a group."""
+    """The state of a message of a queue for a group."""
 
     WAITING = "it has not been handed out"
     IN_FLIGHT = "a client has it"
@@ -32,7 +32,11 @@ class MessageState(Enum):
 
 
 class GroupTrace(NamedTuple):
-    """`attempts` are deliveries so far, `visible_at_ms` when it comes again, by whom it is held; 0 and "" otherwise."""
+    """The state for one group.
+
+    If in flight, it has had `attempts` deliveries, `client_id` has it, and it is redelivered at `visible_at_ms`;
+    otherwise these are 0 and "".
+    """
 
     group: str
     state: MessageState
@@ -42,7 +46,7 @@ class GroupTrace(NamedTuple):
 
 
 class QueueTrace(NamedTuple):
-    """`is_there`: whether the queue still has it. At most `GROUPS_MAX` groups, by name."""
+    """The state of a message in one queue. `is_there`: the queue still has it. At most `GROUPS_MAX` groups, by name."""
 
     queue: QueueId
     offset: QueueOffset
@@ -51,7 +55,7 @@ class QueueTrace(NamedTuple):
 
 
 class MessageTracer:
-    """Lives on the event loop's thread."""
+    """Traces messages. Lives on the event loop's thread."""
 
     def __init__(self, store: OpenStore, delivery: Delivery, writer: StateWriter, clock: Clock) -> None:
         self._store = store
@@ -61,8 +65,8 @@ class MessageTracer:
         self._in_flight = InFlightTable(store.state_engine)
 
     def trace(self, record: StoredMessage) -> list[QueueTrace]:
-        """Its queue, then its light queues."""
-        self._writer.write_now()  # from here on the rows tell
+        """Trace the message in its queue, then in its light queues."""
+        self._writer.write_now()  # from here on the rows are complete
         return [self._queue(queue, offset) for queue, offset in _queues_of(record)]
 
     def _queue(self, queue: QueueId, offset: QueueOffset) -> QueueTrace:
@@ -72,7 +76,7 @@ class MessageTracer:
         return QueueTrace(queue, offset, bounds.minimum <= offset < bounds.maximum, traced)
 
     def _group(self, group: str, queue: QueueId, offset: QueueOffset) -> GroupTrace | None:
-        """None for a group that has not read this queue."""
+        """Return the state for a group; None if it has not read this queue."""
         next_offset = self._delivery.next_offset(group, queue)
         if next_offset is None:
             return None

@@ -1,6 +1,7 @@
-"""Which topics a stored message is of: copies of it wait, come back and are set aside in topics of the broker's own.
+"""Tell which topics a stored message belongs to: the broker's internal topics hold copies of other topics' messages.
 
-Who may not read a topic may not read those copies either, wherever they lie.
+Such copies are scheduled, retried or dead letters. A user without the right to read a topic may not read its copies
+either, wherever they lie.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from quarry_mq.store.record.properties import REAL_TOPIC, RETRY_TOPIC
 from quarry_mq.store.record.tags import SCHEDULE_TOPIC
 
 INTERNAL_PREFIX: Final = "%"
-"""Begins the names of retry topics, of those for dead letters, and of light queues."""
+"""The first character of the names of retry topics, dead letter topics and light queues."""
 
 WAITING_TOPICS: Final = frozenset({TIMER_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC, CHECKED_TOO_OFTEN_TOPIC})
-"""Whose messages all were sent to another one."""
+"""Topics whose messages were all sent to another topic."""
 
 
 def has_copies(topic: str) -> bool:
-    """Whether a topic or light queue of this name may hold messages of other topics."""
+    """Return whether a topic or light queue of this name may hold messages of other topics."""
     return topic.startswith(INTERNAL_PREFIX) or is_system_topic(topic)
 
 
 def topics_of(record: StoredMessage) -> frozenset[str] | None:
-    """The topic that the message lies in and those that it was sent to; None where nobody can tell."""
+    """Return the topic that holds the message and those that it was sent to; None if they cannot be determined."""
     if not has_copies(record.topic):
         return frozenset((record.topic,))
     properties = record.properties
@@ -52,7 +53,7 @@ def topics_of(record: StoredMessage) -> frozenset[str] | None:
 
 
 def _origin(name: str, properties: Mapping[str, str]) -> str | None:
-    """What the copy in this topic was sent to; "" for what was sent to nothing else, None where nobody can tell."""
+    """Return the topic that a copy in this topic was sent to; "" if there is none, None if it cannot be determined."""
     if name.startswith(DEAD_LETTER_PREFIX):
         return properties.get(DEAD_LETTER_TOPIC) or properties.get(RETRY_TOPIC)
     if name.startswith(RETRY_PREFIX):

@@ -1,4 +1,4 @@
-"""What waits for its time or for its producer's word: the first of each, and how much is due when."""
+"""Show scheduled messages and prepared transactions: the first of each, and how many are due when."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ DUE_LOOKED_AT_MAX: Final = 100_000
 CHECKS_LOOKED_AT_MAX: Final = 10_000
 ROWS_AT_ONCE: Final = 500
 PAUSE_S: Final = 0.002
-"""Between two reads: what is read keeps the interpreter's lock for a millisecond."""
+"""Seconds between two reads: each read keeps the interpreter's lock for a millisecond."""
 
 
 class TimerView(NamedTuple):
-    """`record` None: it cannot be read."""
+    """A scheduled message. `record` is None if it cannot be read."""
 
     due: DueMessage
     record: StoredMessage | None
@@ -43,7 +43,7 @@ class TimerView(NamedTuple):
 
 
 class TransactionView(NamedTuple):
-    """`record` None: it cannot be read. `check` None: not found."""
+    """A prepared transaction. `record` is None if it cannot be read, `check` if it was not found."""
 
     half: HalfMessage
     record: StoredMessage | None
@@ -55,7 +55,7 @@ class TransactionView(NamedTuple):
 
 
 class PendingView(NamedTuple):
-    """`due`: how many timers are due within each of `WITHIN_MS` and not before, of those that were looked at."""
+    """All pending messages. `due`: the number of timers looked at, by the shortest of `WITHIN_MS` they are due in."""
 
     timers: int | None
     transactions: int | None
@@ -67,7 +67,7 @@ class PendingView(NamedTuple):
 
 
 class PendingLook:
-    """Lives on the event loop's thread; rows and records are read on that of `look`."""
+    """Reads what is pending. Lives on the event loop's thread; rows and records are read on the thread of `look`."""
 
     def __init__(
         self,
@@ -87,10 +87,10 @@ class PendingLook:
         self._look = look
         self._clock = clock
         self._halves_from = QueueOffset(0)
-        """Below are none: the database need not pass over what was resolved before."""
+        """No prepared message is below this offset, so the database need not skip those that were resolved before."""
 
     async def pending(self, limit: int) -> PendingView:
-        """At most so many of each. Raises kv.KvError."""
+        """Return at most `limit` scheduled messages and transactions. Raises kv.KvError."""
         first = self._delays.first_waiting()
         timers = await self._look.elsewhere(self._timers, first, limit)
         transactions = await self._look.elsewhere(self._first_transactions, limit, self._transactions.checked_until_ms)
@@ -129,7 +129,7 @@ class PendingLook:
         ]
 
     def _checks_of(self, wanted: set[QueueOffset], from_ms: int) -> dict[QueueOffset, CheckDue]:
-        """The next check of each, of those that are due first."""
+        """Return the next check of each transaction, if it is among the checks that are due first."""
         found: dict[QueueOffset, CheckDue] = {}
         looked_at = 0
         while len(found) < len(wanted) and looked_at < CHECKS_LOOKED_AT_MAX:
@@ -143,7 +143,7 @@ class PendingLook:
 
     @staticmethod
     def _past(rows: Sequence[CheckDue], from_ms: int) -> int:
-        """Where to go on: the time of the last row comes again, unless all rows are of one time."""
+        """Return the time to continue at: that of the last row, or 1 ms later if all rows have the same time."""
         last_ms = rows[-1].at_ms
         return last_ms if last_ms > from_ms else last_ms + 1
 

@@ -1,4 +1,4 @@
-"""Where a broker's messages lie and for how long: what `StorageService` tells of the log and of what is beside it."""
+"""Describe the store of a broker for `StorageService`: the log's files, when they expire, and the databases."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ HOUR_MS = 3_600_000
 
 
 def expires_at_ms(settings: ExpirySettings, newest_ms: int, now_ms: int) -> int:
-    """For a file without a record newer than that; the hours are those of the local clock."""
+    """Return the expiry time of a file whose newest record is of `newest_ms`. Hours are those of the local clock."""
     at_ms = max(newest_ms + settings.retention_ms, now_ms)
     if not settings.delete_when:
         return at_ms
-    for _ in range(48):  # twice a day, for clocks that are put forward
+    for _ in range(48):  # two days of hours, for clocks that are put forward
         try:
             local = datetime.fromtimestamp(at_ms / 1000)
         except (OverflowError, ValueError, OSError):  # the records' times may be any number
@@ -44,7 +44,7 @@ def expires_at_ms(settings: ExpirySettings, newest_ms: int, now_ms: int) -> int:
 
 
 SHOWN_MAX: Final = 1_000
-"""Files of the log that are shown; of more the first and the last."""
+"""Files of the log that are shown; if there are more, the first and the last ones."""
 TABLES: Final = ".table_bytes"
 
 _Parameters = ParamSpec("_Parameters")
@@ -52,7 +52,7 @@ _Result = TypeVar("_Result")
 
 
 class SegmentView(NamedTuple):
-    """`size`: bytes that are filled. `last_ms`: no record is newer. Times are None where not known."""
+    """A file of the log. `size`: bytes that are filled. `last_ms`: no record is newer. Unknown times are None."""
 
     name: str
     begin: PhysicalOffset
@@ -62,7 +62,7 @@ class SegmentView(NamedTuple):
 
 
 class NextExpiry(NamedTuple):
-    """Which file goes next by its age, where it ends, and when that is at the earliest."""
+    """The file that expires next by its age, where it ends, and the earliest time of its expiry."""
 
     name: str
     end: PhysicalOffset
@@ -70,7 +70,7 @@ class NextExpiry(NamedTuple):
 
 
 class RocksFigures(NamedTuple):
-    """`family` is empty for figures of the whole database."""
+    """The statistics of a RocksDB column family. `family` is empty for those of the whole database."""
 
     database: str
     family: str
@@ -78,7 +78,7 @@ class RocksFigures(NamedTuple):
 
 
 class StorageView(NamedTuple):
-    """See `Storage` of storage.proto."""
+    """The storage of a broker. See `Storage` of storage.proto."""
 
     space: DiskSpace | None
     settings: ExpirySettings
@@ -94,7 +94,7 @@ class StorageView(NamedTuple):
 
 
 class SpanView(NamedTuple):
-    """See `QueueSpan` of storage.proto."""
+    """One queue's messages. See `QueueSpan` of storage.proto."""
 
     queue: int
     bounds: QueueBounds
@@ -104,7 +104,7 @@ class SpanView(NamedTuple):
 
 
 class StorageLook:
-    """Lives on the event loop's thread; what reads the disk is on a thread of its own."""
+    """Describes the store. Lives on the event loop's thread; the disk is read on a thread of its own."""
 
     def __init__(
         self, store: OpenStore, index: KeyIndex, expiry_settings: Callable[[], ExpirySettings], clock: Clock
@@ -116,15 +116,15 @@ class StorageLook:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="looking")
 
     async def stop(self) -> None:
-        """When it returns nothing is under way on the thread any more."""
+        """Stop the thread. Nothing runs on it any more when this returns."""
         await asyncio.to_thread(self._executor.shutdown)
 
     async def storage(self) -> StorageView:
-        """Raises OSError, kv.KvError."""
+        """Describe the log, its expiry and the databases. Raises OSError, kv.KvError."""
         return await self.elsewhere(self._look, await self._index_bytes())
 
     async def spans(self, topic: Topic, behind: int, limit: int, pace: Pace) -> tuple[list[SpanView], bool]:
-        """Of the next queues with numbers above that, and whether there are more. Raises kv.KvError."""
+        """Return at most `limit` queues with numbers above `behind`, and whether there are more. Raises kv.KvError."""
         messages = self._store.messages
         numbers = {*range(behind + 1, min(topic.queue_count, behind + limit + 2))}
         numbers.update(each.number for each in messages.ends(topic.name, behind, limit + 1))
@@ -139,7 +139,7 @@ class StorageLook:
     async def elsewhere(
         self, work: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs
     ) -> _Result:
-        """On its thread, which only reads."""
+        """Run `work` on the reading thread, which never writes."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: work(*args, **kwargs))
 
     # -- the log
@@ -156,7 +156,7 @@ class StorageLook:
         if index_bytes is not None:
             parts["key index"] = index_bytes
         if self._store.queues.files is not None:
-            parts["consume queues in files"] = None  # they may be a million
+            parts["consume queues in files"] = None  # there may be a million files
         return StorageView(
             log.space(),
             self._expiry_settings(),

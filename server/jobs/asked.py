@@ -1,4 +1,4 @@
-"""What operators may ask of jobs, by kind. Kept in JSON, so all fields are numbers, texts and lists of them."""
+"""The parameters of each kind of job. They are kept in JSON, so all fields are numbers, texts and lists of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from quarry_mq.store.offsets import QueueOffset
 from quarry_mq.store.state.jobs import Job
 
 OFFSETS_MAX: Final = 1_000
-"""Dead letters that may be named one by one."""
+"""Dead letters that one job may name by offset."""
 
 
 class JobKind(Enum):
-    """The value is its name, also in metrics."""
+    """The kinds of jobs. The value is the kind's name, also in metrics."""
 
     RESET_OFFSET = "reset-offset"
     RESEND_DEAD_LETTERS = "resend-dead-letters"
@@ -26,12 +26,12 @@ class JobKind(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OffsetReset:
-    """Move where a group reads next, in one queue or all of a topic, lite topics included."""
+    """Move a group's next offset in one queue or all queues of a topic, lite topics included."""
 
     group: str
     topic: str
     to: str
-    """`earliest`, `latest`, `offset` or `time`; the last two say where with `at`, which is in ms since 1970."""
+    """`earliest`, `latest`, `offset` or `time`; for the last two, `at` is the offset, or the time in ms since 1970."""
     at: int = 0
     queue: int | None = None
 
@@ -58,7 +58,7 @@ class OffsetReset:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeadLetterResend:
-    """Send dead letters of a group to it once more: these offsets, or all that never were sent again."""
+    """Send dead letters of a group to it once more: these offsets, or all that were never sent again."""
 
     group: str
     offsets: tuple[int, ...] = ()
@@ -68,8 +68,9 @@ class DeadLetterResend:
 class MessageResend:
     """Send stored messages of a topic once more, to `to_topic`.
 
-    Those that have `key` (where it is not empty) or those of one queue or of all, stored in [from_ms, to_ms] with
-    offsets in [from_offset, to_offset); only what was stored when the job was asked for: what lies below `log_end`.
+    The messages are those that have `key` (unless it is empty), or those of one queue or of all queues, stored in
+    [from_ms, to_ms], with offsets in [from_offset, to_offset). Only what lies below `log_end`, and so was stored when
+    the job was requested, is sent.
     """
 
     topic: str
@@ -101,7 +102,7 @@ def fields_of(asked: Asked) -> dict[str, Any]:
 
 
 def asked_of(job: Job) -> Asked:
-    """Raises Invalid for a job that a newer version has begun."""
+    """Return the parameters of a job. Raises Invalid for a job that a newer version has begun."""
     try:
         fields: dict[str, Any] = {
             name: tuple(each) if isinstance(each, list) else each for name, each in job.asked.items()

@@ -1,4 +1,4 @@
-"""Long work for operators: one job after the other, a millisecond of work at a time, kept over restarts (ADR 39)."""
+"""Run long work for operators: one job at a time, in slices of a millisecond, kept over restarts (ADR 39)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPEN_MAX: Final = 32
 """Jobs that have not ended: one runs, the others wait."""
 
 RETRY_S: Final = 1.0
-"""How soon a job goes on that a full disk or a limit has stopped."""
+"""Seconds until a job that was stopped by a full disk or a limit is tried again."""
 
 TRANSIENT: Final = (Unavailable, EngineFull)
 REFUSALS: Final = (BrokerError, KvError, OSError)
@@ -32,13 +32,13 @@ UNEXPECTED: Final = "an error that should not be; the broker's log has the detai
 
 
 class Work(Protocol):
-    """What jobs of one kind do."""
+    """The code that carries out the jobs of one kind."""
 
     def check(self, asked: Any) -> None:
-        """Raises Invalid for what cannot be done, naming the field."""
+        """Check the parameters. Raises Invalid for what cannot be done, naming the field."""
 
     async def run(self, asked: Any, running: Running) -> None:
-        """Go on at the job's cursor until all is done. What it raises ends the job; Unavailable is tried again."""
+        """Continue at the job's cursor until all is done. An exception ends the job, but Unavailable is tried again."""
 
 
 class Jobs:
@@ -54,7 +54,7 @@ class Jobs:
         clock: Clock,
         metrics: JobMetrics,
     ) -> None:
-        """`until_durable` waits until what jobs have sent is on the disk: none is done before."""
+        """`until_durable` waits until the messages that jobs have sent are on the disk; no job is done before that."""
         self._table = table
         self._works = works
         self._writer = writer
@@ -73,9 +73,9 @@ class Jobs:
     # -- on request
 
     def begin(self, asked: Asked, asked_by: str, *, is_dry_run: bool = False) -> Job:
-        """Begin one; it is kept when this returns.
+        """Begin a job; it is stored when this returns.
 
-        Raises Busy while too many wait, what its kind refuses, StorePoisoned, kv.EngineFull.
+        Raises Busy while too many wait, what the kind's check raises, StorePoisoned, kv.EngineFull.
         """
         if len(self._open) >= OPEN_MAX:
             raise Busy(f"{OPEN_MAX} jobs have not ended yet: wait for one, or cancel it (quarry job list)")
@@ -98,7 +98,7 @@ class Jobs:
         return job
 
     def cancel(self, job_id: int) -> Job:
-        """Cancel it: at once if it waits for others, else it ends soon. What was done stays done.
+        """Cancel a job: at once if it waits for others, soon if it runs. What was done stays done.
 
         Raises NoSuchJob, or Invalid when it has ended; StorePoisoned, kv.EngineFull.
         """
@@ -111,11 +111,11 @@ class Jobs:
         return running.job
 
     def all(self) -> list[Job]:
-        """Those that are kept, the newest first."""
+        """Return all jobs that are kept, the newest first."""
         return [self._as_it_stands(job) for job in self._table.all()]
 
     def get(self, job_id: int) -> Job:
-        """Raises NoSuchJob."""
+        """Return a job. Raises NoSuchJob."""
         job = self._table.get(job_id)
         if job is None:
             raise NoSuchJob(f"there is no job {job_id}")
@@ -124,7 +124,7 @@ class Jobs:
     # -- the task
 
     async def run(self) -> None:
-        """Do what was begun, the oldest first, until cancelled."""
+        """Carry out the jobs, the oldest first, until cancelled."""
         while True:
             self._current = next(iter(self._open.values()), None)
             if self._current is None:
@@ -134,7 +134,7 @@ class Jobs:
                 await self._carry_out(self._current)
 
     async def _carry_out(self, running: Running) -> None:
-        """Until the job has ended. What is in the way for now is waited for."""
+        """Run a job until it has ended, and try again while something temporary is in the way."""
         while True:
             try:
                 state, remark = await self._outcome(running)
@@ -146,12 +146,12 @@ class Jobs:
                 running.complaint = str(error)
                 await running.wait(RETRY_S)
             except StorePoisoned:
-                await asyncio.Event().wait()  # nothing can be written any more: it goes on after the restart
+                await asyncio.Event().wait()  # nothing can be written any more: the job continues after the restart
             else:
                 return
 
     async def _outcome(self, running: Running) -> tuple[JobState, str | None]:
-        """Raises what passes, and StorePoisoned."""
+        """Run a job once and return how it ended. Raises temporary errors, and StorePoisoned."""
         job = running.job
         if running.is_cancelled:
             return JobState.CANCELLED, None
@@ -168,13 +168,13 @@ class Jobs:
         except REFUSALS as error:
             return JobState.FAILED, str(error)
         except Exception:
-            # a broker that ended with it would begin it again, and so on
+            # a broker that died of the error would begin the job again, and so on
             log.exception("a job ended with an unexpected error", id=job.id, kind=job.kind)
             return JobState.FAILED, UNEXPECTED
         return JobState.DONE, None
 
     def _end(self, running: Running, state: JobState, remark: str | None = None) -> None:
-        """Raises StorePoisoned, kv.EngineFull; then it has not ended."""
+        """End a job. Raises StorePoisoned, kv.EngineFull; the job has not ended then."""
         running.job = job = running.job.ended(state, self._clock.wall_ms(), remark)
         try:
             running.keep(durably=True)

@@ -1,4 +1,4 @@
-"""A job that has not ended, as the work of its kind sees it."""
+"""A job that has not ended, as the code of its kind sees it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quarry_mq.store.state.jobs import Job, JobState, JobTable
 
 
 class JobCancelled(Exception):
-    """Nobody wants it any more."""
+    """The job was cancelled."""
 
 
 class JobMetrics(Protocol):
@@ -27,16 +27,16 @@ class JobMetrics(Protocol):
 
 
 class Running:
-    """Keeps how far the job is in the same batch as what it did, so that a crash repeats or loses none of that.
+    """Stores a job's progress in the same batch as its effects, so that a crash repeats or loses none of them.
 
     Lives on the event loop's thread.
     """
 
     def __init__(self, job: Job, table: JobTable, writer: StateWriter, clock: Clock, metrics: JobMetrics) -> None:
         self.job = job
-        """As it stands; what is written may be a step behind."""
+        """The job's current state; the stored one may be a step behind."""
         self.complaint: str | None = None
-        """What it waits for."""
+        """The error that the job waits to pass."""
         self._kept = job
         self._table = table
         self._writer = writer
@@ -52,15 +52,15 @@ class Running:
         self._cancelled.set()
 
     def expect(self, total: int) -> None:
-        """It is known of how many things."""
+        """Set the total number of items, once it is known."""
         self.job = replace(self.job, total=total)
 
     def did(self, done: int, cursor: Mapping[str, Any], counts: Mapping[str, int], errors: Sequence[str] = ()) -> None:
-        """So much more was done, in this pass of the loop; from here it goes on."""
+        """Record that `done` more items were done in this iteration of the loop. The job continues from `cursor`."""
         self.job = self.job.further(done, cursor, counts, tuple(errors))
 
     def keep(self, *, durably: bool = False) -> None:
-        """Write how far it is, with all that this pass has staged. Raises StorePoisoned, kv.EngineFull."""
+        """Write the progress, with all that this loop iteration has staged. Raises StorePoisoned, kv.EngineFull."""
         written: list[Exception | None] = []
         self._table.stage(self._writer.batch(), self.job)
         self._writer.when_written(written.append)
@@ -79,28 +79,28 @@ class Running:
         self.complaint = None
 
     def fall_back(self) -> None:
-        """To what is written."""
+        """Return to the state that was last written."""
         self.job = self._kept
 
     async def rest(self) -> None:
-        """To be awaited between two small pieces of work. Raises JobCancelled, and as `keep`."""
+        """Yield between two small pieces of work. Raises JobCancelled, and as `keep`."""
         await self.pause()
         if self.is_cancelled:
             raise JobCancelled
 
     async def pause(self) -> None:
-        """The same in the middle of something that cannot be left."""
+        """Yield like `rest`, but ignore cancellation, for work that cannot be interrupted here."""
         if self._pace.is_step_over:
             if self.job is not self._kept:
                 self.keep()
             await self._pace.pause()
 
     def begin_step(self) -> None:
-        """What was waited for until now was no work."""
+        """Restart the time slice: the time that was spent waiting was not work."""
         self._pace.begin_step()
 
     async def wait(self, seconds: float) -> None:
-        """Until then, or until it is cancelled while it waits."""
+        """Wait for some seconds, or until the job is cancelled meanwhile."""
         if self.is_cancelled:
             await asyncio.sleep(seconds)
             return

@@ -1,12 +1,12 @@
-"""How far groups are behind: of all subscriptions in memory, and of others, as many as can be counted.
+"""Compute the consumer lag of all groups: of every subscription in memory, and of as many others as can be counted.
 
-Nothing walks over all queues. The queues of subscriptions in memory are bounded, and a round over them is made in the
+Nothing walks over all queues. The queues of subscriptions in memory are bounded, and a sweep over them is made in the
 background (`server.observability.samples`). Groups that have left memory, or were never in it since the start, are
-looked up in the store, so a group whose consumers are all gone is still seen to fall behind.
+looked up in the store, so the lag of a group whose consumers are all gone is still seen to grow.
 
-All queues count that the group reads, also such as nobody has opened yet: those that a topic has got meanwhile, and all
-but one when the first that a client says after a restart is an acknowledgement. Lite topics do not count: a group may
-read a million, and their subscriptions come and go with each message.
+All queues that the group reads count, including those that were not opened yet: queues that were added to the topic
+later, and all but one when a client's first call after a restart is an acknowledgement. Lite topics do not count: a
+group may read a million of them, and their subscriptions come and go with each message.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 ROWS_PER_STEP: Final = 500
 LEFT_QUEUES_MAX: Final = 65_536
-"""Queues of subscriptions that left memory, of all together. Those that left first are forgotten first."""
+"""Queues of subscriptions that left memory, in total. Those that left first are dropped first."""
 LEFT_PAIRS_MAX: Final = 8_192
-"""Subscriptions that left memory."""
+"""Subscriptions that left memory and are still counted."""
 START_GROUPS_MAX: Final = 65_536
 """Groups that are looked up at the start: a second of work, in the background."""
 
 
 class PairLag(NamedTuple):
-    """A group and a topic. `ready` messages were never handed out.
+    """The lag of one group in one topic. `ready` messages were never handed out.
 
-    None stands for what is not known: how many are in flight while that cannot be written, and the age of the oldest
-    message (of all, and of those that are ready) if its record cannot be read. Where there is none the age is 0.
+    None stands for what is not known: the number in flight while that state cannot be written, and the age of the
+    oldest message (of all, and of those that are ready) if its record cannot be read. Without a message the age is 0.
     """
 
     group: str
@@ -58,7 +58,7 @@ class PairLag(NamedTuple):
 
 
 class LagTotals(NamedTuple):
-    """Of all groups and topics together; None for what is not known of each. `lag_ms` is that of the oldest message."""
+    """The lag of all groups in all topics; None if a part is unknown. `lag_ms` is the age of the oldest message."""
 
     ready: int
     in_flight: int | None
@@ -66,7 +66,7 @@ class LagTotals(NamedTuple):
 
 
 class Progress(Protocol):
-    """What is asked of delivery."""
+    """The part of delivery that consumer lag reads."""
 
     def subscriptions(self) -> Sequence[Subscription]: ...
 
@@ -85,7 +85,7 @@ class GroupTopic(NamedTuple):
 
 
 class ConsumerLag:
-    """Lives on the event loop's thread; `pairs` may be read on any."""
+    """Measures the lag of all groups in sweeps. Lives on the event loop's thread; `pairs` may be read on any."""
 
     def __init__(
         self,
@@ -98,10 +98,10 @@ class ConsumerLag:
         reads: Callable[[str, str], bool],
         stored: Callable[[], Iterator[GroupTopic | None]] = lambda: iter(()),
     ) -> None:
-        """`queue_count` tells how many queues a topic has, None: there is no such topic.
+        """`queue_count` returns the number of queues of a topic, None if there is no such topic.
 
-        `reads` tells whether a group has a position in a topic, and `stored` of which pairs that is so at the start:
-        their consumers may be gone for good. It gives None for a group that has been gone through.
+        `reads` returns whether a group has an offset in a topic. `stored` yields the pairs that have one at the start,
+        whose consumers may be gone for good, and None after the last pair of each group.
         """
         self._progress = progress
         self._source = source
@@ -110,28 +110,28 @@ class ConsumerLag:
         self._queue_count = queue_count
         self._reads = reads
         self._stored: Iterator[GroupTopic | None] | None = stored()
-        """What is still to be looked at of what was there at the start."""
+        """The rest of the pairs that were stored at the start and are not looked at yet."""
         self.is_whole = False
-        """Whether all groups and topics were counted in the last round; otherwise there were too many."""
+        """True if the last sweep counted all groups and topics; otherwise there were too many."""
         self._has_dropped = False
         self._counts: dict[Subscription, RunningCount] = {}
         self._in_memory: dict[GroupTopic, Subscription] = {}
         self._seen: dict[GroupTopic, int] = {}
-        """How many queues each had when it was last looked at; those that left memory first come first."""
+        """The number of queues of each pair when it was last looked at; pairs that left memory first come first."""
         self._stored_ms: dict[PhysicalOffset, int] = {}
         self._times: dict[PhysicalOffset, int] = {}
         self.pairs: Sequence[PairLag] = ()
-        """As of the last round; those that are furthest behind, and the sum of the others."""
+        """The result of the last sweep: the pairs with the most lag, and the sum of all others."""
         self.found: Mapping[GroupTopic, PairLag] = {}
-        """As of the last round, each that could be read, with what its retry topics hold."""
+        """The result of the last sweep: each pair that could be read, its retry topics included."""
         self.totals: LagTotals | None = None
-        """As of the last round; None before, and where a group could not be read."""
+        """The totals of the last sweep; None before the first one, and if a group could not be read."""
 
     def steps(self) -> Iterator[None]:
-        """One round. What changes while it is under way is seen as it is then.
+        """Make one sweep, a step at a time. A change during the sweep is seen if its queue is read later.
 
-        A group of which something cannot be read is left out, not told of as it was before (dashboard#4516), and
-        what kept it from being read is raised in the end: OSError, kv.KvError, BrokerError.
+        A group that cannot be read is left out, rather than reported with old values (dashboard#4516), and the error
+        that kept it from being read is raised at the end: OSError, kv.KvError, BrokerError.
         """
         yield from self._take_stored()
         subscriptions = [each for each in self._progress.subscriptions() if not is_light_queue(each.topic)]
@@ -158,20 +158,23 @@ class ConsumerLag:
             raise failures.pop()
 
     def measure(self, key: GroupTopic) -> Generator[None, None, PairLag | None]:
-        """One of them as it is now, with what its retry topics hold, whether or not it is in memory.
+        """Measure one group in one topic now, its retry topics included, whether or not it is in memory.
 
-        None if the group does not read the topic. Raises OSError, kv.KvError, BrokerError.
+        Returns None if the group does not read the topic. Raises OSError, kv.KvError, BrokerError.
         """
         pairs = yield from self._pairs_of(key)
         return _with_retries(pairs).get(key)
 
     def stop(self) -> None:
-        """Let go of the store: it is about to close."""
+        """Release everything that refers to the store, which is about to close."""
         self._counts.clear()
         self._in_memory.clear()
 
     def _pairs_of(self, key: GroupTopic) -> Generator[None, None, list[PairLag]]:
-        """In the topic, and in the group's retry topics beside it if there are any; none if one of both is gone."""
+        """Measure a group in a topic, and in its retry topics of that topic if it has any.
+
+        Returns nothing if the topic, or the group's offset in it, is gone.
+        """
         if self._queue_count(key.topic) is None or not self._reads(*key):
             return []
         own = yield from self._measure(key, [key.topic], is_retry=False)
@@ -182,7 +185,7 @@ class ConsumerLag:
         return [own, retry]
 
     def _take_stored(self) -> Iterator[None]:
-        """In the first round: what groups have read before the start, as much as is kept of what left memory."""
+        """Add the pairs that were stored before the start, up to the limits. Only the first sweep does this."""
         stored, self._stored = self._stored, None
         groups = queues = 0
         for key in stored or ():
@@ -197,12 +200,12 @@ class ConsumerLag:
                 self._seen[key] = count
 
     def _is_beside(self, key: GroupTopic) -> bool:
-        """Whether the topic is a retry topic of the group: what it holds counts where it belongs."""
+        """Return whether the topic is a retry topic of the group, whose messages count in the topic that it retries."""
         topic = topic_beside(*key)
         return topic is not None and self._reads(key.group, topic)
 
     def _keep(self, in_memory: Sequence[GroupTopic]) -> None:
-        """Forget what is deleted, and what left memory first when there is too much of it."""
+        """Drop the pairs that are deleted, and those that left memory first when there are too many."""
         here = dict.fromkeys(in_memory, 0)
         left = {
             key: queues
@@ -218,7 +221,7 @@ class ConsumerLag:
         self._seen = {**left, **here}
 
     def _measure(self, key: GroupTopic, topics: Sequence[str], *, is_retry: bool) -> Generator[None, None, PairLag]:
-        """In these topics, which belong together."""
+        """Measure the group in these topics together: a topic alone, or its retry topics."""
         ready = 0
         in_flight: int | None = 0
         oldest_ready: ConsumeQueueEntry | None = None
@@ -243,9 +246,9 @@ class ConsumerLag:
         return PairLag(*key, is_retry, ready, in_flight, lag_ms, queueing_ms)
 
     def _rows_in_flight(self, part: GroupTopic) -> Generator[None, None, int | None]:
-        """How many rows there are; None where they could not be written.
+        """Count the rows in flight; None if they could not be written.
 
-        Of a subscription in memory they are read once, and changes counted from then on.
+        For a subscription in memory the rows are read once, and only changes are counted from then on.
         """
         subscription = self._in_memory.get(part)
         count = None if subscription is None else self._counts.get(subscription)
@@ -261,7 +264,7 @@ class ConsumerLag:
         return count.value(0 if subscription is None else subscription.in_flight_changes)
 
     def _ready(self, group: str, queue: QueueId) -> tuple[ConsumeQueueEntry | None, int]:
-        """The first message of the queue that the group was never given, and how many there are."""
+        """Return the first message of the queue that was never handed out to the group, and their number."""
         start = self._progress.next_offset(group, queue) or QueueOffset(0)
         if self._source.maximum(queue) <= start:
             return None, 0
@@ -270,7 +273,7 @@ class ConsumerLag:
         return self._entry(queue, start), max(0, bounds.maximum - start)
 
     def _in_flight(self, group: str, queue: QueueId) -> Generator[None, None, tuple[int, ConsumeQueueEntry | None]]:
-        """How many rows are of messages that have expired, and the first message in flight that has not."""
+        """Return the number of rows whose messages have expired, and the first message in flight that has not."""
         minimum = self._source.bounds(queue).minimum
         first = self._progress.first_in_flight(group, queue, QueueOffset(0))
         if first is None or first >= minimum:
@@ -290,7 +293,7 @@ class ConsumerLag:
         at = entry.physical_offset
         stored_ms = self._stored_ms.get(at)
         if stored_ms is None:
-            with suppress(OSError, KvError, BrokerError):  # who receives it hears what is wrong with it
+            with suppress(OSError, KvError, BrokerError):  # the client that receives the message gets the error
                 stored_ms = self._source.read(entry).store_timestamp_ms
         if stored_ms is None:
             return None
@@ -299,16 +302,16 @@ class ConsumerLag:
 
 
 def _older(one: ConsumeQueueEntry | None, other: ConsumeQueueEntry | None) -> ConsumeQueueEntry | None:
-    """What lies further back in the log is older: store times never go back."""
+    """Return the older of two entries: the one at the lower log position, because store times never go back."""
     if one is None or other is None:
         return one or other
     return one if one.physical_offset <= other.physical_offset else other
 
 
 def _bounded(found: Sequence[PairLag], pairs_max: int, *, is_whole: bool) -> list[PairLag]:
-    """Those that are furthest behind, and all others as one, of which nothing is known that is not known of each.
+    """Return the pairs with the most lag, and one sum of all others.
 
-    `is_whole`: there are no others.
+    A value of the sum is None if one of its parts is unknown. Without `is_whole` there is no sum.
     """
     named = [each for each in found if OTHER not in (each.topic, each.group)]
     kept = nlargest(pairs_max, named, key=lambda each: each.behind)
@@ -320,7 +323,7 @@ def _bounded(found: Sequence[PairLag], pairs_max: int, *, is_whole: bool) -> lis
 
 
 def _with_retries(pairs: Sequence[PairLag]) -> dict[GroupTopic, PairLag]:
-    """One for each group and topic."""
+    """Add up the pairs of the same group and topic, so that one is left for each."""
     together: dict[GroupTopic, PairLag] = {}
     for each in pairs:
         key = GroupTopic(each.group, each.topic)
@@ -333,7 +336,7 @@ def _with_retries(pairs: Sequence[PairLag]) -> dict[GroupTopic, PairLag]:
 
 
 def _together(key: GroupTopic, pairs: Sequence[PairLag]) -> PairLag:
-    """As one, of which nothing is known that is not known of each."""
+    """Add up some pairs. A value is None if one of its parts is unknown."""
     ready, in_flight, lag_ms = _totals(pairs)
     queueing_ms = _all_known(_longest, [each.queueing_ms for each in pairs])
     return PairLag(*key, is_retry=False, ready=ready, in_flight=in_flight, lag_ms=lag_ms, queueing_ms=queueing_ms)

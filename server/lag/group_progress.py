@@ -1,6 +1,6 @@
-"""How far one group is behind, counted when it is asked for: also for what has long left memory.
+"""Compute the consumer lag of one group on request, also of topics that left memory long ago.
 
-`server.lag.consumer_lag` knows the same of all groups that are in memory, as of its last round. A number here is right,
+`server.lag.consumer_lag` knows the same of all groups that are in memory, as of its last sweep. A number here is right,
 or there is none: what cannot be known raises (pains of RocketMQ: rmq#8764, rmq#10953, rocketmq-dashboard#4516).
 """
 
@@ -32,18 +32,18 @@ from quarry_mq.store.state.families import INFLIGHT
 from quarry_mq.store.state.in_flight_key import parse_position, subscription_prefix
 
 QUEUES_MAX: Final = 65_536
-"""Of one request."""
+"""Queues that one request may look at."""
 
 ROWS_PER_STEP: Final = 500
 
 
 class Accumulation(NamedTuple):
-    """What a group has before it in some queues, without regard to its filter.
+    """The number of messages in some queues that a group has not consumed yet, regardless of its filter.
 
-    `in_flight` messages were handed out and are not acknowledged, those that wait for their next delivery among them;
-    `ready` ones were never handed out. What has expired is neither: nobody gets it any more.
-    `delay_ms` is how long the oldest ready one has been there, 0 when none is;
-    `passed_ms` when the last one that the group has gone past was stored. None: no record tells.
+    `in_flight` messages were handed out and are not acknowledged, those that wait for redelivery among them;
+    `ready` ones were never handed out. Expired messages are in neither: no consumer gets them any more.
+    `delay_ms` is the age of the oldest ready message, 0 without one.
+    `passed_ms` is when the last message before the group's next offset was stored. None: no record could be read.
     """
 
     in_flight: int
@@ -52,7 +52,7 @@ class Accumulation(NamedTuple):
     passed_ms: int | None
 
     def with_more(self, other: Accumulation) -> Accumulation:
-        """Of both: the longer delay, and the later time. A delay that is not known of one of them is not known."""
+        """Add up both. The longer delay and the later time are taken; the delay is unknown if one of both is."""
         delays = [each.delay_ms for each in (self, other) if each.delay_ms is not None]
         passed = [each.passed_ms for each in (self, other) if each.passed_ms is not None]
         return Accumulation(
@@ -67,7 +67,7 @@ NOTHING: Final = Accumulation(0, 0, 0, None)
 
 
 class QueueStand(NamedTuple):
-    """Where a group stands in a queue: all below `next_offset` was handed out, or passed over at the group's start."""
+    """A group's next offset in a queue: all below `next_offset` was handed out, or skipped when the group began."""
 
     queue: QueueId
     bounds: QueueBounds
@@ -79,7 +79,7 @@ class QueueStand(NamedTuple):
 
 
 class ReadTopics(NamedTuple):
-    """What a group reads; the light queues of lite topics are named beside the topics."""
+    """The topics that a group reads, and the light queues of the lite topics that it reads."""
 
     topics: list[str]
     light_queues: list[str]
@@ -87,19 +87,19 @@ class ReadTopics(NamedTuple):
 
 @dataclass(slots=True)
 class Budget:
-    """How many queues a request may still look at."""
+    """The number of queues that a request may still look at."""
 
     left: int = QUEUES_MAX
 
     def take(self) -> None:
-        """Raises Invalid."""
+        """Use up one queue. Raises Invalid when none is left."""
         self.left -= 1
         if self.left < 0:
             raise Invalid(f"topics: those that are asked for have more than {QUEUES_MAX} queues, name fewer")
 
 
 class GroupProgress:
-    """Lives on the event loop's thread."""
+    """Computes the consumer lag of single groups. Lives on the event loop's thread."""
 
     def __init__(self, store: OpenStore, delivery: Delivery, writer: StateWriter, clock: Clock) -> None:
         self._topics = store.topics
@@ -114,13 +114,13 @@ class GroupProgress:
         self._clock = clock
 
     def reads(self, group: str, topic: str) -> bool:
-        """Whether the group has ever read the topic, or light queue."""
+        """Return whether the group has ever read the topic, or light queue."""
         return self._offsets.reads(group, topic)
 
     async def read_topics(self, group: str, pace: Pace, budget: Budget, *, light_queues: bool = True) -> ReadTopics:
-        """All that the group reads; its retry topics are part of the topics that they belong to.
+        """Return all that the group reads; its retry topics are part of the topics that they belong to.
 
-        Of lite topics also those that a client wants and has got nothing of so far.
+        Lite topics that a client is subscribed to, and has received nothing from yet, are included.
         """
         topics: dict[str, None] = {}
         light: dict[str, None] = {}
@@ -139,18 +139,18 @@ class GroupProgress:
         return ReadTopics(list(topics), list(light))
 
     def reads_lite(self, group: str, parent: str, lite_topic: str) -> bool:
-        """Whether the group has ever read the lite topic, or a client of it wants it."""
+        """Return whether the group has ever read the lite topic, or one of its clients is subscribed to it."""
         return self.reads(group, light_queue_name(parent, lite_topic)) or self._lite_wanted.has(
             group, parent, lite_topic
         )
 
     def _is_retry(self, group: str, name: str) -> bool:
-        """Whether it is beside a topic of the group: all that it holds counts there."""
+        """Return whether the topic is a retry topic of the group, whose messages count in the topic that it retries."""
         topic = topic_beside(group, name)
         return topic is not None and self.reads(group, topic)
 
     async def of_topic(self, group: str, topic: Topic, pace: Pace, budget: Budget) -> Accumulation:
-        """In all queues of a topic that the group has read, and in its retry topics.
+        """Compute the lag in all queues of a topic, and in the group's retry topics for it.
 
         Raises Invalid for too many queues, and Unavailable while it cannot be known how many are in flight.
         """
@@ -159,18 +159,18 @@ class GroupProgress:
         return await self._count(group, [topic.name, *beside], chain(self.queues(topic), retry_queues), pace, budget)
 
     async def of_light_queue(self, group: str, name: str, pace: Pace) -> Accumulation:
-        """The same of a light queue."""
+        """Compute the lag of a group in one light queue. Raises as `of_topic`."""
         return await self._count(group, [name], iter([QueueId(name, 0)]), pace, Budget(1))
 
     def queues(self, topic: Topic) -> list[QueueId]:
-        """Those of the topic, also such as hold messages from when it had more."""
+        """Return the queues of the topic, including those that still hold messages from when it had more queues."""
         return queues_of_topic(self._messages, topic.name, topic.queue_count)
 
     def stand(self, group: str, queue: QueueId) -> QueueStand:
-        """A queue that comes to a topic which the group reads is read from its first message.
+        """Return the group's next offset in a queue. A queue added to a topic is read from its first message.
 
-        What lies outside of the queue is brought back into it, as delivery does: a stored offset may be below the
-        first message that is still there, or behind the last one that a recovery has found.
+        An offset outside of the queue is clamped to its bounds, as delivery does it: a stored offset may be below the
+        min offset, or above the max offset that a recovery has found.
         """
         bounds = self._messages.bounds(queue)
         stored = self._delivery.next_offset(group, queue)
@@ -178,7 +178,7 @@ class GroupProgress:
         return QueueStand(queue, bounds, QueueOffset(min(max(next_offset, bounds.minimum), bounds.maximum)))
 
     def stored_ms(self, queue: QueueId, offset: int) -> int | None:
-        """When a message of the queue was stored; None if its record cannot be read."""
+        """Return when a message of the queue was stored; None if its record cannot be read."""
         return self._time_of(self._entry(queue, offset))
 
     async def _count(
@@ -204,9 +204,9 @@ class GroupProgress:
         return Accumulation(in_flight, ready, delay_ms if ready else 0, self._time_of(passed))
 
     async def _in_flight(self, group: str, topic: str, pace: Pace) -> int:
-        """How many rows there are of messages that have not expired.
+        """Count the rows in flight whose messages have not expired.
 
-        A message that is handed out meanwhile counts twice rather than not at all.
+        A message that is handed out during the count may count twice, but is never missed.
         """
         self._require_written()
         prefix = subscription_prefix(group, topic)
@@ -225,7 +225,10 @@ class GroupProgress:
             await pace.pause()
 
     def _require_written(self) -> None:
-        """From here on the rows tell. Raises Unavailable, or StorePoisoned where they never will again."""
+        """Write pending changes, so that the rows in flight are complete.
+
+        Raises Unavailable, or StorePoisoned if they can never be written again.
+        """
         outcome: list[Exception | None] = []
         self._writer.when_written(outcome.append)
         self._writer.write_now()
@@ -244,13 +247,13 @@ class GroupProgress:
 
     def _time_of(self, entry: ConsumeQueueEntry | None) -> int | None:
         if entry is not None:
-            with suppress(OSError, KvError, BrokerError):  # who receives it hears what is wrong with it
+            with suppress(OSError, KvError, BrokerError):  # the client that receives the message gets the error
                 return self._messages.read(entry).store_timestamp_ms
         return None
 
 
 def _outer(one: ConsumeQueueEntry | None, other: ConsumeQueueEntry | None, *, newest: bool) -> ConsumeQueueEntry | None:
-    """What lies further back in the log is older: store times never go back."""
+    """Return the newest or the oldest of two entries by log position, because store times never go back."""
     if one is None or other is None:
         return one or other
     return max(one, other, key=_place) if newest else min(one, other, key=_place)

@@ -1,4 +1,4 @@
-"""In which lite topics a group has most before it, and what is ready for each of its clients."""
+"""Find the lite topics in which a group has the most lag, and what is ready for each of its clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quarry_mq.store.metadata.names import is_light_queue
 from quarry_mq.store.offsets import QueueId
 
 LOOKED_AT_MAX: Final = 10_000
-"""Lite topics of one call, some 50 µs each."""
+"""Lite topics that one call looks at, some 50 µs each."""
 
 
 class Progress(Protocol):
@@ -32,7 +32,7 @@ class ReadTopics(Protocol):
 
 
 class LiteTopicBacklog(NamedTuple):
-    """`oldest_ms` None: the first of them cannot be read."""
+    """A lite topic with lag. `oldest_ms` is when its first ready message was stored; None if that cannot be read."""
 
     lite_topic: str
     ready: int
@@ -40,7 +40,7 @@ class LiteTopicBacklog(NamedTuple):
 
 
 class LiteClientDepth(NamedTuple):
-    """`ready`: lite topics that may have messages for it. `subscriptions` by name."""
+    """A client of the group. `ready`: lite topics that may have messages for it. `subscriptions`: those by name."""
 
     client_id: str
     ready: int
@@ -49,7 +49,7 @@ class LiteClientDepth(NamedTuple):
 
 
 class LiteBacklogView(NamedTuple):
-    """`is_complete`: no lite topic was left out; else `looked_at` were looked at."""
+    """The lag of a group in lite topics. Unless `is_complete`, only `looked_at` lite topics were looked at."""
 
     lite_topics: list[LiteTopicBacklog]
     clients: list[LiteClientDepth]
@@ -58,7 +58,7 @@ class LiteBacklogView(NamedTuple):
 
 
 class LiteBacklog:
-    """Lives on the event loop's thread."""
+    """Finds the lite topics with the most lag. Lives on the event loop's thread."""
 
     def __init__(
         self,
@@ -80,7 +80,10 @@ class LiteBacklog:
         self._wanted = wanted
 
     async def of(self, parent: str, group: str, limit: int, pace: Pace) -> LiteBacklogView:
-        """At most `limit` of each, most first. Raises TopicNotFound, GroupNotFound, Invalid, kv.KvError."""
+        """Return at most `limit` lite topics and clients, those with most first.
+
+        Raises TopicNotFound, GroupNotFound, Invalid, kv.KvError.
+        """
         self._check(parent, group)
         seen: set[str] = set()
         ready: list[tuple[int, str, QueueStand]] = []
@@ -118,7 +121,7 @@ class LiteBacklog:
             raise Invalid(f"group: group {group} reads no lite topics of topic {parent}")
 
     def _lite_topics(self, parent: str, group: str) -> Iterator[tuple[str, str]]:
-        """Those that the group has read or wants, with the names of their light queues; some twice."""
+        """Yield the lite topics that the group has read or subscribed to, with their light queues; some come twice."""
         for names in (self._offsets.topics_of(group), self._wanted.of(group)):
             for name in names:
                 found = parse_light_queue_name(name) if is_light_queue(name) else None

@@ -1,1 +1,1 @@
-"""Reading through the messages of a topic without being a consumer."""
+"""Read through the messages of a topic without being a consumer."""

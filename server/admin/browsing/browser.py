@@ -1,9 +1,9 @@
-"""Messages of a topic in the order of the log, the oldest or the newest first.
+"""Read the messages of a topic in the order of the log, the oldest or the newest first.
 
-The queues of a topic are merged by where their next records lie. What is done with each is put off for as long as
-possible, for a topic may have a hundred thousand of them: one range read tells where all of them end, and a queue
-whose end lies further away than what is wanted is never opened. So the newest messages cost the same of ten queues and
-of many, and a page further back costs a search in each queue that got a message since.
+The queues of a topic are merged by the log positions of their next records. Work on each queue is put off for as long
+as possible, for a topic may have a hundred thousand of them: one range read returns where all of them end, and a queue
+whose end lies too far away for the page is never opened. So the newest messages cost the same with ten queues and with
+many, and a page further back costs a search in each queue that got a message since.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from quarry_mq.store.record import StoredMessage
 
 ENTRIES_AT_ONCE: Final = 32
 ENDS_AT_ONCE: Final = 500
-"""Some 0.5 ms."""
+"""Queues whose last positions are read at once, in some 0.5 ms."""
 ASKED: Final = 64
-"""Queues that are asked where a time lies, before all others are."""
+"""Queues that are searched for the time at which the page begins, before all others are."""
 SEARCHED_MAX: Final = 20_000
-"""Queues of one call in which it has to be searched, each for some 50 µs. A topic is made with 8,192 at most."""
+"""Queues that one call may search, each for some 50 µs. A topic is created with 8,192 at most."""
 UNLIMITED: Final = 1 << 62
 
 
 class BrowsedStore(Protocol):
-    """What is asked of the message store."""
+    """The part of the message store that browsing uses."""
 
     @property
     def dispatched_up_to(self) -> PhysicalOffset: ...
@@ -52,23 +52,23 @@ class BrowsedStore(Protocol):
 
 
 class LogBeginning(Protocol):
-    """Where the log begins now."""
+    """The position at which the log begins now."""
 
     @property
     def minimum(self) -> PhysicalOffset: ...
 
 
 class Selected(NamedTuple):
-    """All queues of a topic, or one. A lite topic is queue 0 of its light queue."""
+    """The queues to read: all queues of a topic, or one. A lite topic is queue 0 of its light queue."""
 
     topic: str
     queue: int | None = None
 
 
 class Wanted(NamedTuple):
-    """Messages stored in [begin_ms, end_ms], without the first `skip` of them.
+    """A page of messages stored in [begin_ms, end_ms], without the first `skip` of them.
 
-    `beyond` is the place in the log behind (newest first: before) which to go on, `offset` an offset of the one queue
+    `beyond` is the log position after (newest first: before) which the page begins, `offset` an offset of the one queue
     that is selected. The page ends with `limit` messages, with `size_max` bytes of them unless the first alone is
     larger, and when `looked_at_max` messages were looked at or `read_max` bytes of them read.
     """
@@ -87,10 +87,10 @@ class Wanted(NamedTuple):
 
 
 class Found(NamedTuple):
-    """`next` is for `Wanted.beyond`; None when there was nothing further when the call began.
+    """A page that was read. `next` is for `Wanted.beyond`; None when there was nothing further when the call began.
 
-    `entries` are those of the messages. `looked_up_to_ms`: when the last one that was looked at was stored; None where
-    none was, or its record does not tell.
+    `entries` are those of the messages. `looked_up_to_ms`: when the last message that was looked at was stored; None if
+    there was none, or its record cannot be read.
     """
 
     messages: list[StoredMessage]
@@ -101,21 +101,21 @@ class Found(NamedTuple):
 
 
 class MessageBrowser:
-    """Lives on the event loop's thread."""
+    """Reads pages of messages. Lives on the event loop's thread."""
 
     def __init__(self, store: BrowsedStore, log: LogBeginning) -> None:
         self._store = store
         self._log = log
 
     def has_queue(self, topic: str, queue: int, count: int) -> bool:
-        """Whether a topic of so many queues has it, or had it."""
+        """Return whether a topic of `count` queues has this queue, or once had it."""
         ends = self._store.ends(topic, queue - 1, 1) if queue >= count else ()
         return 0 <= queue < count or any(each.number == queue for each in ends)
 
     async def find(self, selected: Selected, wanted: Wanted, pace: Pace) -> Found:
-        """Raises StoreDamaged: damage is told and never passed over; what an operator gave up is, and what expires.
+        """Read a page. Raises StoreDamaged: damage is never skipped, except what an operator gave up and what expires.
 
-        Raises TooMuchForOneCall where too many queues have messages between here and there.
+        Raises TooMuchForOneCall if too many queues have messages between the page and the end of the log.
         """
         merge = _Merge(self._store, self._log, selected.topic, wanted)
         await merge.begin(selected, pace)
@@ -130,13 +130,13 @@ class MessageBrowser:
             except StoreDamaged:
                 if entry.physical_offset >= self._log.minimum:
                     raise
-                # it has expired since its entry was read
+                # the message has expired since its entry was read
             merge.step()
         return await page.found(pace, has_more=False)
 
 
 class _Page:
-    """What was found so far."""
+    """The messages of a page that were found so far."""
 
     def __init__(self, store: BrowsedStore, wanted: Wanted) -> None:
         self._store = store
@@ -151,7 +151,10 @@ class _Page:
         self.is_full = False
 
     async def take(self, entry: ConsumeQueueEntry, pace: Pace) -> bool:
-        """Whether to go on: no where the page is full, or what follows is of other times. Raises StoreDamaged."""
+        """Add an entry and return whether to continue: not if the page is full, or later messages are out of its times.
+
+        Raises StoreDamaged.
+        """
         wanted = self._wanted
         if self._skipped < wanted.skip:
             self._skipped += 1
@@ -202,10 +205,10 @@ class _Page:
 
 
 class _Merge:
-    """The queues of a topic in the order of the log.
+    """The queues of a topic, merged in the order of the log.
 
-    The heap holds for each queue a place at or before which its next record lies (in the order of the page), which is
-    exact for queues that are open.
+    For each queue the heap holds a log position at or before which its next record lies (in the order of the page); it
+    is exact for queues that are open.
     """
 
     def __init__(self, store: BrowsedStore, log: LogBeginning, topic: str, wanted: Wanted) -> None:
@@ -214,10 +217,10 @@ class _Merge:
         self._topic = topic
         self._wanted = wanted
         self._horizon = store.dispatched_up_to
-        """Nothing that comes later is shown: queues that were looked at before might have got something older."""
+        """The log position of the first record that is not shown: queues already read might have got older ones."""
         self._heap: list[tuple[int, int]] = []
         self._open: dict[int, list[ConsumeQueueEntry]] = {}
-        """Entries of queues by number, the next one last."""
+        """Entries of open queues by queue number, the next entry last."""
         self._searched = 0
 
     async def begin(self, selected: Selected, pace: Pace) -> None:
@@ -237,12 +240,12 @@ class _Merge:
             part = found[begin : begin + ENDS_AT_ONCE]
             self._heap += [(place, end.number) for end in part if (place := self._bound(end, early)) is not None]
             await pace.pause()
-        heapify(self._heap)  # of a hundred thousand some 10 ms
+        heapify(self._heap)  # some 10 ms for a hundred thousand queues
 
     async def _early(self, ends: Sequence[QueueEnd], pace: Pace) -> PhysicalOffset:
-        """A place below which nothing was stored at the time of the page's beginning or later, as some queues tell.
+        """Return a log position below which nothing was stored at `begin_ms` or later, according to some of the queues.
 
-        What ends there need not be searched.
+        Queues that end below it need not be searched.
         """
         wanted = self._wanted
         early = PhysicalOffset(0)
@@ -258,7 +261,7 @@ class _Merge:
         return early
 
     def _bound(self, end: QueueEnd, early: PhysicalOffset) -> int | None:
-        """Where its first entry may lie at the earliest, as the heap has it; None where it has nothing that counts."""
+        """Return the heap's bound for the first entry of a queue; None if it has no entry in the page's range."""
         wanted, last = self._wanted, end.physical_offset
         if not wanted.is_ascending:
             return -(last if wanted.beyond is None else min(last, wanted.beyond - 1))
@@ -266,7 +269,7 @@ class _Merge:
         return begin if last >= begin else None
 
     async def first(self, pace: Pace) -> ConsumeQueueEntry | None:
-        """The next entry of all; None where there is none. Raises TooMuchForOneCall, StoreDamaged."""
+        """Return the next entry of all queues; None if there is none. Raises TooMuchForOneCall, StoreDamaged."""
         while self._heap:
             place, number = self._heap[0]
             entries = self._open.get(number)
@@ -284,7 +287,7 @@ class _Merge:
         return None
 
     def step(self) -> None:
-        """Go on behind the first one."""
+        """Move past the entry that `first` returned."""
         _, number = self._heap[0]
         entries = self._open[number]
         done = entries.pop()
@@ -304,7 +307,7 @@ class _Merge:
     # -- one queue
 
     def _begun(self, queue: QueueId) -> list[ConsumeQueueEntry]:
-        """Its first entries that may be wanted, the next one last."""
+        """Return the first entries of a queue that may be on the page, the next one last."""
         return self._first_ascending(queue) if self._wanted.is_ascending else self._first_descending(queue)
 
     def _first_ascending(self, queue: QueueId) -> list[ConsumeQueueEntry]:
@@ -313,7 +316,7 @@ class _Merge:
             return self._store.entries(queue, wanted.offset, ENTRIES_AT_ONCE)[::-1]
         oldest = self._store.entries(queue, QueueOffset(0), ENTRIES_AT_ONCE)
         is_early = [self._is_early(each) for each in oldest]
-        # of very many queues most hold little: one read finds that out
+        # among very many queues most hold little: one read shows that
         if None not in is_early and (len(oldest) < ENTRIES_AT_ONCE or not is_early[-1]):
             return [each for each, early in zip(reversed(oldest), reversed(is_early), strict=True) if not early]
         self._count_search()
@@ -325,7 +328,7 @@ class _Merge:
         return self._store.entries(queue, start, ENTRIES_AT_ONCE)[::-1]
 
     def _is_early(self, entry: ConsumeQueueEntry) -> bool | None:
-        """Whether it lies before the page's beginning; None where the entry does not tell."""
+        """Return whether the entry lies before the page's beginning; None if the entry has no store time."""
         wanted = self._wanted
         if wanted.beyond is not None:
             return entry.physical_offset <= wanted.beyond
@@ -341,7 +344,7 @@ class _Merge:
         below = self._horizon if wanted.beyond is None else wanted.beyond
         bounds = self._store.bounds(queue)
         end = bounds.maximum if wanted.offset is None else min(bounds.maximum, QueueOffset(wanted.offset + 1))
-        # most pages begin near the end: one read finds that out
+        # most pages begin near the end: one read shows that
         newest = self._up_to(queue, bounds, QueueOffset(end))
         if newest and newest[0].physical_offset < below and self._is_in_time(newest[0]):
             return [each for each in newest if each.physical_offset < below and self._is_in_time(each)]
@@ -349,14 +352,14 @@ class _Merge:
         if wanted.end_ms < TIME_MAX_MS and wanted.beyond is None:
             at = self._store.offset_at_time(queue, wanted.end_ms, TimeBoundary.UPPER)
             found = self._up_to(queue, bounds, QueueOffset(at + 1))
-            # the first one stands for there being none
+            # the first offset is also returned if no message is that old
             is_late = at == bounds.minimum and found and (_time_of(self._store, found[-1]) or 0) > wanted.end_ms
             return [] if is_late else found
         last = self._store.last_entry_below(queue, below)
         return [] if last is None else [last]
 
     def _is_in_time(self, entry: ConsumeQueueEntry) -> bool:
-        """As far as the entry tells."""
+        """Return whether the entry's own store time shows that it is not after the page's time range."""
         wanted, stored_ms = self._wanted, entry.store_timestamp_ms
         if wanted.end_ms == TIME_MAX_MS:
             return True
@@ -372,7 +375,7 @@ class _Merge:
         return [] if last is None else [last]
 
     def _up_to(self, queue: QueueId, bounds: QueueBounds, end: QueueOffset) -> list[ConsumeQueueEntry]:
-        """The last entries below an offset, as far as there is no long hole, ascending."""
+        """Return the last entries below an offset, ascending; fewer or none if there is a long gap."""
         begin = QueueOffset(max(bounds.minimum, end - ENTRIES_AT_ONCE))
         return [each for each in self._store.entries(queue, begin, ENTRIES_AT_ONCE) if each.queue_offset < end]
 
@@ -386,7 +389,7 @@ class _Merge:
 
 
 def _time_of(store: BrowsedStore, entry: ConsumeQueueEntry) -> int | None:
-    """When its message was stored; None where that cannot be read."""
+    """Return when an entry's message was stored; None if it cannot be read."""
     if entry.store_timestamp_ms is not None:
         return entry.store_timestamp_ms
     try:

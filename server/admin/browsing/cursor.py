@@ -1,10 +1,10 @@
-"""Where the next page of messages begins, as callers keep it.
+"""The position of the next page of messages, in the form that callers keep.
 
 | field  | bytes | meaning                                                                          |
 |--------|-------|----------------------------------------------------------------------------------|
 | layout | 1     | 1; another number is of another version                                          |
 | order  | 1     | 1: the oldest first                                                              |
-| place  | 8     | offset in the log, big-endian: the page begins behind (before) the record there  |
+| place  | 8     | offset in the log, big-endian: the page begins after (before) the record there   |
 | of     | 4     | CRC-32 of topic, lite topic and queue, so that it is not used for anything else  |
 """
 
@@ -23,12 +23,12 @@ assert _CURSOR.size == 14
 
 
 def pack_cursor(place: PhysicalOffset, *, is_ascending: bool, selected: str) -> bytes:
-    """`selected` says of which messages, in any words that are always the same."""
+    """Encode a cursor. `selected` identifies the messages, by any text that is always the same for them."""
     return _CURSOR.pack(LAYOUT, is_ascending, place, crc32(selected.encode()))
 
 
 def parse_cursor(cursor: bytes, *, is_ascending: bool, selected: str) -> PhysicalOffset:
-    """Raises Invalid."""
+    """Decode a cursor. Raises Invalid."""
     if not cursor or cursor[0] != LAYOUT:
         raise Invalid("cursor: it is none of this call's answers, or one of another version: begin anew without it")
     if len(cursor) != _CURSOR.size:

@@ -1,8 +1,8 @@
-"""Messages as they become visible, for operators who look on: no group is given them, and none waits for them.
+"""Show operators messages as they become visible. No group receives them, and nothing waits for an operator.
 
-A tail is told of each round of messages as consumers are. What it has not looked at yet is bounded, and so is how many
-messages it hands on per second; what it has no room for is counted. Who does not look on costs a look into an empty
-dict per round.
+A tail is notified of each batch of messages as consumers are. The messages that it has not looked at yet are bounded,
+and so is the number that it returns per second; those that do not fit are counted. Without a tail, a batch costs a
+look-up in an empty dict.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ReadStore(Protocol):
 
 
 class Seen(NamedTuple):
-    """What a tail hands on at once. `left_out`: messages that are wanted and that there was no room for."""
+    """The messages that a tail returns at once. `left_out`: matching messages for which there was no space."""
 
     messages: list[StoredMessage]
     entries: list[ConsumeQueueEntry]
@@ -44,19 +44,19 @@ class Seen(NamedTuple):
 
 
 class Tail:
-    """One that looks on."""
+    """One operator's view of new messages."""
 
     def __init__(self, selected: Selected, wish: MessageWish) -> None:
         self.selected = selected
         self.wish = wish
         self.is_over = False
-        """Whether the broker stops."""
+        """True once the broker stops."""
         self._waiting: deque[ConsumeQueueEntry] = deque()
         self._overflown = 0
         self._arrived = asyncio.Event()
 
     def offer(self, queue: int, offset: QueueOffset, request: DispatchRequest) -> None:
-        """A message became visible. Must not raise: the broker's sends come by here."""
+        """Note that a message became visible. Must not raise: the broker's sends pass through here."""
         if self.selected.queue not in {None, queue} or not self.wish.may_match(request.tags_code):
             return
         if len(self._waiting) >= WAITING_MAX:
@@ -74,7 +74,7 @@ class Tail:
         self._arrived.set()
 
     async def arrival(self, timeout_s: float) -> None:
-        """Returns when something has arrived, when the tail is over, or after that time."""
+        """Return when something has arrived, when the tail is over, or after that time."""
         if not self._waiting and not self.is_over:
             self._arrived.clear()
             await until_set(self._arrived, timeout_s)
@@ -84,17 +84,17 @@ class Tail:
         return bool(self._waiting or self._overflown)
 
     def take(self) -> ConsumeQueueEntry | None:
-        """The next message that was not looked at."""
+        """Take the entry of the next message that was not looked at; None without one."""
         return self._waiting.popleft() if self._waiting else None
 
     def take_overflown(self) -> int:
-        """How many there was no room for, since it was asked last."""
+        """Return the number of messages for which there was no space, since the last call."""
         overflown, self._overflown = self._overflown, 0
         return overflown
 
 
 class Rate:
-    """So many in any second."""
+    """A limit on the number of messages in any second."""
 
     def __init__(self, per_second: int, clock: Clock) -> None:
         self._per_second = per_second
@@ -112,7 +112,7 @@ class Rate:
 
 
 class Tails:
-    """All of a broker. Lives on the event loop's thread."""
+    """All tails of a broker. Lives on the event loop's thread."""
 
     def __init__(self, store: ReadStore, log: LogBeginning) -> None:
         self._store = store
@@ -123,7 +123,7 @@ class Tails:
 
     @contextmanager
     def looking_on(self, selected: Selected, wish: MessageWish) -> Iterator[Tail]:
-        """From now on. Raises TooManyTails."""
+        """Open a tail that sees messages from now on. Raises TooManyTails."""
         if self._count >= TAILS_MAX:
             raise TooManyTails(f"{TAILS_MAX} callers look on already: end one of them")
         tail = Tail(selected, wish)
@@ -141,7 +141,7 @@ class Tails:
                 del self._by_topic[selected.topic]
 
     def messages_arrived(self, requests: Sequence[DispatchRequest]) -> None:
-        """These became visible. Must not raise."""
+        """Note that these messages became visible. Must not raise."""
         by_topic = self._by_topic
         if not by_topic:
             return
@@ -153,14 +153,14 @@ class Tails:
                     tail.offer(0, offset, request)
 
     def end_all(self) -> None:
-        """The broker stops: all end as if their callers had ended them."""
+        """End all tails because the broker stops, as if their callers had ended them."""
         self._is_over = True
         for of_topic in self._by_topic.values():
             for tail in of_topic:
                 tail.end()
 
     async def look(self, tail: Tail, rate: Rate, *, count_max: int, size_max: int, pace: Pace) -> Seen:
-        """What has arrived, as far as it is wanted and there is room for it. Raises StoreDamaged."""
+        """Return the matching messages that have arrived, within the limits. Raises StoreDamaged."""
         seen = Seen([], [], 0)
         left_out, size = tail.take_overflown(), 0
         is_wanted_unread = tail.wish is EVERYTHING
@@ -191,6 +191,6 @@ class Tails:
             return None
         except StoreDamaged:
             if entry.physical_offset < self._log.minimum:
-                return None  # it has expired by now
+                return None  # the message has expired by now
             raise
         return message if await wish.matches(message, pace) else None

@@ -1,4 +1,4 @@
-"""Which messages a reader wants to see: those that a filter lets through and whose body holds some bytes."""
+"""The messages that a reader asks for: those that a filter matches and whose body contains some bytes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from quarry_mq.store.record.compressed_bodies import uncompressed_parts
 from quarry_mq.store.record.system_flag import compression
 
 CONTAINED_MAX: Final = 256
-"""Bytes that are looked for in a body."""
+"""Bytes of the text that is searched in bodies."""
 PART_SIZE: Final = 256 * 1024
-"""Bytes of a body that are looked at in one go: a tenth of a millisecond."""
+"""Bytes of a body that are searched in one go: a tenth of a millisecond."""
 
 
 class MessageWish(NamedTuple):
-    """`contained` empty: whatever the body. `may_see` None: the reader may see all; what it may not does not match."""
+    """A filter for messages. An empty `contained` matches any body.
+
+    `may_see` excludes messages that the reader may not see; None: the reader may see all.
+    """
 
     filter: MessageFilter
     contained: bytes = b""
@@ -28,7 +31,7 @@ class MessageWish(NamedTuple):
 
     @classmethod
     def of(cls, expression: str, *, is_sql: bool, contained: bytes) -> MessageWish:
-        """Raises Invalid that names the field."""
+        """Build a filter from a request. Raises Invalid that names the field."""
         if len(contained) > CONTAINED_MAX:
             raise Invalid(f"filter.body_contains: {len(contained)} bytes, at most {CONTAINED_MAX} are allowed")
         is_written = bool(trimmed(expression))
@@ -42,7 +45,7 @@ class MessageWish(NamedTuple):
         return cls(chosen, contained)
 
     def may_match(self, tags_code: int) -> bool:
-        """Whether the record has to be read."""
+        """Return whether the record may match and has to be read."""
         return self.filter.may_match(tags_code)
 
     async def matches(self, message: StoredMessage, pace: Pace) -> bool:
@@ -57,7 +60,7 @@ EVERYTHING: Final = MessageWish(TagFilter.parse(""))
 
 
 async def contains(message: StoredMessage, contained: bytes, pace: Pace) -> bool:
-    """Whether the body, uncompressed, holds the bytes. What is not compressed as it says does not."""
+    """Return whether the uncompressed body contains the bytes. A body that cannot be uncompressed does not."""
     overlap = b""
     for part in _parts(message):
         looked_at = overlap + part

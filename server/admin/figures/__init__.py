@@ -1,1 +1,1 @@
-"""The overview of a broker: its figures now, the last hour, and what needs an operator's attention."""
+"""The overview of a broker: its statistics now, the last hour, and what needs an operator's attention."""

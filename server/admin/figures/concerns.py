@@ -1,4 +1,4 @@
-"""What an operator should look at: taken from what the broker knows already, a line each."""
+"""List what needs an operator's attention, one line each, from state that the broker has in memory."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from quarry_mq.server.admin.figures.sources import Sources
 from quarry_mq.server.process.certificates import WARN_BEFORE_S
 
 DISPATCH_LAG_BYTES: Final = 64 << 20
-"""More than flushes and rounds leave behind on a disk that keeps up."""
+"""Bytes of dispatch lag that flushes and batches do not cause on a disk that keeps up."""
 LOOP_LATE_S: Final = 1.0
-"""A third of what clients wait for a send."""
+"""A third of the time that clients wait for a send."""
 FAULTS_SHOWN: Final = 3
 DAY_S: Final = 86_400
 
 
 def concerns(sources: Sources, history: History) -> Iterator[str]:
-    """None where nothing is wrong. The worst come first."""
+    """Return what needs attention, the worst first; nothing if all is well."""
     yield from _health(sources)
     yield from _faults(sources)
     yield from _upkeep(sources)

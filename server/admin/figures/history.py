@@ -1,4 +1,4 @@
-"""The last hour in one ring: a row of times, and a row of numbers for each series (ADR 41)."""
+"""Keep the last hour in one ring: a row of times, and a row of numbers for each series (ADR 41)."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from quarry_mq.store.errors import Invalid
 
 INTERVAL_MS: Final = 10_000
 SAMPLES_MAX: Final = 360
-"""The last hour."""
+"""Samples in the last hour."""
 
 
 class Series(NamedTuple):
-    """What a row of numbers is. `unit` is a word for people, such as `messages/s`."""
+    """The name and unit of a series. `unit` is a word for people, such as `messages/s`."""
 
     name: str
     unit: str
 
 
 class SeriesValues(NamedTuple):
-    """One number for each time of the excerpt that it is part of; NaN: not known."""
+    """One number of a series for each time of the excerpt; NaN: not known."""
 
     series: Series
     values: Sequence[float]
 
 
 class Excerpt(NamedTuple):
-    """Times in milliseconds since the Unix epoch, ascending, and what was then."""
+    """A part of the history: times in milliseconds since the Unix epoch, ascending, and the values at these times."""
 
     at_ms: Sequence[int]
     series: Sequence[SeriesValues]
 
 
 class History:
-    """Takes 8 bytes for each number: 100 KiB for 35 series. Lives on the event loop's thread."""
+    """The samples of the last hour, 8 bytes per number: 100 KiB for 35 series. Lives on the event loop's thread."""
 
     def __init__(self, series: Sequence[Series], samples_max: int = SAMPLES_MAX) -> None:
         self._series = {each.name: index for index, each in enumerate(series)}
@@ -45,17 +45,17 @@ class History:
         self._at_ms = array("q", bytes(8 * samples_max))
         self._rows = [array("d", bytes(8 * samples_max)) for _ in series]
         self._next = 0
-        """Where the next sample goes, unless the ring is turned."""
+        """The index of the next sample, unless samples are dropped."""
         self._count = 0
 
     def __len__(self) -> int:
-        """Samples."""
+        """Return the number of samples."""
         return self._count
 
     def add(self, at_ms: int, values: Sequence[float]) -> None:
-        """One number for each series, in their order.
+        """Add a sample: one number for each series, in their order.
 
-        Times ascend: samples that a clock which was set back has left in the future are dropped.
+        Times ascend: if the clock was set back, samples with later times are dropped.
         """
         while self._count and self._at_ms[self._next - 1] >= at_ms:
             self._next = (self._next - 1) % self._samples_max
@@ -67,7 +67,7 @@ class History:
         self._count = min(self._count + 1, self._samples_max)
 
     def excerpt(self, names: Sequence[str] = (), after_ms: int | None = None) -> Excerpt:
-        """Of these series in this order, or of all; only samples behind a time. Raises Invalid for an unknown name."""
+        """Return these series in this order, or all; only samples after a time. Raises Invalid for an unknown name."""
         wanted = [self._index(name) for name in names] or range(len(self._all))
         places = [place for place in self._places() if after_ms is None or self._at_ms[place] > after_ms]
         return Excerpt(
@@ -76,12 +76,12 @@ class History:
         )
 
     def latest(self, name: str) -> float | None:
-        """The number of the last sample; None where it is not known."""
+        """Return the series' number in the last sample; None if it is not known."""
         value = self._rows[self._index(name)][self._next - 1] if self._count else nan
         return None if isnan(value) else value
 
     def _places(self) -> list[int]:
-        """Of the samples, the oldest first."""
+        """Return the indexes of the samples in the ring, the oldest first."""
         first = self._next - self._count
         return [place % self._samples_max for place in range(first, self._next)]
 

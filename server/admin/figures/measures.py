@@ -1,4 +1,4 @@
-"""What one number of a series is made of: something read now, or the difference between two readings."""
+"""The ways to compute a number of a series: a value that is read now, or the difference between two readings."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from quarry_mq.server.admin.figures.history import Series
 from quarry_mq.server.counters.tally import Tally
 
 RATE_SECONDS_MIN: Final = 1.0
-"""What happens in a shorter time says nothing of a second."""
+"""The shortest time over which a rate is computed; a shorter one says little about a second."""
 
 Read = Callable[[], float | None]
-"""None: not known."""
+"""Read a value. None: not known."""
 
 
 class Measure(Protocol):
-    """Gives a series its next number."""
+    """Computes the next number of a series."""
 
     @property
     def series(self) -> Series: ...
 
     def next(self, seconds: float) -> float:
-        """`seconds` since the one before, or since this was made. NaN: not known."""
+        """Return the next number. `seconds`: the time since the last one, or since the start. NaN: not known."""
 
 
 class Gauge:
@@ -33,16 +33,16 @@ class Gauge:
         self.series: Final = Series(name, unit)
         self._read = read
 
-    def next(self, seconds: float) -> float:  # noqa: ARG002 - of no account here
+    def next(self, seconds: float) -> float:  # noqa: ARG002 - not used here
         value = self._read()
         return nan if value is None else value
 
 
 class Rate:
-    """By how much a count grows in a second. One that becomes less was made anew: that is not known."""
+    """The growth of a count per second. It is unknown if the count has become less, and so was restarted."""
 
     def __init__(self, name: str, unit: str, read: Read, *, factor: float = 1.0) -> None:
-        """`factor`: of the unit in one of what is counted."""
+        """`factor`: the number of units that one count stands for."""
         self.series: Final = Series(name, unit)
         self._read = read
         self._factor = factor
@@ -56,23 +56,26 @@ class Rate:
 
 
 class Percentile:
-    """Below which value 99 of 100 were that a tally has got since the last number, in milliseconds. NaN for none."""
+    """The 99th percentile of a histogram's observations since the last sample, in milliseconds. NaN without any."""
 
     def __init__(self, name: str, tally: Tally, *, part: float = 0.99) -> None:
-        """`tally` is of seconds."""
+        """`tally` is a histogram of seconds."""
         self.series: Final = Series(name, "ms")
         self._tally = tally
         self._part = part
         self._last = tally.counts()
 
-    def next(self, seconds: float) -> float:  # noqa: ARG002 - of no account here
+    def next(self, seconds: float) -> float:  # noqa: ARG002 - not used here
         last, self._last = self._last, self._tally.counts()
         came = [now - before for now, before in zip(self._last, last, strict=True)]
         return 1000 * percentile(self._tally.bounds, came, self._part)
 
 
 def percentile(bounds: Sequence[float], counts: Sequence[int], part: float) -> float:
-    """Within a bucket values are taken to lie evenly; above the last bound, at it. NaN where there are none."""
+    """Compute a percentile of a histogram. Values are taken as evenly spread within a bucket.
+
+    Values above the last bound are taken as that bound. NaN if there are no values.
+    """
     wanted = part * sum(counts)
     if not wanted:
         return nan

@@ -1,4 +1,4 @@
-"""The overviews of all members of a cluster: each is asked for its own."""
+"""Collect the overviews of all members of a cluster: each member is asked for its own."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from quarry_mq.store.errors import Invalid
 TIMEOUT_S: Final = 2.0
 
 Ask = Callable[[str], Awaitable[bytes]]
-"""For the overview of the member of this name, as it travels. Raises MemberUnreachable, NotAMember, Invalid."""
+"""Ask the member of this name for its serialized overview. Raises MemberUnreachable, NotAMember, Invalid."""
 
 
 class Answered(NamedTuple):
-    """What a member has said, or why there is nothing; neither for the one that asks."""
+    """A member's overview, or the reason why there is none; both are empty for the broker that asks."""
 
     seen: SeenMember
     overview: bytes | None = None
@@ -25,7 +25,7 @@ class Answered(NamedTuple):
 
 
 class OverviewsOfMembers:
-    """Of all that are known, reachable or not: who has just come back is seen at once."""
+    """Asks all known members, reachable or not, so that one that has just come back is seen at once."""
 
     def __init__(self, members: Members, ask: Ask, timeout_s: float = TIMEOUT_S) -> None:
         self._members = members
@@ -33,7 +33,7 @@ class OverviewsOfMembers:
         self._timeout_s = timeout_s
 
     async def all(self) -> list[Answered]:
-        """By name."""
+        """Return the answers of all members by name."""
         return list(await asyncio.gather(*[self._answer(each) for each in self._members.all()]))
 
     async def _answer(self, seen: SeenMember) -> Answered:

@@ -1,4 +1,4 @@
-"""A broker at a glance, at a cost that is the same at any number of queues."""
+"""Summarize a broker at a cost that does not depend on the number of queues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from quarry_mq.store.fs import DiskSpace
 
 
 class StageTimes(NamedTuple):
-    """Of `call`, which is `send` or `receive`, since the start."""
+    """The durations of one stage of `call`, which is `send` or `receive`, since the start."""
 
     call: str
     name: str
@@ -35,7 +35,7 @@ class ProcessNow(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overview:
-    """None stands for what is not known. Rates are those of the last ten seconds, in messages."""
+    """The state of a broker now. None stands for what is not known. Rates are messages/s over the last ten seconds."""
 
     at_ms: int
     readiness: str
@@ -65,7 +65,7 @@ class Overview:
 
 
 class Overviews:
-    """Makes them. Lives on the event loop's thread."""
+    """Makes overviews. Lives on the event loop's thread."""
 
     def __init__(self, sources: Sources, recording: Recording, open_jobs: Callable[[], int]) -> None:
         self._sources = sources

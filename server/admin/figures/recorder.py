@@ -1,6 +1,6 @@
-"""Which series the last hour has, and the task that adds to them.
+"""Define the series of the last hour, and the task that adds a sample to them.
 
-Taking a sample costs the event loop some 40 µs each 10 s: a look at `/proc`, and 13 tallies.
+Taking a sample costs the event loop some 40 µs every 10 s: it reads `/proc`, and 13 histograms.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ log = structlog.get_logger(__name__)
 LOOP_LATE: Final = "loop_late_seconds"
 
 MovedSource = Callable[[], Moved]
-"""What has moved since the start."""
+"""Return the number of messages sent and received since the start."""
 
 
 class Recording:
-    """Lives on the event loop's thread."""
+    """Samples all series. Lives on the event loop's thread."""
 
     def __init__(self, measures: Iterable[Measure], moved: MovedSource, clock: Clock) -> None:
         self._measures = tuple(measures)
@@ -39,7 +39,7 @@ class Recording:
         self.days: Final = DayTotals(clock)
 
     def sample(self) -> None:
-        """One more of each series. Times are multiples of the interval: members can be laid on each other."""
+        """Add a sample to each series. Times are multiples of the interval, so that those of members match."""
         now_s = self._clock.monotonic_s()
         seconds, self._sampled_s = now_s - self._sampled_s, now_s
         at_ms = round(self._clock.wall_ms() / INTERVAL_MS) * INTERVAL_MS
@@ -47,7 +47,7 @@ class Recording:
         self.days.note(self._moved())
 
     async def run(self) -> None:
-        """Sample after sample, until cancelled. Midnight, wherever the broker is, is the moment of one."""
+        """Take samples until cancelled. In any time zone, one sample is at midnight."""
         while True:
             await asyncio.sleep(until_next_ms(self._clock.wall_ms()) / 1000)
             try:
@@ -57,7 +57,7 @@ class Recording:
 
 
 def until_next_ms(now_ms: int) -> int:
-    """Until the next multiple of the interval; the one after that where this one is all but there."""
+    """Return the ms until the next multiple of the interval, or the one after it if less than a tenth is left."""
     left_ms = INTERVAL_MS - now_ms % INTERVAL_MS
     return left_ms if left_ms >= INTERVAL_MS // 10 else left_ms + INTERVAL_MS
 
@@ -72,7 +72,7 @@ def make_recording(sources: Sources) -> Recording:
 
 
 def _measures(sources: Sources) -> Iterator[Measure]:
-    """Documented in docs/admin-calls.md, in this order."""
+    """Yield the measures. They are documented in docs/admin-calls.md, in this order."""
     its, waiting, lag = sources.components, sources.background.waiting, sources.background.lag
     traffic, delivery, messages = its.observing.traffic, its.delivery, its.store.messages
     process, retention = sources.process, sources.upkeep.retention

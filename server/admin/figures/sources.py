@@ -1,4 +1,4 @@
-"""The parts of a broker that figures are taken from."""
+"""The parts of a broker from which statistics are read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from quarry_mq.server.upkeep import Upkeep
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sources:
-    """`process` is None where nobody watches it, `cluster` for a broker that is alone."""
+    """All these parts. `process` is None if it is not measured, `cluster` for a broker that is in no cluster."""
 
     messaging: Messaging
     background: Background
@@ -31,7 +31,7 @@ class Sources:
     process: ProcessFigures | None
     cluster: Cluster | None
     open_to_everybody: Mapping[str, str]
-    """Ports by name, and their addresses, where whoever reaches them administers the broker."""
+    """The ports at which any client may administer the broker: their names, with their addresses."""
 
     @property
     def components(self) -> Components:
@@ -60,13 +60,13 @@ class Sources:
 
     @property
     def dispatch_lag_bytes(self) -> int:
-        """How much of the log no consumer can see yet."""
+        """The bytes of the log that are not dispatched yet, so that no consumer can see them."""
         messages = self.components.store.messages
         return messages.appended_up_to - messages.dispatched_up_to
 
     @property
     def migration_lag_bytes(self) -> int | None:
-        """How much of the log one of files and RocksDB has and the other has not; None where there is but one."""
+        """The bytes of the log that only one of files and RocksDB has dispatched; None if one of both is unused."""
         migration = self.components.store.migration
         phase = migration.phase
         return migration.figures().lag_bytes if phase.writes_files and phase.writes_rocksdb else None

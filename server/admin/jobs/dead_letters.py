@@ -12,20 +12,23 @@ from quarry_mq.store.errors import Invalid
 from quarry_mq.store.offsets import QueueOffset
 
 INDEX, AGAIN, NEXT, END = "index", "again", "next", "end"
-"""Of cursors: how many of the named ones are done; from where on those are not that were refused before; the offsets of
-the others that are not."""
+"""Keys of a job's cursor.
+
+`index`: how many of the named dead letters are done; `again`: the first one to be done of those refused before;
+`next` and `end`: the offsets of the others that are to be done.
+"""
 COUNTED_MAX: Final = 100_000
-"""Refused ones that are counted before it begins."""
+"""Refused dead letters that are counted before the job begins."""
 
 
 class DeadLetterWork:
-    """A portion that is sent and not kept as such is sent once more."""
+    """Sends dead letters. A portion that was sent but not recorded before a crash is sent once more."""
 
     def __init__(self, box: DeadLetterBox) -> None:
         self._box = box
 
     def check(self, asked: DeadLetterResend) -> None:
-        """Raises TopicNotFound, Invalid."""
+        """Check the parameters. Raises TopicNotFound, Invalid."""
         self._box.end_of(asked.group)
         if len(asked.offsets) > OFFSETS_MAX:
             raise Invalid(f"offsets: {len(asked.offsets)} are named, at most {OFFSETS_MAX} may be")

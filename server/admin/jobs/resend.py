@@ -28,22 +28,22 @@ from quarry_mq.store.record import StoredMessage
 
 SENT_AT_ONCE: Final = 16
 KEY_MAX: Final = 4_096
-"""Characters of a key: jobs are kept."""
+"""Characters of a key. It is limited because jobs are stored."""
 SIZE_AT_ONCE: Final = 1024 * 1024
 """Bytes of records that are sent together, unless the first alone is larger."""
 
 INTERNAL_PREFIX: Final = "%"
-"""Begins the names of retry topics and of those for dead letters: only the broker sends to them."""
+"""The first character of the names of retry and dead letter topics: only the broker sends to them."""
 
 QUEUE, OFFSET, PLACE = "queue", "offset", "place"
-"""Of cursors: the queue that is being sent, and the next offset of it; or the last record that a key has found."""
+"""Keys of a job's cursor: the queue that is being sent and its next offset, or the last log position found by key."""
 
 Outcomes = Callable[[], Awaitable[Sequence[Exception | None]]]
-"""How each of some sends has ended."""
+"""Wait for the results of some sends. Each is None or the error."""
 
 
 class ReadStore(Protocol):
-    """What is asked of the message store."""
+    """The part of the message store that resending uses."""
 
     def bounds(self, queue: QueueId) -> QueueBounds: ...
 
@@ -62,11 +62,11 @@ class Resender(Protocol):
     """Sends messages by the rules for all senders."""
 
     def send(self, records: Sequence[StoredMessage], topic: Topic, job_id: int) -> Outcomes:
-        """Send them now, in their order."""
+        """Send the messages now, in their order."""
 
 
 class _Range(NamedTuple):
-    """[start, end) of a queue."""
+    """The offsets [start, end) of a queue."""
 
     queue: QueueId
     start: QueueOffset
@@ -74,7 +74,7 @@ class _Range(NamedTuple):
 
 
 class _Item(NamedTuple):
-    """A message, where to go on behind it, and how many were looked at for it. `missing`: why there is no record."""
+    """A message, the cursor after it, and the number of offsets it accounts for. `missing`: why it has no record."""
 
     cursor: dict[str, int]
     looked_at: int
@@ -83,7 +83,7 @@ class _Item(NamedTuple):
 
 
 class MessageResendWork:
-    """A portion that is sent and not kept as such is sent once more; then the ids of its messages are the same."""
+    """Sends messages. A portion that was sent but not recorded before a crash is sent again, with the same ids."""
 
     def __init__(self, store: ReadStore, topics: TopicTable, index: KeyIndex, resender: Resender) -> None:
         self._store = store
@@ -92,7 +92,7 @@ class MessageResendWork:
         self._resender = resender
 
     def check(self, asked: MessageResend) -> None:
-        """Raises TopicNotFound, Forbidden, NoIndex, Invalid."""
+        """Check the parameters. Raises TopicNotFound, Forbidden, NoIndex, Invalid."""
         source = self._topic(asked.topic, "topic")
         target = self._topic(asked.to_topic, "to_topic")
         for topic in (source, target):
@@ -131,7 +131,7 @@ class MessageResendWork:
         for wanted in _left(ranges, running.job.cursor):
             await self._run_range(asked, wanted, running)
 
-    # -- which
+    # -- what to send
 
     def _topic(self, name: str, field: str) -> Topic:
         topic = self._topics.get(name)
@@ -173,13 +173,13 @@ class MessageResendWork:
             await self._send(asked, items, running)
             at = QueueOffset(items[-1].cursor[OFFSET])
         if at < end:
-            # the rest came after the job was begun
+            # the rest was stored after the job was requested
             running.did(end - at, {QUEUE: queue.number, OFFSET: end}, {})
 
     def _read(
         self, queue: QueueId, at: QueueOffset, entries: Sequence[ConsumeQueueEntry], *, reads: bool
     ) -> list[_Item]:
-        """The first of the entries with their records, if it `reads`. Raises StoreDamaged for the very first."""
+        """Return the first of the entries, with their records if `reads`. Raises StoreDamaged for the very first."""
         items: list[_Item] = []
         size = 0
         for entry in entries:
@@ -200,7 +200,7 @@ class MessageResendWork:
         return items
 
     async def _run_key(self, asked: MessageResend, running: Running) -> None:
-        """The oldest first."""
+        """Send the messages with a key, the oldest first."""
         end_ms = TIME_MAX_MS if asked.to_ms is None else asked.to_ms
         found = await self._index.find(
             asked.topic, asked.key, begin_ms=asked.from_ms or 0, end_ms=end_ms, limit=FOUND_MAX
@@ -220,16 +220,16 @@ class MessageResendWork:
             await self._send(asked, items, running)
 
     def _read_at(self, place: PhysicalOffset) -> _Item:
-        """Raises StoreDamaged."""
+        """Read the message at a log position. Raises StoreDamaged."""
         try:
             return _Item({PLACE: place}, 1, self._store.record_at(place))
         except (MessageGivenUp, OffsetOutOfRange) as error:
             return _Item({PLACE: place}, 1, None, str(error))
 
-    # -- away
+    # -- sending
 
     async def _send(self, asked: MessageResend, items: Sequence[_Item], running: Running) -> None:
-        """Raises Unavailable when one is not taken for now: it and those behind it are sent again, in their order."""
+        """Send messages. Raises Unavailable if one is refused for now: it and later ones are sent again, in order."""
         outcomes = await self._outcomes(asked, [each.record for each in items if each.record is not None], running)
         answers = iter(outcomes)
         for item in items:
@@ -248,7 +248,7 @@ class MessageResendWork:
     async def _outcomes(
         self, asked: MessageResend, records: Sequence[StoredMessage], running: Running
     ) -> Sequence[Exception | None]:
-        """Nothing where nothing is sent."""
+        """Send the records and wait for the results. A dry run sends nothing and has none."""
         target = self._topic(asked.to_topic, "to_topic")
         if running.job.is_dry_run:
             return ()
@@ -260,7 +260,7 @@ class MessageResendWork:
 
 
 def _left(ranges: Sequence[_Range], cursor: Mapping[str, int]) -> Iterator[_Range]:
-    """What lies behind a cursor."""
+    """Return the parts of the ranges after a cursor."""
     number = cursor.get(QUEUE, -1)
     for each in ranges:
         if each.queue.number == number:

@@ -1,4 +1,4 @@
-"""Jobs that move where a group reads next: all queues of a topic, and its lite topics in which the group stands."""
+"""Jobs that move a group's next offsets, in all queues of a topic and in the lite topics that the group has read."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from quarry_mq.store.offsets import QueueId
 
 PAGE: Final = 256
 NUMBER, LITE = "queue", "lite"
-"""Of cursors: the last queue that is done; all of them are, and the last light queue."""
+"""Keys of a job's cursor: the last queue that is done; or, once all queues are, the last light queue that is done."""
 
 
 class ResetWork:
-    """A queue that is done twice stays where it was moved to, unless the group has read on meanwhile."""
+    """Resets offsets. Doing a queue twice has the same result, unless the group has consumed messages in between."""
 
     def __init__(self, administration: Administration, delivery: Delivery, offsets: ConsumerOffsetTable) -> None:
         self._administration = administration
@@ -27,7 +27,7 @@ class ResetWork:
         self._offsets = offsets
 
     def check(self, asked: OffsetReset) -> None:
-        """Raises GroupNotFound, TopicNotFound, Invalid."""
+        """Check the parameters. Raises GroupNotFound, TopicNotFound, Invalid."""
         self._administration.group(asked.group)
         self._administration.queues_to_reset(asked.topic, asked.queue)
 
@@ -50,7 +50,7 @@ class ResetWork:
                 await running.rest()
             last = page[-1]
             await running.rest()
-        self._require_both(asked)  # of a group that is deleted there are no pages
+        self._require_both(asked)  # a deleted group has no pages
 
     async def _count_light(self, asked: OffsetReset, running: Running) -> int:
         count, last = 0, None
@@ -61,11 +61,11 @@ class ResetWork:
         return count
 
     def _reset(self, asked: OffsetReset, queue: QueueId, running: Running, cursor: dict[str, object]) -> None:
-        """Raises GroupNotFound or TopicNotFound for what was deleted meanwhile, StoreDamaged."""
+        """Reset one queue. Raises GroupNotFound or TopicNotFound for what was deleted meanwhile, StoreDamaged."""
         self._require_both(asked)
         reset = self._administration.planned(asked.group, queue, asked.target)
         if LITE in cursor and reset.previous is None:
-            running.did(1, cursor, {})  # it has expired
+            running.did(1, cursor, {})  # the lite topic has expired
             return
         if not running.job.is_dry_run:
             self._carry_out(asked.group, reset, is_light=LITE in cursor)
@@ -77,14 +77,14 @@ class ResetWork:
 
     def _carry_out(self, group: str, reset: QueueReset, *, is_light: bool) -> None:
         if is_light:
-            # nothing of it need be in memory, and there are very many
+            # none of it needs to be in memory, and there are very many
             self._delivery.lite.move(group, reset.queue.topic, reset.new)
         else:
             self._delivery.reset_offset(group, reset.queue, reset.new)
 
 
 def _of_parent(page: list[QueueId], parent: str) -> Iterator[QueueId]:
-    """The light queues of lite topics of a topic."""
+    """Yield the light queues that belong to the lite topics of a topic."""
     for queue in page:
         found = parse_light_queue_name(queue.topic)
         if found is not None and found[0] == parent:

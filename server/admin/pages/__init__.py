@@ -1,1 +1,1 @@
-"""Pages of topics and groups with their figures, at a bounded cost for any number of names."""
+"""Pages of topics and groups with their statistics, at a bounded cost for any number of names."""

@@ -1,4 +1,4 @@
-"""Pages of groups: how far they are behind in each topic that they read, and in all of them.
+"""Pages of groups: their lag in each topic that they read, and in all of them together.
 
 The work of a page is bounded as that of `server.admin.pages.topics`.
 """
@@ -29,12 +29,12 @@ from quarry_mq.server.tasks.pacing import Pace, Pacing
 from quarry_mq.store.metadata import Group
 
 TOPICS_MAX: Final = 500
-"""Topics that are looked at of one group, its retry topics among them."""
+"""Topics of one group that are looked at, its retry topics among them."""
 TOPICS_SHOWN: Final = 50
 
 
 class GroupFigures(NamedTuple):
-    """None: not known. `topics` are by name, the first ones; the sums are of all."""
+    """A group and its lag. None: not known. `topics` are the first ones by name; the sums are of all."""
 
     group: Group
     consumers: int
@@ -54,7 +54,7 @@ class GroupPage(NamedTuple):
 
 @dataclass(slots=True)
 class _Making:
-    """One page, and what may still be looked at for it."""
+    """A page in the making, with its remaining budgets."""
 
     pace: Pace
     pairs: Pairs
@@ -63,10 +63,10 @@ class _Making:
 
 
 class GroupPages:
-    """Lives on the event loop's thread."""
+    """Makes pages of groups. Lives on the event loop's thread."""
 
     def __init__(self, sources: Sources, dead_letters: Callable[[str], int | None]) -> None:
-        """`dead_letters` tells how many of a group were never sent again."""
+        """`dead_letters` returns how many dead letters of a group were never sent again."""
         its = sources.components
         self._groups = its.store.groups
         self._topics = its.store.topics
@@ -79,7 +79,7 @@ class GroupPages:
         self._search = NameSearch(self._groups.names_behind, lambda: sources.background.names.groups, its.clock)
 
     async def page(self, wanted: Wanted) -> GroupPage:
-        """Raises KvError, StoreDamaged."""
+        """Make a page. Raises KvError, StoreDamaged."""
         rates = self._rates.now()
 
         def weights() -> dict[str, float]:
@@ -117,7 +117,7 @@ class GroupPages:
         )
 
     def _without_retries(self, group: str, read: Sequence[str]) -> list[str]:
-        """What a group's retry topics hold counts in the topics that they are beside."""
+        """Return the topics that the group reads, without retry topics, which count in the topics they retry."""
         every = set(read)
         return sorted(
             name for name in read if self._topics.get(name) is not None and topic_beside(group, name) not in every

@@ -1,8 +1,8 @@
-"""Pages of names out of very many: who looks for a part of a name has all of them looked at, a moment at a time.
+"""Pages of names out of very many. A search for a part of a name reads all names, in short steps.
 
-A walk over a million names takes some 0.4 s of the event loop's time, in pieces of a millisecond with as long a pause
-after each, and one walk at a time. So how many names match is found out once, and told again for a while; where few
-do, their names are kept with it and the next pages take no walk at all.
+A walk over a million names takes some 0.4 s of the event loop's time, in steps of a millisecond with a pause of the
+same length after each, and one walk at a time. So the number of matching names is counted once, and kept for a while.
+If few names match, they are kept as well, and the next pages need no walk at all.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from quarry_mq.store.metadata.rows import NamesFound
 
 ROWS_PER_STEP: Final = 512
 PAUSES_PER_STEP: Final = 1
-"""Half of the event loop's time is left to others."""
+"""Pauses per step: half of the event loop's time is left to others."""
 KEPT_S: Final = 10.0
 KEPT_SEARCHES: Final = 16
 KEPT_NAMES: Final = 1_000
-"""Of a search: more than that are walked to again."""
+"""Names that are kept of one search; if there are more, each page walks to them again."""
 
 NamesBehind = Callable[[str, int, str], NamesFound]
-"""Some rows behind a name, at most so many, and those of them that have a text in them (`NamedRows.names_behind`)."""
+"""Read at most some number of rows after a name, and return those whose names contain a text.
+
+See `NamedRows.names_behind`.
+"""
 
 
 class NamePage(NamedTuple):
-    """Names in their order. `matching` is how many there are of them on all pages."""
+    """Names in their order. `matching` is the number of such names on all pages."""
 
     names: list[str]
     has_more: bool
@@ -41,14 +44,14 @@ class _Search(NamedTuple):
     at_s: float
     matching: int
     names: list[str] | None
-    """All of them; None where they are too many."""
+    """All matching names; None if they are too many."""
 
 
 class NameSearch:
-    """Of one table. Lives on the event loop's thread."""
+    """Searches the names of one table. Lives on the event loop's thread."""
 
     def __init__(self, names_behind: NamesBehind, count: Callable[[], int | None], clock: Clock) -> None:
-        """`count` tells how many names there are, None while nobody has counted them."""
+        """`count` returns the number of all names, None until they are counted."""
         self._names_behind = names_behind
         self._count = count
         self._clock = clock
@@ -56,7 +59,7 @@ class NameSearch:
         self._turn = asyncio.Semaphore(1)
 
     async def page(self, contains: str, after: str, limit: int, pace: Pace) -> NamePage:
-        """The first names behind `after` that have `contains` in them; "" stands for all."""
+        """Return the first names after `after` that contain `contains`; "" stands for all."""
         part = contains.lower()
         count = self._count() if not part else None
         if count is None:

@@ -1,4 +1,4 @@
-"""What pages of topics and groups have in common: which names are on them."""
+"""The common part of pages of topics and groups: which names are on them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ LIMIT_MAX: Final = 500
 
 
 class Order(Enum):
-    """Of a page."""
+    """The order of a page."""
 
     NAME = "name"
     BUSIEST = "busiest"
     """Messages per second, the most first."""
     LAG = "lag"
-    """How long the oldest message waits, the longest first."""
+    """The age of the oldest message that is not consumed, the longest first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """Which page. `contains` is a part of names in any case of letters; `after` goes with the order by name."""
+    """The page that is requested. `contains` is a part of names in any case; `after` needs the order by name."""
 
     contains: str = ""
     after: str = ""
@@ -48,7 +48,7 @@ async def names_of(
     weights: Callable[[], dict[str, float]],
     is_there: Callable[[str], bool],
 ) -> NamePage:
-    """`weights` are those of the names that have one in the order that is wanted; heavy ones come first."""
+    """Return the names of a page. `weights` are those of the names that have one in this order, heavy ones first."""
     page = await search.page(wanted.contains, wanted.after, wanted.limit, pace)
     if wanted.order is Order.NAME:
         return page
@@ -60,7 +60,7 @@ async def names_of(
 
 
 def longest_lag(pairs: Iterable[PairLag], name_of: Callable[[PairLag], str]) -> dict[str, float]:
-    """By name the lag of the one that is furthest behind; what is not known does not count."""
+    """Return the longest lag for each name. Pairs whose lag is not known do not count."""
     longest: dict[str, float] = {}
     for each in pairs:
         if each.lag_ms is not None:

@@ -1,4 +1,4 @@
-"""How far groups are behind in topics: as the last round in the background has found it, or looked at now."""
+"""The lag of groups in topics, as the last sweep in the background has found it, or measured now."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ from quarry_mq.server.tasks.pacing import Pace
 from quarry_mq.store.errors import BrokerError
 
 STEPS_MAX: Final = 2_048
-"""Queues, and some hundred messages in flight each, that are looked at for the groups of one page: about 0.1 s of the
-event loop's time at most, with three times as long of pauses in it."""
+"""Steps that are spent on the groups of one page. A step is a queue, or some hundred messages in flight.
+
+All of them take about 0.1 s of the event loop's time at most, spread over four times as long.
+"""
 
 
 NAMES_MAX: Final = 10_000
-"""Names of groups that read topics, or of topics that groups read, that are gone through for one page."""
+"""Names of groups that read topics, or of topics that groups read, that are read for one page."""
 SHOWN_MAX: Final = 4_000
-"""Groups in topics that one page has: 1.5 MB with the longest names, and clients take 4 MiB."""
+"""Pairs of group and topic that one page has: 1.5 MB with the longest names, and clients take 4 MiB."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """What a page may still look at."""
+    """The number of steps that a page may still take."""
 
     left: int = STEPS_MAX
 
     def take(self, steps: int = 1) -> bool:
-        """Whether there was so much left."""
+        """Take some steps, and return whether that many were left."""
         if steps > self.left:
             return False
         self.left -= steps
@@ -41,7 +43,7 @@ class Budget:
 
 
 async def first_of(names: Iterable[str], limit: int, budget: Budget, pace: Pace) -> tuple[list[str], bool]:
-    """As many of the names as may be looked at, and whether those are all."""
+    """Return as many of the names as the budget allows, and whether those are all."""
     found: list[str] = []
     for name in names:
         if len(found) >= limit or not budget.take():
@@ -52,7 +54,7 @@ async def first_of(names: Iterable[str], limit: int, budget: Budget, pace: Pace)
 
 
 class PairFigures(NamedTuple):
-    """A group in a topic, its retry topics there included. None: not known."""
+    """The lag of a group in a topic, its retry topics there included. None: not known."""
 
     group: str
     topic: str
@@ -64,7 +66,7 @@ class PairFigures(NamedTuple):
 
 
 class Pairs:
-    """Of one page. `rates` are those of its moment."""
+    """The pairs of one page. `rates` are those at the time of the page."""
 
     def __init__(self, lag: ConsumerLag, clients: ClientRegistry, rates: RatesNow, pace: Pace, budget: Budget) -> None:
         self._lag = lag
@@ -90,7 +92,7 @@ class Pairs:
         )
 
     async def _look(self, steps: Generator[None, None, PairLag | None]) -> PairLag | None:
-        """None for what cannot be read now, and where there is nothing left to look with."""
+        """Measure the lag of a pair now; None if it cannot be read, or the budget is used up."""
         with suppress(OSError, KvError, BrokerError):
             while self._budget.take():
                 try:
@@ -102,7 +104,7 @@ class Pairs:
         return None
 
     def _consumers_of(self, group: str) -> Counter[str]:
-        """By topic, those that are there."""
+        """Return the number of connected consumers of a group for each topic."""
         counted = self._consumers.get(group)
         if counted is None:
             there = (each for each in self._clients.consumers_of(group) if not each.is_lost)
@@ -111,12 +113,12 @@ class Pairs:
 
 
 def sum_known(numbers: Sequence[int | None]) -> int | None:
-    """None where one of them is not known."""
+    """Return the sum; None if one of the numbers is not known."""
     known = [each for each in numbers if each is not None]
     return sum(known) if len(known) == len(numbers) else None
 
 
 def longest_known(ages_ms: Sequence[int | None]) -> int | None:
-    """The same of the longest; 0 where there is none."""
+    """Return the longest age; 0 if there is none, None if one of them is not known."""
     known = [each for each in ages_ms if each is not None]
     return max(known, default=0) if len(known) == len(ages_ms) else None

@@ -1,7 +1,7 @@
-"""Pages of topics: what they hold, what goes through them of late, and who reads them how far.
+"""Pages of topics: what they hold, their recent rates, and the lag of the groups that read them.
 
-Nothing walks over all queues. A page looks at a bounded number of queues, and at another one for the groups that are
-not in memory (`server.admin.pages.pairs`); what it does not get to is not known.
+Nothing walks over all queues. A page looks at a bounded number of queues, and at a bounded number for the groups that
+are not in memory (`server.admin.pages.pairs`); values beyond these bounds are reported as not known.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from quarry_mq.store.metadata.rows import NamesFound
 from quarry_mq.store.offsets import QueueOffset
 
 QUEUES_MAX: Final = 2_048
-"""Of one page, for what its topics hold: 256 topics of eight queues. About 0.06 s of the event loop's time."""
+"""Queues that one page reads for what its topics hold: 256 topics of eight queues, about 0.06 s of the loop's time."""
 QUEUES_PER_TOPIC_MAX: Final = 1_024
 READERS_MAX: Final = 1_000
-"""Groups that are counted of one topic."""
+"""Groups of one topic that are counted."""
 GROUPS_SHOWN: Final = 20
 
 
 class Kept(NamedTuple):
-    """What the queues of a topic hold. `last_stored_ms` is None where nothing is there, or it cannot be read."""
+    """The contents of a topic's queues. `last_stored_ms` is None if they are empty, or the record cannot be read."""
 
     messages: int
     estimated_bytes: int
@@ -42,7 +42,7 @@ class Kept(NamedTuple):
 
 
 class TopicFigures(NamedTuple):
-    """None: not known, or not asked for. `groups` are by name, the first ones."""
+    """A topic with its statistics. None: not known, or not asked for. `groups` are the first ones by name."""
 
     topic: Topic
     kept: Kept | None
@@ -60,7 +60,7 @@ class TopicPage(NamedTuple):
 
 @dataclass(slots=True)
 class _Making:
-    """One page, and what may still be looked at for it."""
+    """A page in the making, with its remaining budgets."""
 
     rates: RatesNow
     pace: Pace
@@ -71,7 +71,7 @@ class _Making:
 
 
 class TopicPages:
-    """Lives on the event loop's thread."""
+    """Makes pages of topics. Lives on the event loop's thread."""
 
     def __init__(self, sources: Sources) -> None:
         its = sources.components
@@ -87,7 +87,7 @@ class TopicPages:
         self._search_all = NameSearch(self._names_of_all, lambda: None, its.clock)
 
     async def page(self, wanted: Wanted, *, include_system: bool = False) -> TopicPage:
-        """Raises KvError, StoreDamaged."""
+        """Make a page. Raises KvError, StoreDamaged."""
         rates = self._rates.now()
 
         def weights() -> dict[str, float]:
@@ -126,7 +126,7 @@ class TopicPages:
         )
 
     async def _kept(self, topic: Topic, budget: Budget, pace: Pace) -> Kept | None:
-        """None for more queues than a page looks at, and for such as cannot be read."""
+        """Return what a topic's queues hold; None if they are too many for a page, or cannot be read."""
         queues = self._messages.iterate_queues(topic.name)
         if len(queues) > QUEUES_PER_TOPIC_MAX or not budget.take(len(queues)):
             return None
@@ -146,7 +146,7 @@ class TopicPages:
         newest = max(lasts, key=lambda each: each.physical_offset, default=None)
         if newest is None or newest.store_timestamp_ms is not None:
             return None if newest is None else newest.store_timestamp_ms
-        with suppress(OSError, KvError, BrokerError):  # who receives it hears what is wrong with it
+        with suppress(OSError, KvError, BrokerError):  # the client that receives the message gets the error
             return self._messages.read(newest).store_timestamp_ms
         return None
 
