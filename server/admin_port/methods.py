@@ -1,4 +1,4 @@
-"""The calls of the admin port that are for operators, as those find them who call."""
+"""The calls of the admin port that are for operators, in the form that a generic client needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quarry_mq.server.admin_port.calls.access import short_name
 
 
 def methods() -> dict[str, MethodDescriptor]:
-    """Those of all services, by `package.Service/Method`."""
+    """Return the methods of all services by `package.Service/Method`."""
     names = (f"{v1.__name__}.{module.name}" for module in pkgutil.iter_modules(v1.__path__))
     modules = [import_module(name) for name in names if name.endswith("_pb2")]
     return {
@@ -28,18 +28,18 @@ def methods() -> dict[str, MethodDescriptor]:
 
 
 def methods_by_short_name() -> dict[str, MethodDescriptor]:
-    """The same by `Service/Method`: no two services share a name."""
+    """Return the methods by `Service/Method`: no two services share a name."""
     return {short_name(path): method for path, method in methods().items()}
 
 
 def path_of(method: MethodDescriptor) -> str:
-    """As gRPC has it: `/package.Service/Method`."""
+    """Return the method's path in gRPC: `/package.Service/Method`."""
     assert method.containing_service is not None
     return f"/{method.containing_service.full_name}/{method.name}"
 
 
 def stub_of(channel: grpc.Channel, method: MethodDescriptor) -> Any:
-    """What makes the call: takes a request, gives an answer, or an iterator of them."""
+    """Return the function that makes the call: it takes a request and returns an answer, or an iterator of them."""
     make = channel.unary_stream if method.server_streaming else channel.unary_unary
     return make(
         path_of(method),

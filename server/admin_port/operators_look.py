@@ -1,4 +1,4 @@
-"""What operators look at, put together from a broker's parts, and what the admin port serves of it."""
+"""Assemble what operators read from a broker's parts, and the services of the admin port that serve it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 
 
 class OperatorsLook(NamedTuple):
-    """`look` is to be stopped when nothing of it is served any more."""
+    """The services, and the reader of the disk, `look`, to be stopped when none of them is served any more."""
 
     look: StorageLook
     services: list[MoreService]

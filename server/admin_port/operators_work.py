@@ -1,4 +1,4 @@
-"""Long work for operators, put together from a broker's parts, and what the admin port serves of it."""
+"""Assemble the long work for operators from a broker's parts, and the services of the admin port that serve it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ from quarry_mq.store.state.jobs import JobTable
 
 
 class OperatorsWork(NamedTuple):
-    """It is to run as long as the services are served. `own_overview` is for the other members of a cluster."""
+    """The jobs and statistics, to be run while the services are served.
+
+    `own_overview` is for the other members of a cluster.
+    """
 
     jobs: Jobs
     recording: Recording

@@ -39,19 +39,21 @@ from quarry_mq.server.tasks.pacing import Pacing
 from quarry_mq.store.clock import SystemClock
 
 REQUEST_SIZE_MAX: Final = 1024 * 1024
-"""Bytes. What operators say is small."""
+"""Bytes of a request. Operators' requests are small."""
 
 METADATA_SIZE_MAX: Final = 16 * 1024
 CONNECTION_CALLS_MAX: Final = 128
 HANDSHAKE_MS: Final = 5_000
 IDLE_MS: Final = 15_000
-"""Connections that say nothing fill the port for no longer than that, since gRPC does not count them by address.
-Members of a cluster call each other more often, so that their connections stay."""
+"""Milliseconds after which an idle connection is closed, since gRPC does not limit connections by address.
+
+Members of a cluster call each other more often, so that their connections stay open.
+"""
 
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_metadata_size", METADATA_SIZE_MAX),
-    # who connects and says nothing leaves soon
+    # a client that connects and sends nothing is disconnected soon
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
     ("grpc.max_connection_idle_ms", IDLE_MS),
 )
@@ -61,7 +63,7 @@ class MoreService(Protocol):
     """Another service on the admin port."""
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """Serve it; returns its full name."""
+        """Register the service with the server; returns its full name."""
 
 
 class AdminServer:
@@ -84,7 +86,7 @@ class AdminServer:
         limits_met: LimitsMet | None = None,
         request_size_max: int = REQUEST_SIZE_MAX,
     ) -> None:
-        """Beyond `calls_max` of known callers that are open at once calls are refused with RESOURCE_EXHAUSTED."""
+        """`calls_max`: open calls of known callers; further ones are refused with RESOURCE_EXHAUSTED."""
         self._request_size_max = request_size_max
         self._guard = guard
         self._more = more
@@ -99,7 +101,7 @@ class AdminServer:
     async def start(self, address: str, tls: LiveTls | None = None, *, also: str | None = None) -> str:
         """Listen on `host:port` and return the bound address. Raises OSError that names the address.
 
-        `also`: `unix:path` of a socket without TLS, on which `caller_peer` believes what it is told.
+        `also`: `unix:path` of a socket without TLS, on which `caller_peer` believes the address that the caller gives.
         """
         guards = [] if self._guard is None else [self._guard]
         reader = RequestReader(self.slots, asks_who_calls=any(each.asks for each in guards))
@@ -120,14 +122,14 @@ class AdminServer:
         port = bind(server, address, tls)
         if also is not None:
             bind(server, also)
-        for service in ("", *names):  # before somebody watches: who does not read would hold this up
+        for service in ("", *names):  # before a client can watch: one that does not read would hold this up
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         await server.start()
         self._server = server
         return f"{address.rpartition(':')[0]}:{port}"
 
     async def stop(self, grace_s: float) -> None:
-        """Tell health watchers, take no new calls, let open ones end within `grace_s`."""
+        """Notify health watchers, take no new calls, let open ones end within `grace_s`."""
         server, self._server = self._server, None
         if server is not None:
             telling = asyncio.create_task(self._health.enter_graceful_shutdown())
@@ -137,7 +139,10 @@ class AdminServer:
 
 
 def reflected_pool() -> DescriptorPool:
-    """The default pool knows services by name and no methods, which grpcurl asks for: `describe Service.Method`."""
+    """Return a descriptor pool that also finds methods, for grpcurl's `describe Service.Method`.
+
+    The default pool knows services by name, and no methods.
+    """
     return cast("DescriptorPool", _WithMethods(Default()))
 
 
@@ -149,7 +154,7 @@ class _WithMethods:
         return getattr(self._pool, name)
 
     def FindFileContainingSymbol(self, symbol: str) -> FileDescriptor:
-        """Raises KeyError."""
+        """Find the file that defines a symbol, methods included. Raises KeyError."""
         file: FileDescriptor
         try:
             file = self._pool.FindFileContainingSymbol(symbol)

@@ -1,4 +1,4 @@
-"""What each call of the admin port needs to be allowed to do. What has no row here is for super users."""
+"""The rights that each call of the admin port needs. A call that is not listed here is for super users."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from quarry_mq.server.security.terms import Access
 from quarry_mq.store.security.model import Action, ResourceKind
 
 ALL: Final = "*"
-"""What a list is of. Only rules for everything of a kind cover it."""
+"""The name of the resource of a list. Only rules for all resources of a kind cover it."""
 
 HEALTH_SERVICE: Final = "grpc.health.v1.Health"
 REFLECTION_SERVICE: Final = "grpc.reflection.v1alpha.ServerReflection"
 
 OPEN_SERVICES: Final = (HEALTH_SERVICE, "quarry.cluster.v1.ClusterService")
-"""Probes cannot sign, and members of the cluster sign with its key, which is looked at there."""
+"""Services that need no user: probes cannot sign, and the members' service checks the cluster's key itself."""
 
 STRANGERS_SERVICES: Final = (HEALTH_SERVICE, REFLECTION_SERVICE)
-"""Calls of these stay a stranger's where nobody is asked who he is: none of them has work that takes long."""
+"""Services whose calls keep a stranger's slot where no authentication is required: none of them takes long."""
 
 READERS_SERVICES: Final = (REFLECTION_SERVICE,)
-"""For every user: what the services look like is no secret, but no stranger's business."""
+"""Services for every user: the list of services is no secret, but strangers do not need it."""
 
 SUPER_SERVICES: Final = ("quarry.admin.v1.SecurityService",)
-"""For super users even where rules are not looked at: who changes users could make itself one of them."""
+"""Services for super users even without rules: a user who changes users could make itself a super user."""
 
 JOB_SERVICE: Final = "quarry.admin.v1.JobService"
-"""Who may do what with a job depends on the job."""
+"""The service of jobs. The rights that a job needs depend on the job."""
 
 CLUSTER: Final = ResourceKind.CLUSTER
 TOPIC: Final = ResourceKind.TOPIC
 GROUP: Final = ResourceKind.GROUP
 
 Accesses = Callable[[Any, str], Iterable[Access]]
-"""What a request does, in a cluster of this name."""
+"""Return the accesses of a request, in a cluster of this name."""
 
 
 def _cluster(action: Action) -> Accesses:
@@ -70,7 +70,7 @@ def _reset(request: Any, _cluster: str) -> list[Access]:
 
 
 def job_accesses(named: Any) -> list[Access]:
-    """What the work of a job does: of a request to begin it, or of the job itself. Nothing of what names no work."""
+    """Return the accesses of a job's work, given a request to begin it or the job itself; none if it names no work."""
     match named.WhichOneof("work"):
         case "reset_offset":
             return _reset(named.reset_offset, "")
@@ -84,7 +84,7 @@ def job_accesses(named: Any) -> list[Access]:
 
 
 def _between(group_action: Action, topic_action: Action) -> Accesses:
-    """Of the official service, whose requests name a group and a topic in messages of their own."""
+    """Return the accesses of calls of the official service, whose requests hold a group and a topic as messages."""
     return lambda request, _cluster: [
         Access(GROUP, request.group.name, group_action),
         Access(TOPIC, request.topic.name, topic_action),
@@ -96,7 +96,7 @@ def _official(kind: ResourceKind, action: Action) -> Accesses:
 
 
 def _subscriptions(request: Any, _cluster: str) -> list[Access]:
-    """What is named; who names nothing asks for those of all groups."""
+    """Return the group and topic that are named; a request without a name asks for the subscriptions of all groups."""
     named = [
         Access(kind, getattr(request, kind.value).name, Action.GET)
         for kind in (GROUP, TOPIC)
@@ -106,12 +106,12 @@ def _subscriptions(request: Any, _cluster: str) -> list[Access]:
 
 
 def _message(request: Any, _cluster: str) -> list[Access]:
-    """One of a topic; who names none asks for those of all topics."""
+    """Return the access to messages of a topic; a request without a topic asks for messages of all topics."""
     return [Access(TOPIC, request.topic or ALL, Action.GET)]
 
 
 def _clients(request: Any, _cluster: str) -> list[Access]:
-    """Those of what is named; who names nothing asks for those of all groups and topics."""
+    """Return the group and topic that are named; a request without a name asks for clients of all groups and topics."""
     named = [Access(kind, name, Action.GET) for kind, name in ((GROUP, request.group), (TOPIC, request.topic)) if name]
     if named:
         return named
@@ -164,7 +164,7 @@ ACCESSES: Final[Mapping[str, Accesses]] = {
     "IndexService/CompactIndexFiles": _cluster(Action.UPDATE),
     "IndexService/UploadIndexFiles": _cluster(Action.UPDATE),
     "JobService/BeginJob": lambda request, _cluster: job_accesses(request),
-    # of which jobs, is decided job by job
+    # these rights are checked for each job
     "JobService/GetJob": lambda _request, _cluster: [],
     "JobService/ListJobs": lambda _request, _cluster: [],
     "JobService/CancelJob": lambda _request, _cluster: [],
@@ -204,7 +204,7 @@ ACCESSES: Final[Mapping[str, Accesses]] = {
     "OverviewService/ListTopicFigures": _listed(TOPIC, GROUP),
     "OverviewService/ListGroupFigures": _listed(TOPIC, GROUP),
 }
-"""By service and method."""
+"""The accesses of each call, by service and method."""
 
 READING: Final = (
     "Get",
@@ -220,11 +220,11 @@ READING: Final = (
     "Tail",
     "RenewBackup",
 )
-"""How names of methods begin that change nothing; a backup that goes on is no change either."""
+"""The beginnings of the names of methods that change nothing; renewing a backup is no change either."""
 
 
 def admin_needs(method: str, request: Any, cluster: str) -> list[Need]:
-    """`method` is the whole path."""
+    """Return the rights that a call needs. `method` is the whole path."""
     accesses = ACCESSES.get(short_name(method))
     if accesses is None or _is_copied_from_others(method, request):
         return list(SUPER_USERS_ONLY)
@@ -232,7 +232,7 @@ def admin_needs(method: str, request: Any, cluster: str) -> list[Need]:
 
 
 def _is_copied_from_others(method: str, request: Any) -> bool:
-    """Whether a job would copy what lies in a topic of the broker's and is of other topics: nobody looks at each."""
+    """Return whether a job would copy other topics' messages from an internal topic, without checking each."""
     return (
         short_name(method) == "JobService/BeginJob"
         and request.WhichOneof("work") == "resend_messages"
@@ -241,7 +241,7 @@ def _is_copied_from_others(method: str, request: Any) -> bool:
 
 
 def short_name(method: str) -> str:
-    """`/quarry.admin.v1.AdminService/GetTopic` → `AdminService/GetTopic`."""
+    """Shorten a path: `/quarry.admin.v1.AdminService/GetTopic` → `AdminService/GetTopic`."""
     service, _, name = method.removeprefix("/").partition("/")
     return f"{service.rpartition('.')[2]}/{name}"
 
@@ -251,5 +251,5 @@ def service_of(method: str) -> str:
 
 
 def is_change(method: str) -> bool:
-    """Whether it may change something, as far as its name tells."""
+    """Return whether the method may change something, judged by its name."""
     return service_of(method).startswith(("quarry.", "apache.")) and not method.rpartition("/")[2].startswith(READING)

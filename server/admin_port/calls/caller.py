@@ -1,6 +1,6 @@
-"""The caller of the call that is being served, and what of the messages found the caller may see.
+"""The caller of the call that is being served, and which messages the caller may see.
 
-Messages are seen by those who may read their topics, wherever copies of the messages lie.
+A caller who may read a message's topic may see the message, wherever copies of it lie.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.security.model import Action, ResourceKind
 
 Require = Callable[[Sequence[Need]], None]
-"""Raises PermissionDenied, which names what is missing."""
+"""Check that the caller has rights. Raises PermissionDenied, which names what is missing."""
 
 
 def _nothing(_needs: Sequence[Need]) -> None:
-    """Nobody is asked who he is, or may do everything."""
+    """Require nothing: there is no authentication, or every user may do everything."""
 
 
 _REQUIRE: Final[ContextVar[Require]] = ContextVar("require", default=_nothing)
-"""Of a call, each of which is a task of its own."""
+"""The check of the current call, each of which is a task of its own."""
 
 
 def caller_is(require: Require) -> None:
-    """To be called once it is known who calls."""
+    """Set the check for the current call, once its caller is known."""
     _REQUIRE.set(require)
 
 
 def is_anybody_asked() -> bool:
-    """Whether there are callers that may not do everything."""
+    """Return whether some callers may not do everything."""
     return _REQUIRE.get() is not _nothing
 
 
 def caller_must(accesses: Sequence[Access]) -> None:
-    """For calls that go on for long: rights may be taken away meanwhile. Raises PermissionDenied."""
+    """Check the caller's rights again during a long call, since they may be revoked. Raises PermissionDenied."""
     _REQUIRE.get()([(each,) for each in accesses])
 
 
 def caller_may(accesses: Sequence[Access]) -> bool:
-    """Whether the caller is allowed all of this. False for nothing: that is for super users alone."""
+    """Return whether the caller is allowed all of this. Without accesses, only super users are."""
     try:
         _REQUIRE.get()([(each,) for each in accesses] or [()])
     except PermissionDenied:
@@ -54,12 +54,12 @@ def caller_may(accesses: Sequence[Access]) -> bool:
 
 
 def caller_may_read(topic: str) -> bool:
-    """Whether the caller may look at the messages of a topic; "" for one that nobody knows."""
+    """Return whether the caller may look at the messages of a topic; "" for an unknown one."""
     return caller_may([Access(ResourceKind.TOPIC, topic, Action.GET)] if topic else [])
 
 
 def caller_may_see(record: StoredMessage) -> bool:
-    """Whether the caller may look at all that the message is of. Super users alone see what nobody can tell of."""
+    """Return whether the caller may read all topics of a message. If they are unknown, only super users may."""
     if not is_anybody_asked():
         return True
     topics = topics_of(record)
@@ -67,10 +67,10 @@ def caller_may_see(record: StoredMessage) -> bool:
 
 
 def caller_may_see_if_known(record: StoredMessage | None) -> bool:
-    """The same of a record that cannot be read, perhaps: nobody can tell what it is of."""
+    """Return whether the caller may see a record. None, one that cannot be read, is for super users only."""
     return caller_may([]) if record is None else caller_may_see(record)
 
 
 def as_caller_may_see(wish: MessageWish, topic: str) -> MessageWish:
-    """The same wish, without what the caller may not see of this topic or light queue."""
+    """Add to a filter that messages must be visible to the caller, if this topic or light queue has others."""
     return wish._replace(may_see=caller_may_see) if has_copies(topic) and is_anybody_asked() else wish

@@ -1,4 +1,4 @@
-"""What every admin call has in common: errors become gRPC status codes, pages become streams."""
+"""The common part of all admin calls: errors become gRPC status codes, pages become streams."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ STATUS_CODES: Final[dict[type[BaseException], grpc.StatusCode]] = {
     errors.StorePoisoned: grpc.StatusCode.DATA_LOSS,
     Exception: grpc.StatusCode.INTERNAL,
 }
-"""The nearest class of an error's ancestry decides."""
+"""The status code of each error. The nearest class of an error's ancestry decides."""
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Request = TypeVar("_Request")
@@ -86,7 +86,7 @@ _Service = TypeVar("_Service", bound=_HasFaults)
 def answers(
     method: Callable[[_Service, _Request], _Answer],
 ) -> Callable[[_Service, _Request, _Context], Coroutine[Any, Any, _Answer]]:
-    """A plain method as a gRPC one: its errors become status codes."""
+    """Turn a plain method into a gRPC one: its errors become status codes."""
 
     async def call(self: _Service, request: _Request, context: _Context) -> _Answer:
         try:
@@ -100,7 +100,7 @@ def answers(
 def streams(
     method: Callable[[_Service, _Request], Iterator[_Answer]],
 ) -> Callable[[_Service, _Request, _Context], Coroutine[Any, Any, None]]:
-    """A generator of pages as a streaming gRPC method. The loop is free between two pages."""
+    """Turn a generator of pages into a streaming gRPC method. The event loop is free between two pages."""
 
     async def call(self: _Service, request: _Request, context: _Context) -> None:
         pages = method(self, request)
@@ -117,7 +117,7 @@ def streams(
 
 
 async def answered(context: _Context, result: Awaitable[_Answer], faults: FaultLog) -> _Answer:
-    """The result, or the end of the call as `refuse` has it."""
+    """Return the result, or end the call as `refuse` does."""
     try:
         return await result
     except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
@@ -125,7 +125,7 @@ async def answered(context: _Context, result: Awaitable[_Answer], faults: FaultL
 
 
 async def refuse(context: _Context, error: Exception, faults: FaultLog) -> NoReturn:
-    """End the call with the error's code and text; the text of an unexpected one stays in the log."""
+    """End the call with the error's code and text; the text of an unexpected error stays in the log."""
     faults.report(error, port="admin")
     await context.abort(status_code(error), _fit_for_a_header(status_text(error)))
 
@@ -145,7 +145,7 @@ def status_text(error: Exception) -> str:
 
 
 def _fit_for_a_header(text: str) -> str:
-    """Cut, and without characters that do something to a terminal: names that callers gave are part of it."""
+    """Cut the text, and replace unprintable characters: it may contain names that callers gave."""
     cut = text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
     return "".join(each if each.isprintable() else "�" for each in cut)
 
@@ -162,9 +162,9 @@ KINDS: Final[dict[str, Callable[..., grpc.RpcMethodHandler[Any, Any]]]] = {
     "stream_unary": grpc.stream_unary_rpc_method_handler,
     "stream_stream": grpc.stream_stream_rpc_method_handler,
 }
-"""By the attribute that holds the behaviour: what makes a handler of one."""
+"""The constructors of handlers, by the attribute of the handler that holds the behaviour."""
 
 
 def kind_of(handler: Any) -> str:
-    """Which of `KINDS` it is."""
+    """Return the key of `KINDS` for a handler."""
     return next(each for each in KINDS if getattr(handler, each) is not None)

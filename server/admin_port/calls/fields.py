@@ -1,4 +1,4 @@
-"""Checks of what requests say, where no table behind them makes them. Each raises Invalid that names the field."""
+"""Checks of request fields that no table makes. Each raises Invalid that names the field."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from quarry_mq.store.errors import Invalid
 
 NAME_MAX: Final = 255
-"""Characters: what the longest name of a topic has."""
+"""Characters of a name: as many as the longest name of a topic has."""
 
 ASKED_BY_MAX: Final = 128
 NOBODY: Final = "unknown"
@@ -16,14 +16,14 @@ _SHOWN_MAX: Final = 60
 
 
 def given(field: str, text: str) -> str:
-    """A name of something, or a part of one."""
+    """Require a name, or a part of one."""
     if not text:
         raise Invalid(f"{field}: it must be given")
     return printable(field, text)
 
 
 def printable(field: str, text: str, size_max: int = NAME_MAX) -> str:
-    """A text that may be empty, and is shown or kept as it is."""
+    """Check a text that may be empty, and is shown or stored as it is."""
     if len(text) > size_max:
         raise Invalid(f"{field}: {len(text)} characters, at most {size_max} are allowed")
     if not text.isprintable():
@@ -32,7 +32,7 @@ def printable(field: str, text: str, size_max: int = NAME_MAX) -> str:
 
 
 def asked_by(text: str) -> str:
-    """Who asks, as it is kept."""
+    """Return the requester's name in the form that is stored."""
     return printable("asked_by", text, ASKED_BY_MAX) or NOBODY
 
 

@@ -1,4 +1,4 @@
-"""Who makes a call of the admin port, whether the call may be made, and a line for each change."""
+"""Authenticate the caller of each call of the admin port, check its rights, and audit each change."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _Behaviour = Callable[[Any, _Context], Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdminAccess:
-    """Who may call. Without `is_authorizing` every user may do everything but what is for super users alone."""
+    """The checks of callers. Without `is_authorizing` every user may do all that is not for super users alone."""
 
     authenticator: AdminAuthenticator
     authorizer: Authorizer
@@ -59,7 +59,7 @@ class AdminAccess:
 
 
 class AdminGuard(grpc.aio.ServerInterceptor):
-    """`access` None: everybody may call, and only changes are looked at."""
+    """Checks callers and audits changes. Without `access` every caller is admitted, and only changes are audited."""
 
     def __init__(self, access: AdminAccess | None, *, audit: Audit, metrics: SecurityMetrics, faults: FaultLog) -> None:
         self._access = access
@@ -69,7 +69,7 @@ class AdminGuard(grpc.aio.ServerInterceptor):
 
     @property
     def asks(self) -> bool:
-        """Whether callers have to show who they are."""
+        """Return whether callers are authenticated."""
         return self._access is not None
 
     async def intercept_service(
@@ -106,7 +106,7 @@ class AdminGuard(grpc.aio.ServerInterceptor):
         return call
 
     async def _admit(self, method: str, request: Any, context: _Context) -> Subject:
-        """Who calls, for the audit. Ends the call of who may not."""
+        """Return the caller for the audit. Ends the call if the caller is not allowed to make it."""
         subject = Subject(PORT, short_name(method), caller_peer(context))
         access = self._access
         if access is None:
@@ -138,7 +138,7 @@ class AdminGuard(grpc.aio.ServerInterceptor):
     async def _watched(
         self, method: str, request: Any, subject: Subject, context: _Context, answering: Awaitable[Any]
     ) -> Any:
-        """What the call answers; changes get their line when they are over."""
+        """Return the call's answer. A change is written to the audit log when it is over."""
         if not is_change(method):
             return await answering
         outcome = "cancelled"
@@ -172,14 +172,14 @@ def _shown(method: str, context: _Context) -> AdminCall:
 
 
 def _code_name(context: _Context) -> str:
-    """The code that a call was ended with."""
+    """Return the name of the status code that a call was ended with."""
     code: Any = context.code()
     names = {each.value[0]: each.name for each in grpc.StatusCode}
     return str(code.name if isinstance(code, grpc.StatusCode) else names.get(code, code)).lower()
 
 
 def _outcome(answer: Any) -> str:
-    """Answers of the official service say in a status of theirs what went wrong."""
+    """Return the outcome of a call. Answers of the official service hold a status that says what went wrong."""
     status = getattr(answer, "status", None)
     if isinstance(status, definition.Status) and status.code != definition.OK:
         return definition.Code.Name(status.code).lower()
@@ -187,7 +187,7 @@ def _outcome(answer: Any) -> str:
 
 
 def _changed_by(method: str, request: Any) -> str:
-    """What a change was of, as far as the request names it."""
+    """Return what a change applies to, if the request names it."""
     needs = admin_needs(method, request, "*")
     named = [f"{access.kind.value}:{access.name}" for need in needs for access in need]
     if named:
@@ -200,7 +200,7 @@ def _changed_by(method: str, request: Any) -> str:
 
 
 def make_guard(security: Security, cluster: str, faults: FaultLog) -> AdminGuard:
-    """Of a broker in a cluster of this name."""
+    """Make the guard of a broker in a cluster of this name."""
     access = None
     if security.admin_authenticator is not None:
         access = AdminAccess(

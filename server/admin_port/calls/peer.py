@@ -1,4 +1,4 @@
-"""Where a call comes from. The console of the broker itself tells of whom it calls for."""
+"""The address from which a call comes. The broker's own console reports the address of the browser."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import grpc.aio
 from quarry_mq.server.front.grpcio import UNIX, peer_text
 
 BROWSER: Final = "x-quarry-browser"
-"""Metadata with the browser's `ip:port`. Believed on the Unix socket alone, which only the broker's own process and
-who may do anything with it can open.
+"""Metadata with the browser's `ip:port`. It is believed on the Unix socket alone.
+
+Only the broker's own process, and users who may do anything with that process, can open the socket.
 """
 
 _PEER_SIZE_MAX: Final = 64
 
 
 def caller_peer(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """`ip:port`; `unix` for a call on the Unix socket that does not say of whom it is."""
+    """Return `ip:port`; `unix` for a call on the Unix socket that does not name a browser."""
     peer = context.peer()
     if peer.startswith(UNIX):
         for name, value in context.invocation_metadata() or ():

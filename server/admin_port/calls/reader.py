@@ -1,7 +1,7 @@
-"""A call of the admin port begins here: it gets its place, and its bytes become a request.
+"""The first step of a call of the admin port: it gets a slot, and its bytes become a request.
 
-Requests are read here and not by gRPC, so that a call that sends none ends, and so that bytes that are no request end
-their call with a code that says so.
+Requests are read here and not by gRPC, so that a call that sends none ends, and so that bytes that are no valid request
+end their call with a fitting status code.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _Serve = Callable[[_Context, Slot], Awaitable[Any]]
 
 NO_REQUEST: Final = f"no request came within {REQUEST_WAIT_S:.0f} s"
 FIELDS_MAX: Final = 16_384
-"""Fields and entries of a request above 16 KiB: to count them takes some milliseconds, and more are made of none."""
+"""Fields and entries of a request above 16 KiB. Counting them takes some milliseconds; no valid request has more."""
 TOO_LONG: Final = f"a call of a service that is open to everybody ends after {STRANGER_S:.0f} s: call again"
 
 
 class RequestReader(grpc.aio.ServerInterceptor):
-    """To stand before all others, which get messages. gRPC alone would wait for a request for ever."""
+    """The first interceptor, before all others, which get messages. gRPC alone would wait for a request for ever."""
 
     def __init__(self, slots: CallSlots, *, asks_who_calls: bool) -> None:
-        """`asks_who_calls`: something behind it finds out who calls and tells the call's slot."""
+        """`asks_who_calls`: a later interceptor authenticates the caller and admits the call's slot."""
         self._slots = slots
         self._asks = asks_who_calls
 
@@ -84,7 +84,7 @@ class RequestReader(grpc.aio.ServerInterceptor):
         return make(call, response_serializer=handler.response_serializer)
 
     async def _in_slot(self, context: _Context, serve: _Serve, *, is_for_strangers: bool) -> Any:
-        """The call keeps its place until all of its answer has left."""
+        """Serve a call. It keeps its slot until its whole answer is sent."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         reasons: list[str] = []
@@ -117,7 +117,7 @@ class RequestReader(grpc.aio.ServerInterceptor):
 
 
 def _reader(handler: Any) -> _Read:
-    """What the handler asks for: the one request of a call, or all of them as they come, once the first is there."""
+    """Return a reader of the call's one request, or of a stream of them once the first has arrived."""
     deserialize = handler.request_deserializer
 
     async def parsed(request: bytes, context: _Context) -> Any:

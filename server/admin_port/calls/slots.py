@@ -1,10 +1,10 @@
-"""How many calls of the admin port may be open, and which of them gives way.
+"""Limit the open calls of the admin port, and choose the call that gives way.
 
-Whoever has shown who he is has places that no stranger takes: members of the cluster have theirs, other callers have
-theirs, of which each caller gets a half at most. A call begins as a stranger's. It stays one until its request is there
-and its caller is known; a probe stays one until it ends. Among strangers a new call never waits: when there are too
-many, the oldest call of the address with the most calls ends. So a flood of one address ends its own calls, and a call
-that comes with its request, as members' calls do, is past this place long before its turn to give way.
+Callers who are authenticated have slots that no stranger takes: members of the cluster have theirs, other callers have
+theirs, of which each caller gets a half at most. A call begins as a stranger's. It stays one until its request has
+arrived and its caller is known; a probe stays one until it ends. Among strangers a new call never waits: when there are
+too many, the oldest call of the address with the most calls ends. So a flood from one address ends its own calls, and a
+call that comes with its request, as members' calls do, leaves the strangers long before it would give way.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from quarry_mq.server.rpc.limits import LimitsMet
 from quarry_mq.server.security.terms import source_of
 
 STRANGERS_SHARE: Final = 4
-"""For so many calls of known callers there is one of strangers, and for so many of strangers one of each address."""
+"""Slots of known callers for each slot of strangers, and slots of strangers for each slot of one address."""
 
 REQUEST_WAIT_S: Final = 10.0
-"""So long a call may take to send its request."""
+"""Seconds that a call may take to send its request."""
 
 STRANGER_S: Final = 60.0
-"""So long a stranger's call may take in all: probes ask again, and nobody watches for ever."""
+"""Seconds that a stranger's call may take in all: probes ask again, and no client may watch for ever."""
 
 STRANGERS_LIMIT: Final = "admin_strangers"
 CALLS_LIMIT: Final = "admin_calls"
 
 
 class Slot:
-    """The place of one call."""
+    """The slot of one call."""
 
     def __init__(self, slots: CallSlots, peer: str, end: Callable[[str], None]) -> None:
         source = source_of(peer)
@@ -43,29 +43,29 @@ class Slot:
         self._leave: Callable[[], None] = lambda: None
 
     def taken(self, leave: Callable[[], None]) -> None:
-        """`leave` gives up the place; the one that the call had before is given up now."""
+        """Release the slot that the call had, and note `leave` as what releases the new one."""
         self.close()
         self._leave = leave
 
     def admit(self, caller: str) -> None:
-        """It is known who calls, and the call is a stranger's no longer. Raises OverLimit."""
+        """Move the call out of the strangers, as its caller is known now. Raises OverLimit."""
         self._slots.admit(self, caller)
 
     def admit_member(self) -> None:
-        """The same for a member of the cluster. Raises OverLimit."""
+        """Move the call out of the strangers, as its caller is a member of the cluster. Raises OverLimit."""
         self._slots.admit_member(self)
 
     def close(self) -> None:
-        """The call is over."""
+        """Release the slot at the end of the call."""
         leave, self._leave = self._leave, lambda: None
         leave()
 
 
 class CallSlots:
-    """The places of all calls. Lives on the event loop's thread."""
+    """The slots of all calls. Lives on the event loop's thread."""
 
     def __init__(self, calls_max: int, met: LimitsMet) -> None:
-        """`calls_max`: of members, and of other known callers."""
+        """`calls_max`: slots for members, and as many for other known callers."""
         self._calls_max = calls_max
         self._caller_max = max(1, calls_max // 2)
         self._strangers_max = max(2, calls_max // STRANGERS_SHARE)
@@ -74,7 +74,7 @@ class CallSlots:
         self._members = 0
         self._callers: Counter[str] = Counter()
         self._strangers: dict[str, dict[Slot, None]] = {}
-        """By address, the oldest first."""
+        """The slots of strangers by address, the oldest first."""
         self._strangers_count = 0
 
     @property
@@ -86,7 +86,7 @@ class CallSlots:
         return self._members + self._callers.total()
 
     def open(self, peer: str, end: Callable[[str], None]) -> Slot:
-        """A new call from `ip:port`. `end` is called with a reason when the call has to give way."""
+        """Give a slot to a new call from `ip:port`. `end` is called with a reason when the call has to give way."""
         slot = Slot(self, peer, end)
         here = self._strangers.get(slot.address, {})
         if len(here) >= self._address_max:
@@ -99,14 +99,14 @@ class CallSlots:
         return slot
 
     def admit(self, slot: Slot, caller: str) -> None:
-        """Raises OverLimit."""
+        """Give the call one of the slots of known callers. Raises OverLimit."""
         if self._callers[caller] >= self._caller_max or self._callers.total() >= self._calls_max:
             raise OverLimit(CALLS_LIMIT, f"{self._callers[caller]} calls of {caller} are open already")
         self._callers[caller] += 1
         slot.taken(lambda: self._leave_callers(caller))
 
     def admit_member(self, slot: Slot) -> None:
-        """Raises OverLimit."""
+        """Give the call one of the slots of members. Raises OverLimit."""
         if self._members >= self._calls_max:
             raise OverLimit(CALLS_LIMIT, f"{self._members} calls of members of the cluster are open already")
         self._members += 1
@@ -135,23 +135,23 @@ class CallSlots:
 
 
 _OWN: Final[ContextVar[Slot | None]] = ContextVar("slot", default=None)
-"""Of a call, each of which is a task of its own."""
+"""The slot of the current call, each of which is a task of its own."""
 
 
 def call_has(slot: Slot) -> None:
-    """To be called when a call begins."""
+    """Set the slot of the current call. To be called when a call begins."""
     _OWN.set(slot)
 
 
 def caller_known(caller: str) -> None:
-    """The call that is being served has shown whose it is. Raises OverLimit."""
+    """Note that the caller of the current call is authenticated. Raises OverLimit."""
     slot = _OWN.get()
     if slot is not None:
         slot.admit(caller)
 
 
 def member_known() -> None:
-    """The call that is being served is a member's. Raises OverLimit."""
+    """Note that the caller of the current call is a member. Raises OverLimit."""
     slot = _OWN.get()
     if slot is not None:
         slot.admit_member()

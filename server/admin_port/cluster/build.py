@@ -1,4 +1,4 @@
-"""What makes a broker a member of a cluster, where there is one."""
+"""Assemble the parts that make a broker a member of a cluster, if its settings name one."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from quarry_mq.store.replication import Applied, SharedKind
 
 
 def make_cluster(settings: BrokerSettings, store: OpenStore, delivery: Delivery, clock: Clock) -> Cluster | None:
-    """None for a broker that is alone. Raises Invalid for a key file that is no good, StoreDamaged."""
+    """Return the cluster; None for a broker that is in none. Raises Invalid for an unusable key file, StoreDamaged."""
     shared, key_file = store.shared, settings.cluster.key_file
     if shared is None or key_file is None:
         return None
 
     def applied(rows: Applied) -> None:
-        """Other members have deleted topics and groups: what lies beside their rows goes, too."""
+        """Delete what belongs to topics and groups that other members have deleted."""
         for row in rows.changed:
             if row.value is None and row.kind is SharedKind.TOPIC:
                 delivery.delete_topic(row.name)
@@ -64,7 +64,7 @@ def make_cluster(settings: BrokerSettings, store: OpenStore, delivery: Delivery,
 def joined(
     cluster: Cluster | None, supervisor: Supervisor, identity: BrokerIdentity, admin_listening: str
 ) -> AbstractAsyncContextManager[None]:
-    """A member of the cluster as long as it is entered."""
+    """Return a context during which the broker is a member of the cluster."""
     return nullcontext() if cluster is None else cluster.running(supervisor, identity, admin_listening)
 
 
@@ -77,7 +77,7 @@ def cluster_services(
     overview: Callable[[], bytes],
     order: ReadingOrder,
 ) -> list[MoreService]:
-    """What the admin port serves for operators, and for other members, whom `overview` tells of this one."""
+    """Return the services for operators, and for other members, which ask for this one's `overview`."""
     if cluster is None:
         return [MembersService(None, None, faults)]
     calls = GroupCalls(
@@ -95,7 +95,7 @@ def cluster_services(
 
 
 def make_reading_order(cluster: Cluster | None, its: Components) -> ReadingOrder:
-    """Of this broker, and of all members where it is one of a cluster."""
+    """Return the reading order of this broker, and of all members if it is in a cluster."""
     store = its.store
     progress = GroupProgress(store, its.delivery, its.state_writer, its.clock)
 
@@ -115,7 +115,7 @@ def make_reading_order(cluster: Cluster | None, its: Components) -> ReadingOrder
 
 
 async def _left_elsewhere(cluster: Cluster, topic: str) -> dict[str, list[GroupLeft]]:
-    """Raises MemberUnreachable."""
+    """Ask all other members what is left to read in order. Raises MemberUnreachable."""
 
     async def left(name: str) -> list[GroupLeft]:
         try:

@@ -1,4 +1,4 @@
-"""Calls of another member. Both sides show that they have the cluster's key."""
+"""Call another member of the cluster. Both sides prove that they have the cluster's key."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from quarry_mq.store.replication import Position
 CALL_TIMEOUT_S: Final = 5.0
 CONFIRM_TIMEOUT_S: Final = 1.0
 FORWARD_TIMEOUT_S: Final = 2.5
-"""Less than clients wait by default: what is lost with a connection is sent again within their time."""
+"""Seconds until a forwarded call fails. Clients wait longer by default, so lost sends are forwarded again in time."""
 ANSWER_SIZE_MAX: Final = 8 * 1024 * 1024
 _OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", ANSWER_SIZE_MAX),
-    # a member that comes back is asked soon, not after minutes
+    # a member that comes back is called soon, not after minutes
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
@@ -63,7 +63,7 @@ Asked = (
 
 
 class PeerClient:
-    """One member's admin port. Each call may take some seconds; raises MemberUnreachable with the reason."""
+    """The admin port of another member. Each call may take some seconds; raises MemberUnreachable with the reason."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class PeerClient:
         *,
         member: str = "",
     ) -> None:
-        """`tls_name`: what its certificate must be for, in place of the address. `member`: its name, where known.
+        """`tls_name`: the name in the member's certificate, if it is not the address. `member`: its name, where known.
 
-        Raises MemberUnreachable for a file of TLS that cannot be read.
+        Raises MemberUnreachable for a TLS file that cannot be read.
         """
         self._address = address
         self._keys = keys
@@ -95,7 +95,7 @@ class PeerClient:
             self._channel = grpc.aio.secure_channel(address, credentials, options=(*_OPTIONS, *named))
 
     async def exchange(self, name: str, address: str, since: Position | None, rows_max: int) -> Page:
-        """What has changed there since; Invalid for an answer that makes no sense."""
+        """Return what has changed at the member since a position. Raises Invalid for an answer that makes no sense."""
         request = pb.ExchangeRequest(
             name=name, address=address, since=None if since is None else from_position(since), rows_max=rows_max
         )
@@ -107,18 +107,18 @@ class PeerClient:
         await self._call(NUDGE, pb.NudgeRequest(name=name, address=address), pb.NudgeResponse)
 
     async def confirm(self) -> Confirmation:
-        """Which view the member is in."""
+        """Return which view the member is in."""
         answer = await self._call(CONFIRM, pb.ConfirmRequest(), pb.ConfirmResponse, timeout_s=CONFIRM_TIMEOUT_S)
         return Confirmation(answer.view_id, answer.fence if answer.HasField("fence") else None)
 
     async def consumed(self, position: int, pairs: Sequence[Pair]) -> Consumed:
-        """Which of the pairs have got all that its log holds before the position."""
+        """Return which pairs have consumed all that the member's log holds before the position."""
         request = pb.ConsumedRequest(position=position, pairs=[pb.Pair(group=g, topic=t) for g, t in pairs])
         answer = await self._call(CONSUMED, request, pb.ConsumedResponse)
         return Consumed([Pair(each.group, each.topic) for each in answer.pairs], answer.is_passed)
 
     async def forward(self, sends: Sequence[ForwardedSend]) -> list[bytes | None]:
-        """Its answers to clients' sends; Invalid for another number of them."""
+        """Return the member's answers to clients' sends. Raises Invalid for a wrong number of answers."""
         request = pb.ForwardRequest(
             sends=[pb.Send(client_id=each.client_id, peer=each.peer, request=each.body) for each in sends]
         )
@@ -128,17 +128,17 @@ class PeerClient:
         return [each.response if each.HasField("response") else None for each in answer.answers]
 
     async def change_lite(self, change: LiteChange) -> None:
-        """What a client of lite topics wants; Invalid when it is refused there."""
+        """Forward a change of a client's lite subscriptions. Raises Invalid if the member refuses it."""
         request = pb.ChangeLiteRequest(client_id=change.client_id, request=change.body)
         await self._call(CHANGE_LITE, request, pb.ChangeLiteResponse)
 
     async def overview(self) -> bytes:
-        """It at a glance, a quarry.admin.v1.Overview."""
+        """Return the member's overview, a serialized quarry.admin.v1.Overview."""
         answer = await self._call(OVERVIEW, pb.OverviewRequest(), pb.OverviewResponse)
         return answer.overview
 
     async def left_in_order(self, topic: str) -> list[GroupLeft]:
-        """What groups have still to get of the topic in order."""
+        """Return the number of messages that each group has still to consume from the topic in order."""
         answer = await self._call(LEFT_IN_ORDER, pb.LeftInOrderRequest(topic=topic), pb.LeftInOrderResponse)
         return [GroupLeft(each.group, each.messages) for each in answer.groups]
 

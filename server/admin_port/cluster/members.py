@@ -1,4 +1,4 @@
-"""`quarry.admin.v1.MembersService`: who is one cluster with this broker, on the admin port."""
+"""Serve `quarry.admin.v1.MembersService` on the admin port: the members of this broker's cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAME: Final = pb.DESCRIPTOR.services_by_name["MembersService"].full_name
 
 
 class MembersService(MembersServiceServicer):
-    """Calls and translates. `members` and `rejoining` are None where the broker is in no cluster."""
+    """Translates requests and answers. `members` and `rejoining` are None if the broker is in no cluster."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class MembersService(MembersServiceServicer):
         self.faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """Serve it, too; returns its full name."""
+        """Register the service with the server; returns its full name."""
         add_MembersServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         return NAME
 

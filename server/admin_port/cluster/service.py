@@ -1,4 +1,4 @@
-"""`quarry.cluster.v1.ClusterService`. Bytes in, bytes out: what is signed is what was sent, not what it means."""
+"""Serve `quarry.cluster.v1.ClusterService`. It works on bytes, because the signature is of the bytes that were sent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import Invalid
 
 CHANGES: Final = (FORWARD, CHANGE_LITE)
-"""Calls that do something which another call of the same bytes would do again."""
+"""Calls that would do their work again if the same bytes were sent again."""
 
 ROWS_MAX: Final = 1_000
 PAIRS_MAX: Final = 1_000
@@ -52,7 +52,7 @@ Outcome = TypeVar("Outcome")
 
 
 class GroupCalls(NamedTuple):
-    """What members ask about message groups and lite topics, and for operators."""
+    """The functions that answer members about message groups, lite topics, and for operators."""
 
     confirmation: Callable[[], Confirmation]
     consumed: Callable[[int, Sequence[Pair]], Consumed]
@@ -63,7 +63,7 @@ class GroupCalls(NamedTuple):
 
 
 class ClusterService:
-    """For the other members."""
+    """Answers the calls of other members."""
 
     def __init__(
         self, exchange: Exchange, groups: GroupCalls, keys: ClusterKeys, clock: Clock, faults: FaultLog
@@ -76,7 +76,7 @@ class ClusterService:
         self._faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """Serve it, too; returns its full name."""
+        """Register the service with the server; returns its full name."""
         handlers = {
             EXCHANGE: self._checked(EXCHANGE, pb.ExchangeRequest, self._answer_exchange),
             NUDGE: self._checked(NUDGE, pb.NudgeRequest, self._answer_nudge),
@@ -110,7 +110,7 @@ class ClusterService:
         return grpc.unary_unary_rpc_method_handler(call)
 
     def _require_once(self, method: str, request: Any, signature: str) -> None:
-        """Raises NotAMember for a call that came before, or that was made to another member."""
+        """Check that the call is new and meant for this member. Raises NotAMember otherwise."""
         if request.HasField("once"):
             once = request.once
             if once.member and once.member != self._exchange.own_name:
@@ -149,7 +149,7 @@ class ClusterService:
         return pb.ConsumedResponse(pairs=[pb.Pair(group=g, topic=t) for g, t in pairs], is_passed=is_passed)
 
     async def _answer_forward(self, request: pb.ForwardRequest) -> pb.ForwardResponse:
-        """When all of them are stored, or refused."""
+        """Answer when all sends are stored, or refused."""
         loop = asyncio.get_running_loop()
         outcomes: list[asyncio.Future[bytes | None]] = []
         for each in request.sends:
@@ -161,7 +161,7 @@ class ClusterService:
         return pb.ForwardResponse(answers=[pb.Answer(response=each) for each in await asyncio.gather(*outcomes)])
 
     async def _answer_change_lite(self, request: pb.ChangeLiteRequest) -> pb.ChangeLiteResponse:
-        """When it is stored."""
+        """Answer when the change is stored."""
         outcome: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._groups.change_lite(LiteChange(request.client_id, request.request), partial(_settle, outcome))
         error = await outcome
@@ -169,7 +169,7 @@ class ClusterService:
             if error is not None:
                 raise error
         finally:
-            del error, outcome  # which refer to this frame
+            del error, outcome  # they refer to this frame
         return pb.ChangeLiteResponse()
 
     async def _answer_overview(self, _request: pb.OverviewRequest) -> pb.OverviewResponse:

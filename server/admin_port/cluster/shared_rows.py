@@ -1,4 +1,4 @@
-"""The calls of members by path, and shared rows as members send them to each other."""
+"""The paths of members' calls, and the translation of shared rows to and from their messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HORIZONS_MAX: Final = 1_000
 
 
 def to_row(message: pb.Row) -> SharedRow:
-    """What it says is looked at by the store, also its kind: only a newer version may know it."""
+    """Translate a row. The store checks its content and kind, since a newer version may know more kinds."""
     return SharedRow(
         kind=known_kind(message.kind),
         name=message.name,
@@ -55,7 +55,7 @@ def from_position(position: Position) -> pb.Position:
 
 
 def to_horizons(message: pb.ExchangeResponse) -> Horizons:
-    """What a member of an older version does not say is empty. Raises Invalid for more than members can be."""
+    """Translate horizons; they are empty from a member of an older version. Raises Invalid for too many members."""
     if len(message.known) + len(message.forgotten) > 2 * HORIZONS_MAX:
         raise Invalid(f"a page names more than {HORIZONS_MAX} members")
     return Horizons(

@@ -1,1 +1,1 @@
-"""The console's way to the admin port: JSON to protobuf and back, and a signature per call."""
+"""The console's access to the admin port: JSON to protobuf and back, and a signature per call."""

@@ -1,4 +1,4 @@
-"""The console of a broker, as its settings want it."""
+"""Build the console of a broker from its settings."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.clock import Clock
 
 PREFIX: Final = "quarry-console-"
-"""Of the folder with the socket."""
+"""The prefix of the name of the folder with the socket."""
 
 SOCKET: Final = "admin"
 
 SOCKET_PATH_MAX: Final = 107
-"""Bytes, on Linux."""
+"""Bytes of a socket's path on Linux."""
 
 log = structlog.get_logger(__name__)
 
 
 class ConsoleBeside:
-    """The console beside an admin port. `socket` is where the admin port is to listen, too; None without a console.
+    """The console of an admin port. `socket` is where the admin port also listens; None without a console.
 
-    A console that nobody asked for does not keep a broker from its work: where the setting is the default one, a port
-    that is taken is told of and left alone.
+    A console that was not configured does not keep a broker from its work: if the setting is the default one, a port
+    that is taken is logged and left alone.
     """
 
     def __init__(self, settings: BrokerSettings, tls: LiveTls | None, *, needs_login: bool, clock: Clock) -> None:
@@ -53,7 +53,7 @@ class ConsoleBeside:
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[None]:
-        """With a folder for the socket that only this user may enter. Raises OSError."""
+        """Create the folder for the socket, which only this user may enter. Raises OSError."""
         with contextlib.ExitStack() as folders:
             if self._network.console_address is not None and not self._goes_around:
                 try:
@@ -66,7 +66,7 @@ class ConsoleBeside:
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """To be entered when the admin port listens. Raises OSError that names the address."""
+        """Serve the console, once the admin port listens. Raises OSError that names the address."""
         address, thread = self._network.console_address, None
         if address is not None and self.socket is not None:
             thread = ConsoleThread(address, self._parts(self.socket))
@@ -101,7 +101,7 @@ class ConsoleBeside:
 
 
 def _socket_in(folders: contextlib.ExitStack) -> Path:
-    """Raises OSError."""
+    """Return the path of a socket in a new folder. Raises OSError."""
     _remove_left_over(Path(tempfile.gettempdir()))
     folder = folders.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True))
     path = Path(folder) / SOCKET
@@ -111,10 +111,10 @@ def _socket_in(folders: contextlib.ExitStack) -> Path:
 
 
 def _remove_left_over(folder: Path) -> None:
-    """Sockets of brokers that were killed: this user's, on which nobody listens any more."""
+    """Remove sockets of this user's brokers that were killed, on which no process listens any more."""
     for path in folder.glob(f"{PREFIX}*/{SOCKET}"):
         with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(0)  # others may have put something there that would keep us waiting
+            probe.settimeout(0)  # other users may have put something there that would block
             try:
                 if path.parent.lstat().st_uid == os.getuid():
                     probe.connect(str(path))

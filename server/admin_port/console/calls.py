@@ -1,7 +1,7 @@
-"""The way to the admin port: one channel, a signature per call, blocking calls that can be ended from outside.
+"""Call the admin port: one channel, a signature per call, blocking calls that can be ended from outside.
 
-gRPC's blocking client, and not the one for asyncio: two event loops with gRPC's asyncio in one process get in each
-other's way.
+This is gRPC's blocking client, not the one for asyncio: two event loops with gRPC's asyncio in one process disturb
+each other.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from quarry_mq.server.security.signature import signed_admin_headers
 from quarry_mq.store.clock import Clock
 
 CALL_TIMEOUT_S: Final = 120.0
-"""Of calls with one answer; streams may go on for as long as somebody reads them."""
+"""Seconds that a call with one answer may take; streams may go on as long as they are read."""
 
 QUICK_TIMEOUT_S: Final = 10.0
-"""Of calls that a session begins with."""
+"""Seconds that the calls at the beginning of a session may take."""
 
 ANSWER_SIZE_MAX: Final = 16 * 1024 * 1024
-"""Bytes of one answer: four times what a message may have."""
+"""Bytes of one answer: four times the limit of a message."""
 
 NONCE_BYTES: Final = 16
 REFLECTION: Final = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 """The call that every user may make, whatever the rules say."""
 
 LIST_SERVICES: Final = b"\x3a\x01*"
-"""`ServerReflectionRequest(list_services="*")`."""
+"""The serialized request `ServerReflectionRequest(list_services="*")`."""
 
 OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
@@ -46,13 +46,13 @@ OPTIONS: Final = (
 )
 
 TRANSLATING: Final = Lock()
-"""One call at a time: threads that compute make the broker's loop wait for Python's lock, each of them in turn."""
+"""A lock for one translation at a time: each computing thread makes the broker's loop wait for Python's lock."""
 
 Metadata = tuple[tuple[str, str], ...]
 
 
 def plain_channel(address: str) -> grpc.Channel:
-    """To `unix:path` or `host:port`, without TLS."""
+    """Open a channel to `unix:path` or `host:port`, without TLS."""
     return grpc.insecure_channel(address, options=OPTIONS)
 
 
@@ -62,8 +62,9 @@ class AdminCalls:
     def __init__(
         self, channel: grpc.Channel, *, clock: Clock, needs_login: bool | None = None, tells_browser: bool = False
     ) -> None:
-        """`needs_login` None: the broker is asked. `tells_browser`: say where calls come from, which brokers believe
-        only on the socket of their own console.
+        """`needs_login` None: the broker is asked. `tells_browser`: report the browser's address.
+
+        Brokers believe that address only on the socket of their own console.
         """
         self._channel = channel
         self._clock = clock
@@ -72,14 +73,14 @@ class AdminCalls:
         self._methods = methods_by_short_name()
 
     def open_call(self, method: str, request: bytes, caller: Caller) -> Call:
-        """Raises CallFailed."""
+        """Prepare a call. Raises CallFailed."""
         found = self._methods.get(method)
         if found is None:
             raise CallFailed("NOT_FOUND", f"no call {method!r:.200}; docs/admin-calls.md has all of them")
         return Call(self._channel, found, request, lambda: self._metadata(path_of(found), caller))
 
     def needs_login(self) -> bool:
-        """Raises CallFailed."""
+        """Return whether the broker requires a user. Raises CallFailed."""
         if self._needs_login is not None:
             return self._needs_login
         try:
@@ -91,7 +92,7 @@ class AdminCalls:
         return False
 
     def log_in(self, caller: Caller) -> None:
-        """Raises CallFailed."""
+        """Check the caller's user and secret with a call. Raises CallFailed."""
         begin: Any = self._channel.stream_stream(REFLECTION)
         call = begin(iter((LIST_SERVICES,)), timeout=QUICK_TIMEOUT_S, metadata=self._metadata(REFLECTION, caller))
         try:
@@ -101,7 +102,7 @@ class AdminCalls:
             raise _failure(error) from None
 
     def identity(self, caller: Caller) -> Identity:
-        """Raises CallFailed."""
+        """Return the names of broker and cluster, None for both without the right to see them. Raises CallFailed."""
         stub: Any = AdminServiceStub(self._channel)  # type: ignore[no-untyped-call]
         path = "/quarry.admin.v1.AdminService/GetBroker"
         metadata = self._metadata(path, caller)
@@ -114,7 +115,7 @@ class AdminCalls:
         return Identity(broker.name, broker.cluster)
 
     def close(self) -> None:
-        """Calls that are open end."""
+        """Close the channel, which ends open calls."""
         self._channel.close()
 
     def _metadata(self, path: str, caller: Caller) -> Metadata:
@@ -129,7 +130,7 @@ class AdminCalls:
 
 
 class Call:
-    """Implements server.console.contract.OpenCall."""
+    """A call of the admin port. Implements server.console.contract.OpenCall."""
 
     def __init__(
         self, channel: grpc.Channel, method: MethodDescriptor, request: bytes, metadata: Callable[[], Metadata]
@@ -148,7 +149,7 @@ class Call:
         return self._method.server_streaming
 
     def next_answer(self) -> bytes | None:
-        """Raises CallFailed."""
+        """Return the next answer in JSON; None after the last. Raises CallFailed."""
         try:
             if self._answers is None:
                 self._answers = self._begin()
@@ -197,5 +198,5 @@ def _failure(error: grpc.RpcError) -> CallFailed:
 
 
 def _conforms(calls: AdminCalls) -> AdminPort:
-    """Lets the type checker prove that it offers all that the console asks for."""
+    """Let the type checker prove that `AdminCalls` is an `AdminPort`."""
     return calls

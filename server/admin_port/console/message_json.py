@@ -1,4 +1,4 @@
-"""A record of the log as the JSON object that pages show."""
+"""Convert a record of the log to the JSON object that pages show."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ BODY_MAX: Final = 4 * 1024 * 1024
 
 BODIES_MAX: Final = 4 * 1024 * 1024
 BODY_BEYOND_MAX: Final = 256
-"""Bytes of all bodies of one answer together; when they are used up each shows no more than its beginning."""
+"""Bytes of all bodies of one answer; once they are used up, only the beginning of each further body is shown."""
 
 UTF8_REST_MAX: Final = 3
 """Bytes at the end of a cut text that may be the beginning of a character."""
 
 
 class Room:
-    """How much of the bodies of one answer is still shown."""
+    """The bytes of bodies that one answer may still show."""
 
     def __init__(self, body_max: int) -> None:
         self._body_max = body_max
@@ -36,7 +36,7 @@ class Room:
 
     @property
     def next_max(self) -> int:
-        """Bytes of the next body."""
+        """Return how many bytes of the next body may be shown."""
         return max(min(self._body_max, self._left), BODY_BEYOND_MAX)
 
     def take(self, size: int) -> None:
@@ -44,7 +44,7 @@ class Room:
 
 
 def message_fields(record: bytes, physical_offset: int, room: Room) -> dict[str, object]:
-    """The message that the bytes hold, without what is not there; `problem` beside the offset where they hold none."""
+    """Return the fields of the message in a record, without absent ones; or `problem` if the record is not whole."""
     at = PhysicalOffset(physical_offset)
     stored = decode_record(memoryview(record), 0, at, check_crc=True)
     if not isinstance(stored, StoredMessage):
@@ -77,12 +77,12 @@ def message_fields(record: bytes, physical_offset: int, room: Room) -> dict[str,
 
 
 def _number(text: str | None) -> int | None:
-    """Of what clients wrote: numbers that are none are not shown as such."""
+    """Return a number that a client wrote as text; None if it is not a number."""
     return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) <= 15 else None
 
 
 class _Shown(NamedTuple):
-    """`plain_size` None: nobody knows it, because the body is compressed and was not read to its end."""
+    """The part of a body to show. `plain_size` is None if the body is compressed and was not read to its end."""
 
     data: bytes
     is_cut: bool
@@ -119,7 +119,7 @@ def _shown(body: bytes, system_flag: int, size_max: int) -> _Shown:
 
 
 def _text(shown: bytes, *, is_cut: bool) -> str | None:
-    """Text that was cut in the middle of a character ends before it."""
+    """Decode a text, without a character that was cut in the middle; None if it is no text."""
     text = body_text(shown)
     if text is None and is_cut:
         for rest in range(1, UTF8_REST_MAX + 1):

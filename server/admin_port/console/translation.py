@@ -1,4 +1,4 @@
-"""Requests and answers of the admin port as protobuf has them in JSON, with records decoded for pages."""
+"""Translate requests and answers of the admin port between protobuf and JSON, with records decoded for pages."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from quarry_mq.server.admin_port.console.message_json import BODY_IN_LIST_MAX, B
 from quarry_mq.server.console.contract import CallFailed
 
 RECORD: Final = "record"
-"""The field that holds a record as it lies in the log, in messages that have its `physical_offset`, too."""
+"""The field that holds a record's bytes, in messages that also have its `physical_offset`."""
 
 MESSAGE: Final = "message"
-"""What stands in its place."""
+"""The field that replaces the record."""
 
 HTTP_PER_CODE: Final = 100
-"""RocketMQ's codes are those of HTTP with two digits more."""
+"""The factor between RocketMQ's codes and those of HTTP, which have two digits less."""
 
 ERRORS: Final = range(400, 600)
 
 
 def request_from(method: MethodDescriptor, text: bytes) -> Message:
-    """Raises CallFailed."""
+    """Parse a request. Raises CallFailed."""
     request = message_factory.GetMessageClass(method.input_type)()
     try:
         json_format.Parse(text.strip() or b"{}", request)
@@ -37,7 +37,7 @@ def request_from(method: MethodDescriptor, text: bytes) -> Message:
 
 
 def answer_text(answer: Message) -> bytes:
-    """In one line. Raises CallFailed where the answer's own status says that the call failed."""
+    """Return the answer as one line of JSON. Raises CallFailed if the answer's own status says that the call failed."""
     _require_ok(answer)
     fields = json_format.MessageToDict(answer, always_print_fields_with_no_presence=True)
     if _leads_to_record(answer.DESCRIPTOR):
@@ -75,7 +75,7 @@ def _is_record(field: FieldDescriptor) -> bool:
 
 @cache
 def _leads_to_record(message: Descriptor) -> bool:
-    """No message of the admin port holds itself."""
+    """Return whether a message holds records, also indirectly. No message of the admin port contains itself."""
     return any(
         _is_record(field) or (field.message_type is not None and _leads_to_record(field.message_type))
         for field in message.fields

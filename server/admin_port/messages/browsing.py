@@ -1,4 +1,4 @@
-"""`quarry.admin.v1.BrowsingService`: reading through the messages of a topic, on the admin port."""
+"""Serve `quarry.admin.v1.BrowsingService` on the admin port: reading through the messages of a topic."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ ANSWER_SIZE_MAX: Final = 3 * 1024 * 1024
 """Bytes of records in an answer, unless one alone is larger: gRPC's clients take 4 MiB."""
 LOOKED_AT_MAX: Final = 10_000
 READ_MAX: Final = 64 * 1024 * 1024
-"""Messages and bytes of them that one call looks at: a second or two, at the pace of operators' work."""
+"""Bytes of messages that one call reads, as `LOOKED_AT_MAX` is for messages: a second or two at operators' pace."""
 
 RATE_DEFAULT: Final = 50
 RATE_MAX: Final = 1_000
 CHECK_INTERVAL_S: Final = 1.0
-"""How soon the end of a right, or of a topic, ends who looks on."""
+"""Seconds until a tail ends whose caller has lost the right to the topic, or whose topic was deleted."""
 GATHER_S: Final = 0.05
-"""What becomes visible within that is one answer."""
+"""Seconds in which messages that become visible are gathered into one answer."""
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Chosen(NamedTuple):
-    """What a request is about."""
+    """The topic, queues and filter of a request."""
 
     topic: Topic
     selected: Selected
@@ -68,7 +68,7 @@ class Chosen(NamedTuple):
 
 
 class BrowsingService(BrowsingServiceServicer):
-    """Calls and translates."""
+    """Translates requests and answers."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class BrowsingService(BrowsingServiceServicer):
         self._faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """Serve it, too; returns its full name."""
+        """Register the service with the server; returns its full name."""
         add_BrowsingServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         return NAME
 
@@ -137,13 +137,13 @@ class BrowsingService(BrowsingServiceServicer):
             await context.write(pb.TailMessagesResponse(messages=messages, left_out=seen.left_out))
 
     def _require(self, topic: str) -> None:
-        """Whether it may go on. Raises PermissionDenied, TopicNotFound."""
+        """Check that the tail may continue. Raises PermissionDenied, TopicNotFound."""
         caller_must([Access(ResourceKind.TOPIC, topic, Action.GET)])
         if self._topics.get(topic) is None:
             raise TopicNotFound(f"topic: no topic {topic} any more")
 
     def _chosen(self, request: pb.BrowseMessagesRequest | pb.TailMessagesRequest) -> Chosen:
-        """Raises Invalid, TopicNotFound."""
+        """Return what a request selects. Raises Invalid, TopicNotFound."""
         name = given("topic", request.topic)
         topic = self._topics.get(name)
         if topic is None:
@@ -179,7 +179,7 @@ class BrowsingService(BrowsingServiceServicer):
 
 
 def _lite(topic: Topic, request: pb.BrowseMessagesRequest | pb.TailMessagesRequest) -> Selected:
-    """Raises Invalid."""
+    """Return the light queue of a request's lite topic. Raises Invalid."""
     lite_topic = printable("lite_topic", request.lite_topic)
     if topic.type is not TopicType.LITE:
         raise Invalid(f"lite_topic: topic {topic.name} is of type {topic.type.value}, it has no lite topics")
@@ -202,7 +202,7 @@ def _wanted(request: pb.BrowseMessagesRequest, wish: MessageWish) -> Wanted:
 
 
 def _from(request: pb.BrowseMessagesRequest, selected: Selected, wanted: Wanted) -> Wanted:
-    """Raises Invalid."""
+    """Return where a request's page begins. Raises Invalid."""
     match request.WhichOneof("from"):
         case "stored_ms":
             stored_ms = min(not_negative("stored_ms", request.stored_ms), TIME_MAX_MS)

@@ -1,4 +1,4 @@
-"""`quarry.admin.v1.DeadLetterService`: a group's dead letters, on the admin port."""
+"""Serve `quarry.admin.v1.DeadLetterService` on the admin port: a group's dead letters."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class DeadLetterService(DeadLetterServiceServicer):
-    """Each method calls and translates."""
+    """Translates requests and answers."""
 
     def __init__(self, box: DeadLetterBox, faults: FaultLog) -> None:
         self._box = box
         self._faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """Serve it, too; returns its full name."""
+        """Register the service with the server; returns its full name."""
         add_DeadLetterServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         return NAME
 
@@ -63,7 +63,7 @@ class DeadLetterService(DeadLetterServiceServicer):
 
 
 def _may_see(letter: DeadLetter) -> bool:
-    """Whether the caller may look at the topic that it came from; who may see the group sees those of no topic."""
+    """Return whether the caller may read the topic that a dead letter came from, if it is known."""
     return not letter.topic or caller_may_read(letter.topic)
 
 

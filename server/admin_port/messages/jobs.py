@@ -1,4 +1,4 @@
-"""`quarry.admin.v1.JobService`: long work, on the admin port."""
+"""Serve `quarry.admin.v1.JobService` on the admin port: long work."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ VERIFY_STATES: Final = {
 
 
 class JobService(JobServiceServicer):
-    """Each method calls and translates.
+    """Translates requests and answers.
 
-    A job is shown to whoever might have begun it, and to whoever may see what the broker does; cancelled likewise.
+    A job is shown to every user who could have begun it, and to users with the right to get the broker's state. It may
+    be cancelled by every user who could have begun it, and by users with the right to update the broker's state.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class JobService(JobServiceServicer):
         cluster: str,
         faults: FaultLog,
     ) -> None:
-        """`log_end`: below it lies what consumers can see now."""
+        """`log_end` returns the log position below which consumers can see all messages now."""
         self._jobs = jobs
         self._verification = verification
         self._log_end = log_end
@@ -66,7 +67,7 @@ class JobService(JobServiceServicer):
         self.faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """Serve it, too; returns its full name."""
+        """Register the service with the server; returns its full name."""
         add_JobServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         return NAME
 
@@ -93,15 +94,15 @@ class JobService(JobServiceServicer):
             return self._verification_message(self._verification.cancel(job.id))
         return job_message(self._jobs.cancel(job.id))
 
-    # -- inside
+    # -- jobs
 
     def _all(self) -> list[pb.Job]:
-        """The newest first."""
+        """Return all jobs, the newest first."""
         jobs = [*map(job_message, self._jobs.all()), *map(self._verification_message, self._verification.all())]
         return sorted(jobs, key=lambda each: each.id, reverse=True)
 
     def _visible(self, job_id: int, action: Action) -> pb.Job:
-        """Raises NoSuchJob also for one that is the caller's no business."""
+        """Return a job. Raises NoSuchJob also if the caller may not see it."""
         job = self._found(job_id)
         if job is None or not self._may(job, action):
             raise NoSuchJob(f"there is no job {job_id}")
@@ -136,7 +137,7 @@ class JobService(JobServiceServicer):
 
 
 def asked_in(request: pb.BeginJobRequest, log_end: PhysicalOffset) -> Asked:
-    """Raises Invalid for a request that names no work, or not where to."""
+    """Return a job's parameters. Raises Invalid for a request that names no work, or not where to reset to."""
     match request.WhichOneof("work"):
         case "reset_offset":
             reset = request.reset_offset
@@ -181,7 +182,7 @@ def job_message(job: Job) -> pb.Job:
     try:
         _fill_work(message, asked_of(job))
     except Invalid:
-        return message  # of a newer version: what it does is not known
+        return message  # the job is of a newer version: its parameters are not known
     return message
 
 

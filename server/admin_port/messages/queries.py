@@ -1,4 +1,4 @@
-"""`quarry.admin.v1.QueryService`: messages by their keys, ids and places, on the admin port."""
+"""Serve `quarry.admin.v1.QueryService` on the admin port: messages by key, by id, and by queue and offset."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def query_service(components: Components, index: KeyIndex) -> QueryService:
 
 
 class QueryService(QueryServiceServicer):
-    """Calls and translates."""
+    """Translates requests and answers."""
 
     def __init__(
         self, topics: TopicTable, index: KeyIndex, lookup: MessageLookup, tracer: MessageTracer, faults: FaultLog
@@ -69,7 +69,7 @@ class QueryService(QueryServiceServicer):
         self._faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """Serve it, too; returns its full name."""
+        """Register the service with the server; returns its full name."""
         add_QueryServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         return NAME
 
@@ -83,7 +83,7 @@ class QueryService(QueryServiceServicer):
         return await answered(context, self._got(request), self._faults)
 
     async def _find(self, request: pb.QueryMessagesRequest) -> FoundMessages:
-        """Without those that are to be skipped."""
+        """Find the messages of a request that the caller may see, without the first `skip`."""
         skip, limit = request.skip, request.limit or LIMIT_DEFAULT
         if not 0 < limit <= FOUND_MAX:
             raise Invalid(f"limit {limit}: must be 1 to {FOUND_MAX}")
@@ -141,7 +141,7 @@ class QueryService(QueryServiceServicer):
         )
 
     async def _with_id(self, topic: str | None, message_id: str) -> LookedUp:
-        """Only who may see everything is told what lies at a place in the log where there is no such message."""
+        """Find a message by id. Only super users are told what lies at the position of an id without a message."""
         try:
             return await self._lookup.by_id(topic, message_id, caller_may_see)
         except NoSuchMessage as error:
@@ -150,7 +150,7 @@ class QueryService(QueryServiceServicer):
             raise
 
     def _queue(self, request: pb.GetMessageRequest) -> QueueId:
-        """Raises Invalid, TopicNotFound."""
+        """Return the queue of a request. Raises Invalid, TopicNotFound."""
         if not request.topic:
             raise Invalid("topic: it must be given with a place")
         topic = self._topics.get(printable("topic", request.topic))
@@ -165,7 +165,7 @@ class QueryService(QueryServiceServicer):
 
 
 def _fitting(messages: Iterable[StoredMessage]) -> Iterator[StoredMessage]:
-    """As many as an answer may have."""
+    """Yield as many of the messages as fit into an answer."""
     size = 0
     for each in messages:
         if size and size + each.size > ANSWER_SIZE_MAX:

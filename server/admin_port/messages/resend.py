@@ -1,4 +1,4 @@
-"""Stored messages as new ones, sent the way that all sends go: to the owner of their message group, for one."""
+"""Send stored messages as new ones, the same way as clients' sends: to the owner of their message group, for one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KEPT: Final = frozenset(
 
 
 class MessageResender:
-    """Implements `server.admin.jobs.resend.Resender`. Lives on the event loop's thread."""
+    """Sends stored messages. Implements `server.admin.jobs.resend.Resender`. Lives on the event loop's thread."""
 
     def __init__(self, handler: MessageHandler, store_host: Callable[[], Host], clock: Clock) -> None:
         """`handler` serves SendMessage for messages that were stored before."""
@@ -64,10 +64,10 @@ class MessageResender:
 
 
 def new_message(record: StoredMessage, topic: Topic, job_id: int, now_ms: int) -> definition.Message:
-    """As a producer would send it. Raises Refused for a compressed body that cannot be made plain.
+    """Return a stored message as a producer would send it. Raises Refused if its body cannot be uncompressed.
 
-    Delays and transactions are over; in a topic for delayed messages it is due at once. Light queues that it names
-    are left out but for its lite topic's: whoever begins a job has no right to them.
+    Delays and transactions do not apply again; in a topic for delayed messages it is due at once. Light queues that the
+    message names are left out, except its lite topic's, because the user who begins a job has no right to them.
     """
     original = definition.Message()
     fill_message(original, record, topic=record.topic, receipt_handle="", delivery_attempt=0)
@@ -86,7 +86,7 @@ def new_message(record: StoredMessage, topic: Topic, job_id: int, now_ms: int) -
     for field, _ in original.system_properties.ListFields():
         if field.name not in KEPT:
             system.ClearField(field.name)
-    # the same when it is sent twice for the same job
+    # the id is the same if the message is sent twice for the same job
     digest = blake2b(f"{job_id}/{place}/{message_id}".encode(), digest_size=ID_BYTES).hexdigest()
     system.message_id = ID_VERSION + digest.upper()
     fill_ms(system.born_timestamp, now_ms)

@@ -1,4 +1,4 @@
-"""`quarry.admin.v1.ClientService`: who is connected, on the admin port."""
+"""Serve `quarry.admin.v1.ClientService` on the admin port: the connected clients."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from quarry_mq.store.metadata.names import check_internal_topic_name
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["ClientService"].full_name
 LOOKED_AT_ONCE: Final = 1_024
-"""Clients between two turns of others."""
+"""Clients that are looked at before other tasks get their turn."""
 PAGE_NAMES: Final = 4_096
-"""Clients and topics of a page, unless one client alone has more: half a MiB at most of names."""
+"""Clients and topics of a page, unless one client alone has more: at most half a MiB of names."""
 
 
 class ClientService(ClientServiceServicer):
-    """Of all clients those that are there: not those that are taken for gone, whatever is still kept of them."""
+    """Lists the clients that are connected, without those that are considered lost but still kept."""
 
     def __init__(self, clients: ClientRegistry, topics: TopicTable, groups: GroupTable, faults: FaultLog) -> None:
         self._clients = clients
@@ -37,7 +37,7 @@ class ClientService(ClientServiceServicer):
         self.faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """Serve it, too; returns its full name."""
+        """Register the service with the server; returns its full name."""
         add_ClientServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         return NAME
 
@@ -59,7 +59,7 @@ class ClientService(ClientServiceServicer):
         yield page
 
     def _asked_for(self, request: pb.ListClientsRequest) -> Iterable[Client]:
-        """All that may be wanted. Raises Invalid, TopicNotFound, GroupNotFound."""
+        """Return all clients that may match the request. Raises Invalid, TopicNotFound, GroupNotFound."""
         if request.type not in pb.ClientType.values():
             raise Invalid(f"type: {request.type} is none that is known")
         if request.topic and self._topics.get(request.topic) is None:

@@ -1,4 +1,4 @@
-"""`quarry.admin.v1.LiteTopicService`: the lite topics of a topic, on the admin port."""
+"""Serve `quarry.admin.v1.LiteTopicService` on the admin port: the lite topics of a topic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class LiteTopicService(LiteTopicServiceServicer):
-    """Each method calls and translates."""
+    """Translates requests and answers."""
 
     def __init__(self, listing: LiteTopicListing, backlog: LiteBacklog, pacing: Pacing, faults: FaultLog) -> None:
         self._listing = listing
@@ -37,7 +37,7 @@ class LiteTopicService(LiteTopicServiceServicer):
         self.faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """Serve it, too; returns its full name."""
+        """Register the service with the server; returns its full name."""
         add_LiteTopicServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         return NAME
 

@@ -1,4 +1,4 @@
-"""Topics, groups, queues and reports as messages of the admin protocol, and back."""
+"""Translate topics, groups, queues and reports to messages of the admin protocol, and back."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def broker_message(administration: Administration) -> pb.Broker:
 
 
 def topic_change(request: pb.CreateTopicRequest | pb.UpdateTopicRequest) -> TopicChange:
-    """Raises Invalid for an enum value that this broker does not know."""
+    """Return the change that a request asks for. Raises Invalid for an enum value that this broker does not know."""
     return TopicChange(
         type=_known(TOPIC_TYPES, request.type, "type"),
         read_queues=request.read_queues if request.HasField("read_queues") else None,
@@ -84,7 +84,7 @@ def group_change(request: pb.CreateGroupRequest | pb.UpdateGroupRequest) -> Grou
 
 
 def reset_target(request: pb.ResetOffsetRequest | jobs_pb2.OffsetsReset) -> ResetTarget:
-    """Raises Invalid when the request names no position, or one that there cannot be."""
+    """Return the reset's target. Raises Invalid if the request names no position, or an impossible one."""
     match request.WhichOneof("position"):
         case "earliest":
             return Place.EARLIEST
@@ -168,7 +168,7 @@ _Value = TypeVar("_Value")
 
 
 def _known(table: dict[_Key, _Value], value: _Key, name: str) -> _Value | None:
-    """The table's value for an enum; None for 0, which stands for not set."""
+    """Return the table's value for an enum; None for 0, which stands for not set."""
     if not value:
         return None
     if value not in table:

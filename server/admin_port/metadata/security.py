@@ -1,4 +1,4 @@
-"""`quarry.admin.v1.SecurityService`: users and what they may do, on the admin port."""
+"""Serve `quarry.admin.v1.SecurityService` on the admin port: users and their rights."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _Value = TypeVar("_Value", bound=Enum)
 
 
 class SecurityService(SecurityServiceServicer):
-    """Each method checks, calls and translates. What it answers is made of rows whose secrets are sealed."""
+    """Checks and translates requests and answers. Answers are built from rows whose secrets are sealed."""
 
     def __init__(self, users: UserTable, policies: PolicyTable, clock: Clock, faults: FaultLog) -> None:
         self._users = users
@@ -52,7 +52,7 @@ class SecurityService(SecurityServiceServicer):
         self.faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """Serve it, too; returns its full name."""
+        """Register the service with the server; returns its full name."""
         add_SecurityServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         return NAME
 

@@ -1,4 +1,4 @@
-"""`quarry.admin.v1.AdminService`: topics, groups, queues, expiry and backups, on the admin port."""
+"""Serve `quarry.admin.v1.AdminService` on the admin port: topics, groups, queues, expiry and backups."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Expire(Protocol):
 
 
 Summarize = Callable[[int], Awaitable[QueueSummary]]
-"""Counts all queues and names so many of the largest, see `server.maintenance.queue_summaries`."""
+"""Count all queues, and name some number of the largest, see `server.maintenance.queue_summaries`."""
 
 
 class AdministeredBackups(Protocol):
-    """What the service asks of `server.maintenance.backup_points`."""
+    """The part of `server.maintenance.backup_points` that the service uses."""
 
     async def begin(self) -> BackupPoint: ...
 
@@ -58,13 +58,13 @@ class AdministeredBackups(Protocol):
 
 
 class OrderKept(Protocol):
-    """What the service asks of `server.cluster.reading_order`."""
+    """The part of `server.cluster.reading_order` that the service uses."""
 
     async def require_read(self, topic: Topic, pace: Pace) -> None: ...
 
 
 class AdminService(AdminServiceServicer):
-    """Each method checks, calls and translates."""
+    """Checks and translates requests and answers."""
 
     def __init__(
         self,

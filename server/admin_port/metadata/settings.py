@@ -1,4 +1,4 @@
-"""`quarry.admin.v1.SettingsService`: settings that are changed while the broker runs, on the admin port."""
+"""Serve `quarry.admin.v1.SettingsService` on the admin port: settings that are changed while the broker runs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NAME: Final = pb.DESCRIPTOR.services_by_name["SettingsService"].full_name
 
 
 class SettingsService(SettingsServiceServicer):
-    """Calls and translates."""
+    """Translates requests and answers."""
 
     def __init__(self, settings: LiveSettings, faults: FaultLog) -> None:
         self._settings = settings
         self.faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """Serve it, too; returns its full name."""
+        """Register the service with the server; returns its full name."""
         add_SettingsServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         return NAME
 

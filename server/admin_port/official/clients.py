@@ -1,4 +1,4 @@
-"""Who is connected, and what it is subscribed to."""
+"""The official calls about connected clients and their subscriptions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _ACTIVELY: Final = "CONSUME_ACTIVELY"
 
 @dataclass(slots=True)
 class _Subscription:
-    """A group and a topic, and what its consumers want that are there; `newest` is whose settings came last."""
+    """A group's subscription to a topic, as its connected consumers declare it.
+
+    `newest` is the consumer whose settings came last.
+    """
 
     newest: Client | None = None
     expression: Expression | None = None
@@ -40,7 +43,7 @@ class _Subscription:
 
 
 class ClientCalls:
-    """Of all clients those that are there: not those that are taken for gone, whatever is still kept of them."""
+    """Answers calls about the clients that are connected, without those that are considered lost but still kept."""
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class ClientCalls:
         lite_readers: LiteReaders,
         delete: Callable[[str, str], None],
     ) -> None:
-        """`delete` forgets where a group stands in a topic, durably."""
+        """`delete` removes a group's progress in a topic, durably."""
         self._clients = clients
         self._names = names
         self._offsets = offsets
@@ -65,7 +68,10 @@ class ClientCalls:
     async def list_consumer_connection(
         self, request: pb.ListConsumerConnectionRequest
     ) -> pb.ListConsumerConnectionResponse:
-        """Of a group; those subscribed to a topic, or to a lite topic of the one that the group is bound to."""
+        """List the consumers of a group; only those that subscribe to a topic or lite topic, if one is given.
+
+        The lite topic is one of the group's parent topic.
+        """
         group = self._group(request.group)
         topic = self._names.topic(request.topic).name if request.HasField("topic") else None
         if request.HasField("liteTopic"):
@@ -85,7 +91,7 @@ class ClientCalls:
         return answer
 
     async def list_subscription(self, request: pb.ListSubscriptionRequest) -> pb.ListSubscriptionResponse:
-        """By group, by topic, or of one group on one topic: online or not."""
+        """List the subscriptions of a group, to a topic, or of one group to one topic: online or not."""
         if not request.HasField("topic") and not request.HasField("group"):
             raise Refused(definition.BAD_REQUEST, "topic, group: one of them must be given")
         topic = self._names.topic(request.topic).name if request.HasField("topic") else None
@@ -102,7 +108,7 @@ class ClientCalls:
                 info = answer.subscription_info.add()
                 _fill_names(info, group_name, topic_name)
                 newest = subscription.newest
-                # as far as anybody is there who could differ
+                # consistency is judged among the connected consumers
                 info.subscription_consistency = len(subscription.expressions) <= 1
                 if newest is None:
                     continue
@@ -111,7 +117,10 @@ class ClientCalls:
         return answer
 
     async def delete_subscription(self, request: pb.DeleteSubscriptionRequest) -> pb.DeleteSubscriptionResponse:
-        """Of consumers that are gone. The expression is not looked at: a group has one progress in a topic."""
+        """Delete a subscription without connected consumers.
+
+        The expression is not looked at: a group has one progress in a topic.
+        """
         topic, group = self._names.topic(request.topic).name, self._group(request.group).name
         async with self._pacing.turn() as pace:
             if await self._online(group, topic, pace):
@@ -141,7 +150,7 @@ class ClientCalls:
     async def _add_offline(
         self, found: dict[tuple[str, str], _Subscription], group: str | None, topic: str | None, pace: Pace
     ) -> None:
-        """Those of which only progress is there."""
+        """Add the subscriptions without connected consumers, of which only the progress is stored."""
         pairs: list[tuple[str, str]] = []
         if group is not None and topic is not None:
             pairs = [(group, topic)] if self._progress.reads(group, topic) else []
@@ -159,7 +168,7 @@ class ClientCalls:
             found.setdefault(pair, _Subscription())
 
     async def describe_subscription(self, request: pb.DescribeSubscriptionRequest) -> pb.DescribeSubscriptionResponse:
-        """A row for each consumer and topic; one without a topic for a consumer that has declared none."""
+        """Return a row for each consumer and topic, and one without a topic for a consumer that has declared none."""
         topic = self._names.topic(request.topic).name if request.HasField("topic") else None
         group = self._group(request.group).name if request.HasField("group") else None
         answer = pb.DescribeSubscriptionResponse()
@@ -181,7 +190,7 @@ class ClientCalls:
     async def get_consumer_running_info(
         self, request: pb.GetConsumerRunningInfoRequest
     ) -> pb.GetConsumerRunningInfoResponse:
-        """What the broker knows: what goes on inside of a client it is not told, and those fields stay empty."""
+        """Return what the broker knows of a client. Fields about the client's inside stay empty."""
         group = self._group(request.group)
         client = self.consumer(request.client_id, group.name)
         answer = pb.GetConsumerRunningInfoResponse()
@@ -195,7 +204,7 @@ class ClientCalls:
         return answer
 
     def consumer(self, client_id: str, group: str) -> Client:
-        """A consumer of the group that is there. Raises Refused."""
+        """Return a connected consumer of the group. Raises Refused."""
         if not client_id:
             raise Refused(definition.BAD_REQUEST, "client_id: an id must be given")
         client = self._clients.get(client_id)
@@ -207,7 +216,7 @@ class ClientCalls:
         return self._names.group(named, is_connected=bool(self._clients.consumers_of(named.name)))
 
     def _consumers(self, group: str | None) -> Iterator[Client]:
-        """Of one group, or all."""
+        """Return the connected consumers of one group, or of all."""
         clients = iter(self._clients) if group is None else iter(self._clients.consumers_of(group))
         return (client for client in clients if client.settings.group is not None and not client.is_lost)
 
@@ -217,7 +226,7 @@ def _declares(topic: str | None, client: Client) -> bool:
 
 
 def _wanted(client: Client, topic: str | None) -> Sequence[tuple[str, Expression | None]]:
-    """What it is subscribed to; as far as it is this topic, if one is given."""
+    """Return the client's subscriptions, or only that to one topic if it is given."""
     wanted = zip(client.settings.topics, client.settings.expressions, strict=True)
     return [pair for pair in wanted if topic is None or pair[0] == topic]
 
@@ -249,7 +258,7 @@ def _fill_names(info: pb.SubscriptionInfo, group: str, topic: str) -> None:
 
 
 def _fill_subscription(info: pb.SubscriptionInfo, client: Client, expression: Expression | None) -> None:
-    """As one consumer has it."""
+    """Fill in the subscription as one consumer has declared it."""
     wanted = _filter(expression)
     if wanted is not None:
         info.expression.CopyFrom(wanted)

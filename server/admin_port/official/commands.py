@@ -1,4 +1,4 @@
-"""What a client is asked by its telemetry stream: where its threads are, and whether it can consume a message."""
+"""The official calls that ask a client over its telemetry stream: for its threads' stacks, or to consume a message."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from quarry_mq.server.wire.status import Refused
 
 TRACE_SIZE_MAX: Final = 1024 * 1024
 MESSAGE_SIZE_MAX: Final = 1024
-"""Characters of what clients say."""
+"""Characters of a client's status message."""
 
 ANSWERING_RESERVE_S: Final = 0.5
-"""What is left of the caller's time when the client's is over, so that the caller hears of it."""
+"""Seconds of the caller's time that remain when the client's time is over, so that the caller gets the answer."""
 
 
 class CommandCalls:
@@ -54,7 +54,7 @@ class CommandCalls:
         return answer
 
     async def verify_message(self, request: pb.VerifyMessageRequest, context: Context) -> pb.VerifyMessageResponse:
-        """The client consumes the message as it was stored, once more, and says how that went."""
+        """Let the client consume the message as it was stored, once more, and return its result."""
         group = self._names.group(request.group, is_connected=True).name
         client = self._clients.consumer(request.client_id, group)
         topic = self._names.topic(request.topic)
@@ -84,6 +84,6 @@ def _patience_s(context: Context) -> float | None:
 
 
 def _fill_status(status: definition.Status, said: service.TelemetryCommand) -> None:
-    """In the client's words; a client that says none has done it."""
+    """Copy the client's status; a client without a status has succeeded."""
     status.code = said.status.code if said.HasField("status") else definition.OK
     status.message = said.status.message[:MESSAGE_SIZE_MAX] or "OK"

@@ -1,4 +1,4 @@
-"""What the calls of `apache.rocketmq.v2.Admin` have in common: errors become the status of an ordinary answer."""
+"""The common part of the calls of `apache.rocketmq.v2.Admin`: errors become the status of an ordinary answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quarry_mq.store.errors import GroupNotFound, TopicNotFound
 from quarry_mq.store.metadata import Group, GroupTable, Topic, TopicTable
 
 ROWS_MAX: Final = 5_000
-"""Of one answer: some 2 MiB at most as long as clients do not make their names long, and gRPC's clients take 4."""
+"""Rows of one answer: 2 MiB at most unless clients have long names. gRPC's clients take 4 MiB."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -45,7 +45,7 @@ def in_band(
     [Callable[[_Service, _Request, Context], Awaitable[_Answer]]],
     Callable[[_Service, _Request, Context], Coroutine[Any, Any, _Answer]],
 ]:
-    """A method whose errors become the status of an answer; an answer without a status is OK."""
+    """Turn errors of a method into the status of an answer; an answer without a status is OK."""
 
     def decorate(
         method: Callable[[_Service, _Request, Context], Awaitable[_Answer]],
@@ -69,20 +69,20 @@ def in_band(
 
 
 def cut(answer: Answer, rows: str) -> None:
-    """Say that an answer has its most rows, and that there are more."""
+    """Say in the status that the answer has the maximum number of rows, and that there are more."""
     answer.status.code = definition.OK
     answer.status.message = f"the first {ROWS_MAX} {rows}, there are more"
 
 
 class Names:
-    """The topics and groups that requests name: checked, and looked up."""
+    """Checks and looks up the topics and groups that requests name."""
 
     def __init__(self, topics: TopicTable, groups: GroupTable) -> None:
         self._topics = topics
         self._groups = groups
 
     def topic(self, named: definition.Resource, field: str = "topic") -> Topic:
-        """Raises Refused, IllegalTopicName, TopicNotFound."""
+        """Return the topic. Raises Refused, IllegalTopicName, TopicNotFound."""
         name = _given(named, field, definition.ILLEGAL_TOPIC)
         topic = self._topics.get(name)
         if topic is None:
@@ -91,7 +91,7 @@ class Names:
         return topic
 
     def group(self, named: definition.Resource, *, is_connected: bool = False) -> Group:
-        """A group that has consumers need not be known otherwise. Raises Refused, IllegalGroupName, GroupNotFound."""
+        """Return the group; it may be unknown if it has consumers. Raises Refused, IllegalGroupName, GroupNotFound."""
         name = _given(named, "group", definition.ILLEGAL_CONSUMER_GROUP)
         group = self._groups.get(name)
         if group is not None:

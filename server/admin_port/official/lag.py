@@ -1,4 +1,4 @@
-"""How far a group is behind."""
+"""The official calls about consumer lag."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TimeSpan = pb.QueryTimeSpanResponse.QueueTimeSpan
 
 
 class LagCalls:
-    """A number that is not known is no 0: then the status says so, and there are no numbers."""
+    """Answers calls about lag. A number that is not known is not 0: the status says so, and there are no numbers."""
 
     def __init__(
         self, names: Names, progress: GroupProgress, pacing: Pacing, *, broker_name: str, clock: Clock
@@ -35,7 +35,7 @@ class LagCalls:
     async def describe_group_accumulation(
         self, request: pb.DescribeGroupAccumulationRequest
     ) -> pb.DescribeGroupAccumulationResponse:
-        """In the topics that are given, or in all that the group reads; in one lite topic of a topic."""
+        """Return the lag in the topics that are given, in all that the group reads, or in one lite topic of a topic."""
         group = self._names.group(request.group).name
         topics = self._topics(group, request.topics)
         async with self._pacing.turn() as pace:
@@ -92,7 +92,7 @@ class LagCalls:
         return answer
 
     async def query_time_span(self, request: pb.QueryTimeSpanRequest) -> pb.QueryTimeSpanResponse:
-        """A row for each queue of the topics; times of a queue that holds nothing stay unset."""
+        """Return a row for each queue of the topics; times of an empty queue stay unset."""
         group = self._names.group(request.group).name
         topics = self._topics(group, request.topics)
         for topic in topics:
@@ -113,7 +113,7 @@ class LagCalls:
         return answer
 
     def _fill_span(self, span: _TimeSpan, group: str, queue: QueueId) -> None:
-        """Raises Refused where it cannot be known since when the group has something to read."""
+        """Fill in a queue's times. Raises Refused if the age of the group's next message cannot be known."""
         stand = self._progress.stand(group, queue)
         span.message_queue.topic.name = queue.topic
         span.message_queue.id = queue.number
@@ -133,9 +133,9 @@ class LagCalls:
             span.delay_time_ms = max(0, self._clock.wall_ms() - since_ms)
 
     def _topics(self, group: str, named: Sequence[definition.Resource]) -> Sequence[Topic]:
-        """Each once. Raises Refused for one that the group has never read: nothing can be said of it.
+        """Return each topic once. Raises Refused for one that the group has never read, whose lag is not defined.
 
-        Of a topic of type LITE a group reads lite topics.
+        For a topic of type LITE the check is left out, because the group reads its lite topics.
         """
         check_count(named, "topics")
         topics = {each.name: self._names.topic(each, "topics") for each in named}

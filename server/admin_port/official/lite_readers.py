@@ -1,4 +1,4 @@
-"""Which clients of a group are subscribed to a lite topic."""
+"""Find the clients of a group that are subscribed to a lite topic."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ FIELD: Final = "liteTopic"
 
 
 class LiteReaders:
-    """Asks the rows, one client at a time: a lite topic may have all clients of its group."""
+    """Reads the stored subscriptions of one client at a time: all clients of a group may subscribe to a lite topic."""
 
     def __init__(self, table: LiteSubscriptionTable, writer: StateWriter) -> None:
         self._table = table
         self._writer = writer
 
     def of(self, group: Group, topic: str | None, lite_topic: str) -> Callable[[Client], bool]:
-        """Whether a client of the group is subscribed to it, by its name or with all of them.
+        """Return a test whether a client of the group is subscribed to the lite topic, by name or with all of them.
 
-        Raises Refused. `topic` is the one that the lite topic is said to be of.
+        `topic` is the topic to which the lite topic is said to belong. Raises Refused.
         """
         if not is_lite_topic_name(lite_topic):
             raise Refused(
@@ -43,5 +43,5 @@ class LiteReaders:
         names = [lite_topic]
         if terms.wildcard is not None and lite_topic.startswith(terms.wildcard):
             names.append(ALL_OF_THEM)
-        self._writer.write_now()  # from here on the rows tell
+        self._writer.write_now()  # from here on the rows are complete
         return lambda client: any(self._table.is_subscribed(group.name, client.client_id, each) for each in names)

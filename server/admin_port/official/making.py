@@ -1,4 +1,4 @@
-"""The official admin service of a broker, put together from the broker's parts."""
+"""Assemble the official admin service of a broker from the broker's parts."""
 
 from __future__ import annotations
 

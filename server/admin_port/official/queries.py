@@ -1,4 +1,4 @@
-"""Messages by id, by key, or by the time at which they were stored."""
+"""The official calls for messages by id, by key, or by the time at which they were stored."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SCROLL: Final = re.compile(r"([0-9]{1,15})-([0-9]{1,19})")
 
 
 class _Page(NamedTuple):
-    """Which part of the messages is wanted. `after` is the place of a scroll id, `number` counts from 1."""
+    """The requested part of the messages. `after` is the log position of a scroll id, `number` counts from 1."""
 
     size: int
     number: int
@@ -41,7 +41,7 @@ class _Page(NamedTuple):
 
 
 class QueryCalls:
-    """By id and key it needs the key index, and says so where none is kept; by time it needs nothing."""
+    """Answers queries. By id and key they need the key index, and fail without one; by time they need nothing."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class QueryCalls:
         self._clock = clock
 
     async def query_message(self, request: pb.ListMessageRequest) -> pb.ListMessageResponse:
-        """By id and key the newest first, by time in the order in which they were stored."""
+        """Find messages: by id and key the newest first, by time in the order in which they were stored."""
         topic = self._names.topic(request.topic)
         if request.HasField("broker_name") and request.broker_name != self._broker_name:
             raise Refused(definition.NOT_FOUND, f"broker_name: this broker is {self._broker_name}")
@@ -75,7 +75,7 @@ class QueryCalls:
         return await self._by_time(topic, request, page, (begin_ms, end_ms))
 
     async def with_id(self, topic: Topic, message_id: str) -> StoredMessage | None:
-        """The newest message of the topic with this id. Raises NoIndex."""
+        """Return the newest message of the topic with this id. Raises NoIndex."""
         found = await self._index.find(topic.name, message_id, begin_ms=0, end_ms=TIME_MAX_MS, limit=PAGE_DEFAULT)
         return next(filter(caller_may_see, _with_id(found.messages, message_id)), None)
 
@@ -141,7 +141,7 @@ class QueryCalls:
         return answer
 
     def _selected(self, topic: Topic, request: pb.ListMessageRequest) -> Selected:
-        """All that the topic has or had; the one that is given; the light queue of a lite topic."""
+        """Return the queues to read: all that the topic has or had, a given one, or the light queue of a lite topic."""
         if request.WhichOneof("search_key") == "lite_topic":
             if not request.lite_topic:
                 raise Refused(definition.ILLEGAL_LITE_TOPIC, "lite_topic: a name must be given")
@@ -164,7 +164,7 @@ class QueryCalls:
 
 
 def _page(request: pb.ListMessageRequest) -> _Page:
-    """Raises Refused."""
+    """Return the requested page. Raises Refused."""
     for field in ("page_num", "page_size", "max_message_nums"):
         is_given = request.HasField(field) if field != "max_message_nums" else request.max_message_nums != 0
         if is_given and getattr(request, field) < 1:
@@ -185,7 +185,7 @@ def _page(request: pb.ListMessageRequest) -> _Page:
 
 
 def _with_id(messages: Iterable[StoredMessage], message_id: str) -> Iterator[StoredMessage]:
-    """The index knows ids and keys by the same name."""
+    """Keep the messages with this id: the index stores ids and keys under the same name."""
     return (each for each in messages if each.properties.get(UNIQUE_KEY) == message_id)
 
 
@@ -196,7 +196,7 @@ def _with_key(messages: Iterable[StoredMessage], key: str) -> Iterator[StoredMes
 def _add(answer: pb.ListMessageResponse, stored: StoredMessage, topic: Topic) -> None:
     target = answer.messages.add()
     fill_message(target, stored, topic=topic.name, receipt_handle="", delivery_attempt=0)
-    # it was looked at, not delivered
+    # the message was looked at, not delivered
     target.system_properties.ClearField("receipt_handle")
     target.system_properties.ClearField("delivery_attempt")
 

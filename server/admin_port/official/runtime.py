@@ -1,4 +1,4 @@
-"""The broker itself: its figures, and how much it logs."""
+"""The official calls about the broker itself: its statistics, and its log level."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quarry_mq.store.errors import Invalid
 
 LOG_LEVEL: Final = "log.level"
 UNKNOWN: Final = -1
-"""0 would say that there are none."""
+"""The value of a count that is not known; 0 would say that there are none."""
 
 LEVELS: Final[Mapping[int, str]] = {
     pb.ChangeLogLevelRequest.TRACE: "debug",
@@ -23,7 +23,7 @@ LEVELS: Final[Mapping[int, str]] = {
     pb.ChangeLogLevelRequest.WARN: "warning",
     pb.ChangeLogLevelRequest.ERROR: "error",
 }
-"""Nothing here is logged that would be less important than debug."""
+"""Our log levels. Nothing less important than debug is logged here."""
 
 
 class RuntimeCalls:
@@ -35,7 +35,7 @@ class RuntimeCalls:
         connections: Callable[[], int | None],
         settings: LiveSettings,
     ) -> None:
-        """`connections` tells how many are open, None where nobody counts them."""
+        """`connections` returns the number of open connections, None if they are not counted."""
         self._facts = facts
         self._clients = clients
         self._throughput = throughput
@@ -58,7 +58,7 @@ class RuntimeCalls:
         )
 
     def change_log_level(self, request: pb.ChangeLogLevelRequest) -> pb.ChangeLogLevelResponse:
-        """Durably, as `quarry settings set` does it. Raises Invalid."""
+        """Set the log level durably, as `quarry settings set` does it. Raises Invalid."""
         level = LEVELS.get(request.level)
         if level is None:
             raise Invalid(f"level: {request.level} is none that is known")

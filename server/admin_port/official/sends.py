@@ -1,4 +1,4 @@
-"""A message that an operator sends: it goes the way that all sends go."""
+"""Send an operator's message, the same way as clients' sends."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _SENDERS: Final = (
     "lite_topic",
     "priority",
 )
-"""The system properties that are a sender's to say; the broker says all others."""
+"""The system properties that a sender may set; the broker sets all others."""
 
 
 def random_id() -> str:
-    """As long as those that clients make."""
+    """Make a message id, as long as those that clients make."""
     return ID_VERSION + secrets.token_hex(ID_BYTES).upper()
 
 
 class SendCalls:
     def __init__(self, names: Names, send: MessageHandler, clock: Clock, new_id: Callable[[], str] = random_id) -> None:
-        """`send` is the handler of SendMessage for callers that have been let in already."""
+        """`send` is the handler of SendMessage for callers that are already authorized."""
         self._names = names
         self._send = send
         self._clock = clock
@@ -70,7 +70,7 @@ class SendCalls:
         return answer
 
     def _message(self, request: pb.AdminSendMessageRequest) -> definition.Message:
-        """Raises Refused."""
+        """Build the message to send. Raises Refused."""
         given = request.system_properties
         if given.message_type == definition.TRANSACTION:
             reason = "system_properties: of a transaction a producer must be there that can be asked how it ended"

@@ -1,4 +1,4 @@
-"""`apache.rocketmq.v2.Admin`: the calls that dashboards of RocketMQ make, by name."""
+"""Serve `apache.rocketmq.v2.Admin`: the calls that dashboards of RocketMQ make, by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAME: Final = pb.DESCRIPTOR.services_by_name["Admin"].full_name
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calls:
-    """What serves them, by what they are about."""
+    """The objects that answer the calls, by subject."""
 
     clients: ClientCalls
     commands: CommandCalls
@@ -37,20 +37,20 @@ class Calls:
 
 
 class OfficialAdminService(AdminServicer):
-    """Each method finds who serves it."""
+    """Passes each call to the object that answers it."""
 
     def __init__(self, calls: Calls, faults: FaultLog) -> None:
         self._calls = calls
         self.faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """Serve it, too; returns its full name."""
+        """Register the service with the server; returns its full name."""
         add_AdminServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         return NAME
 
     @answers
     def ChangeLogLevel(self, request: pb.ChangeLogLevelRequest) -> pb.ChangeLogLevelResponse:
-        """The one answer without a status: what is wrong becomes a gRPC code."""
+        """Change the log level. Only this answer has no status: errors become a gRPC code."""
         return self._calls.runtime.change_log_level(request)
 
     @in_band(pb.ListSubscriptionResponse)

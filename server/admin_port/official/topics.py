@@ -1,4 +1,4 @@
-"""What topics are, where they are, and where groups read them."""
+"""The official calls about topics: their properties, their routes, and resets of groups' offsets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DESCRIPTION: Final = "description"
 
 
 class _Place(NamedTuple):
-    """A broker that has the topic, and what clients may do there whatever the topic allows."""
+    """A broker that has the topic, and the most that clients may do there whatever the topic allows."""
 
     name: str
     address: str
@@ -32,14 +32,14 @@ class _Place(NamedTuple):
 
 class TopicCalls:
     def __init__(self, administration: Administration, names: Names, members: Members | None, pacing: Pacing) -> None:
-        """`members` are those of the cluster, where there is one."""
+        """`members` are those of the cluster; None without one."""
         self._administration = administration
         self._names = names
         self._members = members
         self._pacing = pacing
 
     async def describe_topic_status(self, request: pb.DescribeTopicStatusRequest) -> pb.DescribeTopicStatusResponse:
-        """A topic of type MIXED has no type in the protocol. When a topic was made is not written down."""
+        """Describe a topic. The protocol has no type for MIXED topics, and a topic's creation time is not stored."""
         topic = self._names.topic(request.topic)
         types = ACCEPTED_TYPES[topic.type]
         return pb.DescribeTopicStatusResponse(
@@ -49,7 +49,7 @@ class TopicCalls:
         )
 
     async def get_topic_route(self, request: pb.GetTopicRouteRequest) -> pb.GetTopicRouteResponse:
-        """As RocketMQ's name server writes routes, in JSON. What else a request names changes nothing."""
+        """Return a route as RocketMQ's name server writes it, in JSON. Only the request's topic matters."""
         topic = self._names.topic(request.topic)
         places = self._places()
         route = {
@@ -72,7 +72,7 @@ class TopicCalls:
         return pb.GetTopicRouteResponse(topic_route_data=json.dumps(route, separators=(",", ":"), sort_keys=True))
 
     async def reset_group_offset(self, request: pb.ResetGroupOffsetRequest) -> pb.ResetGroupOffsetResponse:
-        """To the first message of each queue that was stored then or later."""
+        """Move a group to the first message of each queue that was stored at a time or later."""
         group, topic = self._names.group(request.group), self._names.topic(request.topic)
         if not request.HasField("reset_timestamp"):
             raise Refused(definition.BAD_REQUEST, "reset_timestamp: a time must be given")
@@ -88,7 +88,7 @@ class TopicCalls:
         return self._administration.facts.cluster
 
     def _places(self) -> list[_Place]:
-        """By name. Of a member the address without TLS, if it has one."""
+        """Return the brokers by name. A member's address is the one without TLS, if it has one."""
         facts, members = self._administration.facts, self._members
         if members is None:
             return [_Place(facts.name, facts.advertised_address, READ_WRITE)]

@@ -1,4 +1,4 @@
-"""Figures of topics and groups as messages of the admin protocol, and what is asked for."""
+"""Translate pages of topics and groups to messages of the admin protocol, and the requests for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ORDERS: Final = {
 
 
 def wanted_page(request: pb.ListTopicFiguresRequest | pb.ListGroupFiguresRequest) -> Wanted:
-    """Raises Invalid."""
+    """Return the requested page. Raises Invalid."""
     order = ORDERS.get(request.order)
     if order is None:
         raise Invalid(f"order {request.order} is unknown")

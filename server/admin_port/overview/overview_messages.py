@@ -1,4 +1,4 @@
-"""Overviews and the last hour as messages of the admin protocol."""
+"""Translate overviews and the last hour to messages of the admin protocol."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quarry_mq.server.admin.figures.overview import Overview, ProcessNow, StageT
 
 
 def overview_message(broker: admin_pb2.Broker, now: Overview) -> pb.Overview:
-    """What is not known is not set."""
+    """Translate an overview. Unknown values are not set."""
     today, yesterday, disk, lag = now.today, now.yesterday, now.disk, now.lag
     return pb.Overview(
         broker=broker,

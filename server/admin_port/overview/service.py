@@ -1,4 +1,4 @@
-"""`quarry.admin.v1.OverviewService`: what an operator looks at first, on the admin port."""
+"""Serve `quarry.admin.v1.OverviewService` on the admin port: what an operator looks at first."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def make_overview_service(
 
 
 class OverviewService(OverviewServiceServicer):
-    """Each method calls and translates. `members` is None for a broker that is alone."""
+    """Translates requests and answers. `members` is None for a broker that is in no cluster."""
 
     def __init__(
         self,
@@ -76,12 +76,12 @@ class OverviewService(OverviewServiceServicer):
         self.faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """Serve it, too; returns its full name."""
+        """Register the service with the server; returns its full name."""
         add_OverviewServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         return NAME
 
     def own_overview(self) -> bytes:
-        """For another member of the cluster."""
+        """Return the serialized overview, for another member of the cluster."""
         return self._overview().SerializeToString()
 
     @answers

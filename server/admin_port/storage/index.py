@@ -1,4 +1,4 @@
-"""`quarry.admin.v1.IndexService`: the files of the key indexes, on the admin port."""
+"""Serve `quarry.admin.v1.IndexService` on the admin port: the files of the key indexes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class IndexService(IndexServiceServicer):
-    """Calls and translates."""
+    """Translates requests and answers."""
 
     def __init__(self, index: KeyIndex, faults: FaultLog) -> None:
         self._index = index
         self._faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """Serve it, too; returns its full name."""
+        """Register the service with the server; returns its full name."""
         add_IndexServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         return NAME
 

@@ -1,4 +1,4 @@
-"""`quarry.admin.v1.MigrationService`: the migration of the consume queues, on the admin port."""
+"""Serve `quarry.admin.v1.MigrationService` on the admin port: the migration of the consume queues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Result = TypeVar("_Result")
 
 
 class AdministeredMigration(Protocol):
-    """What the service asks of `server.maintenance.queue_migration`."""
+    """The part of `server.maintenance.queue_migration` that the service uses."""
 
     async def advance(self, asked_by: str) -> QueuePhase | None: ...
 
@@ -37,14 +37,14 @@ class AdministeredMigration(Protocol):
 
 
 class MigrationService(MigrationServiceServicer):
-    """Each method calls and translates."""
+    """Translates requests and answers."""
 
     def __init__(self, migration: AdministeredMigration, faults: FaultLog) -> None:
         self._migration = migration
         self._faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """Serve it, too; returns its full name."""
+        """Register the service with the server; returns its full name."""
         add_MigrationServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         return NAME
 

@@ -1,4 +1,4 @@
-"""`quarry.admin.v1.StorageService`: files, queues, and what waits, on the admin port."""
+"""Serve `quarry.admin.v1.StorageService` on the admin port: files, queues, and pending messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class StorageService(StorageServiceServicer):
-    """Calls and translates."""
+    """Translates requests and answers."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class StorageService(StorageServiceServicer):
         self._faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """Serve it, too; returns its full name."""
+        """Register the service with the server; returns its full name."""
         add_StorageServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         return NAME
 

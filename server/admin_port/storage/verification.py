@@ -1,4 +1,4 @@
-"""`quarry.admin.v1.VerificationService`: verification of the running store, on the admin port."""
+"""Serve `quarry.admin.v1.VerificationService` on the admin port: verification of the running store."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _Result = TypeVar("_Result")
 
 
 class VerificationService(VerificationServiceServicer):
-    """Each method calls and translates."""
+    """Translates requests and answers."""
 
     def __init__(self, verification: OnlineVerification, faults: FaultLog) -> None:
         self._verification = verification
         self._faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
-        """Serve it, too; returns its full name."""
+        """Register the service with the server; returns its full name."""
         add_VerificationServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         return NAME
 
