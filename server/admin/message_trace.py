@@ -34,8 +34,8 @@ class MessageState(Enum):
 class GroupTrace(NamedTuple):
     """The state for one group.
 
-    If in flight, it has had `attempts` deliveries, `client_id` has it, and it is redelivered at `visible_at_ms`;
-    otherwise these are 0 and "".
+    If the message is in flight, it was delivered `attempts` times, the last time to `client_id`, and is redelivered at
+    `visible_at_ms`; otherwise these are 0 and "".
     """
 
     group: str

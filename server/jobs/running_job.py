@@ -36,7 +36,7 @@ class Running:
         self.job = job
         """The job's current state; the stored one may be a step behind."""
         self.complaint: str | None = None
-        """The error that the job waits to pass."""
+        """The temporary error because of which the job waits; None without one."""
         self._kept = job
         self._table = table
         self._writer = writer

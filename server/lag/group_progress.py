@@ -52,7 +52,7 @@ class Accumulation(NamedTuple):
     passed_ms: int | None
 
     def with_more(self, other: Accumulation) -> Accumulation:
-        """Add up both. The longer delay and the later time are taken; the delay is unknown if one of both is."""
+        """Add up two results. The longer delay and the later time are taken; the delay is unknown if one of both is."""
         delays = [each.delay_ms for each in (self, other) if each.delay_ms is not None]
         passed = [each.passed_ms for each in (self, other) if each.passed_ms is not None]
         return Accumulation(

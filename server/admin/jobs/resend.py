@@ -179,7 +179,7 @@ class MessageResendWork:
     def _read(
         self, queue: QueueId, at: QueueOffset, entries: Sequence[ConsumeQueueEntry], *, reads: bool
     ) -> list[_Item]:
-        """Return the first of the entries, with their records if `reads`. Raises StoreDamaged for the very first."""
+        """Return the first entries, with their records if `reads`. Raises StoreDamaged if the first is damaged."""
         items: list[_Item] = []
         size = 0
         for entry in entries:

@@ -72,5 +72,5 @@ def caller_may_see_if_known(record: StoredMessage | None) -> bool:
 
 
 def as_caller_may_see(wish: MessageWish, topic: str) -> MessageWish:
-    """Add to a filter that messages must be visible to the caller, if this topic or light queue has others."""
+    """Restrict a filter to what the caller may see, if this topic may hold copies of other topics' messages."""
     return wish._replace(may_see=caller_may_see) if has_copies(topic) and is_anybody_asked() else wish

@@ -52,7 +52,7 @@ Outcome = TypeVar("Outcome")
 
 
 class GroupCalls(NamedTuple):
-    """The functions that answer members about message groups, lite topics, and for operators."""
+    """The functions that answer members' calls about message groups and lite topics, and those for operators."""
 
     confirmation: Callable[[], Confirmation]
     consumed: Callable[[int, Sequence[Pair]], Consumed]

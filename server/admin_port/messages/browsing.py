@@ -43,7 +43,7 @@ ANSWER_SIZE_MAX: Final = 3 * 1024 * 1024
 """Bytes of records in an answer, unless one alone is larger: gRPC's clients take 4 MiB."""
 LOOKED_AT_MAX: Final = 10_000
 READ_MAX: Final = 64 * 1024 * 1024
-"""Bytes of messages that one call reads, as `LOOKED_AT_MAX` is for messages: a second or two at operators' pace."""
+"""The most messages and bytes that one call looks at: a second or two, at the pace of operators' work."""
 
 RATE_DEFAULT: Final = 50
 RATE_MAX: Final = 1_000

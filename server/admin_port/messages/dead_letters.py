@@ -63,7 +63,7 @@ class DeadLetterService(DeadLetterServiceServicer):
 
 
 def _may_see(letter: DeadLetter) -> bool:
-    """Return whether the caller may read the topic that a dead letter came from, if it is known."""
+    """Return whether the caller may see a dead letter: the caller may read its topic, or it is unknown."""
     return not letter.topic or caller_may_read(letter.topic)
 
 

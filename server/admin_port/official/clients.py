@@ -190,7 +190,7 @@ class ClientCalls:
     async def get_consumer_running_info(
         self, request: pb.GetConsumerRunningInfoRequest
     ) -> pb.GetConsumerRunningInfoResponse:
-        """Return what the broker knows of a client. Fields about the client's inside stay empty."""
+        """Return what the broker knows of a client. Fields that only the client could fill stay empty."""
         group = self._group(request.group)
         client = self.consumer(request.client_id, group.name)
         answer = pb.GetConsumerRunningInfoResponse()
