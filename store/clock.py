@@ -1,4 +1,4 @@
-"""Time as a parameter: wall clock for stamps, monotonic for waiting."""
+"""The module makes time a parameter: wall clock for time stamps, monotonic clock for waiting."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import time
 from typing import Final, NamedTuple, Protocol
 
 JUMP_MAX_MS: Final = 7 * 86_400_000
-"""By how much a wall clock may be set at once and be believed: some days of wrong times do no lasting harm."""
+"""Milliseconds that a wall clock may jump and still be believed at once: some days of wrong times do no
+lasting harm.
+"""
 DOUBT_S: Final = 60.0
-"""How long a clock that was set by more than that has to stay there."""
+"""Seconds that a clock has to keep a larger jump before it is believed."""
 
 
 class Clock(Protocol):
     def wall_ms(self) -> int:
-        """Milliseconds since the Unix epoch. May jump."""
+        """Return milliseconds since the Unix epoch. The clock may jump."""
 
     def monotonic_s(self) -> float:
-        """Seconds on a clock that never goes back."""
+        """Return seconds on a clock that never goes back."""
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The system clock reads the machine's clocks."""
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -38,7 +40,8 @@ class _Doubt(NamedTuple):
 
 
 class BelievedClock:
-    """Another clock whose wall time does not follow a jump of more than seven days until it has lasted for a minute.
+    """A believed clock wraps another clock; its wall time does not follow a jump of more than seven days until it has
+    lasted for a minute.
 
     A time server that is wrong for a moment must not end the leases, delays and nonces of years, nor leave times in the
     store that lie years ahead. Meanwhile time goes on from what the clock said before. The first reading is believed.
@@ -68,7 +71,7 @@ class BelievedClock:
 
     def _doubted(self, wall_ms: int) -> int:
         now_s, doubt = self.monotonic_s(), self._doubt
-        if abs(wall_ms - now_s * 1000 - self._apart_ms) <= JUMP_MAX_MS:  # nobody has asked for days
+        if abs(wall_ms - now_s * 1000 - self._apart_ms) <= JUMP_MAX_MS:  # nothing has read the clock for days
             return self._believe(wall_ms)
         if doubt is None or abs(wall_ms - doubt.jumped_ms) > JUMP_MAX_MS:
             before_ms = self._last_ms if doubt is None else doubt.before_ms + int((now_s - doubt.since_s) * 1000)
@@ -79,10 +82,11 @@ class BelievedClock:
 
 
 class SteadyClock:
-    """Another clock whose wall time goes on from now as its monotonic time does: it never jumps.
+    """A steady clock wraps another clock; its wall time advances from now on as the monotonic time does and never
+    jumps.
 
-    For spans that begin and end on wall time because they outlive the process. A machine's clock that is set
-    an hour back must not hide a message for an hour.
+    It is meant for time spans that begin and end on wall time because they outlive the process. A machine's clock that
+    is set an hour back must not hide a message for an hour.
     """
 
     def __init__(self, clock: Clock, *, not_before_ms: int = 0) -> None:
@@ -98,11 +102,11 @@ class SteadyClock:
 
 
 class CautiousClock:
-    """Another clock whose wall time is never ahead of the machine's nor of one that goes on steadily.
+    """A cautious clock wraps another clock; its wall time is never ahead of that clock's nor of a steady clock's.
 
-    For what cannot be taken back once it is too old. A machine's clock that is set a day ahead must not make messages
-    a day older; one that was ahead at the start and is set back is believed at once. One that was behind at the start
-    is believed after a restart.
+    It is meant for actions on old messages that cannot be taken back. A machine's clock that is set a day ahead must
+    not make messages a day older. A clock that was ahead at the start and is set back is believed at once. A clock that
+    was behind at the start is believed after a restart.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -134,5 +138,5 @@ class ManualClock:
         self._monotonic_s += seconds
 
     def jump(self, seconds: float) -> None:
-        """Somebody sets the wall clock."""
+        """Set the wall clock forward or back without moving the monotonic clock."""
         self._wall_ms += int(seconds * 1000)

@@ -1,4 +1,4 @@
-"""Which engine holds the databases of a store: the seam at which tests put one that crashes."""
+"""The module says which engine holds the databases of a store. Tests replace it by an engine that crashes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,25 @@ from quarry_mq.store.state.engine import open_state_engine
 
 
 class StoreEngines(Protocol):
-    """Opens the databases. All methods raise kv.EngineMissing, kv.EngineLocked or kv.EngineCorrupt."""
+    """The engines of a store open its databases. All methods raise kv.EngineMissing, kv.EngineLocked or
+    kv.EngineCorrupt.
+    """
 
     def open_queues(self, directory: Path, *, create: bool) -> KeyValueEngine:
-        """The consume queues, without a write-ahead log."""
+        """Open the database of the consume queues, which has no write-ahead log."""
 
     def open_state(self, directory: Path, *, create: bool, read_only: bool = False) -> KeyValueEngine:
-        """Metadata and delivery state, with a write-ahead log. `read_only` changes nothing in the directory."""
+        """Open the database of metadata and delivery state, which has a write-ahead log.
+
+        With `read_only` nothing in the directory is changed.
+        """
 
     def open_held(self, directory: Path, *, create: bool) -> KeyValueEngine:
-        """Which messages are held back, without a write-ahead log."""
+        """Open the database of pending messages, which has no write-ahead log."""
 
 
 class RocksStoreEngines:
-    """RocksDB in directories of the store."""
+    """The default engines are RocksDB databases in directories of the store."""
 
     def open_queues(self, directory: Path, *, create: bool) -> KeyValueEngine:
         return open_consume_queue_engine(directory, create=create)

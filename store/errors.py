@@ -1,4 +1,4 @@
-"""Errors of the broker, by what the caller can do next. The gRPC edge maps them by class to codes.
+"""The errors of the broker form a tree by what the caller can do next. The gRPC edge maps them by class to codes.
 
 BrokerError
 ├── Invalid               the request must change
@@ -31,7 +31,7 @@ ErrorT = TypeVar("ErrorT", bound=BaseException)
 
 
 class BrokerError(Exception):
-    """Base of everything the broker raises on purpose."""
+    """Every error that the broker raises on purpose is a BrokerError."""
 
 
 class Invalid(BrokerError):
@@ -39,15 +39,15 @@ class Invalid(BrokerError):
 
 
 class TopicNotFound(Invalid):
-    """No topic of that name, and it may not be made automatically."""
+    """No topic has this name, and it may not be created automatically."""
 
 
 class GroupNotFound(Invalid):
-    """No consumer group of that name, and it may not be made automatically."""
+    """No consumer group has this name, and it may not be created automatically."""
 
 
 class UserNotFound(Invalid):
-    """No user of that name."""
+    """No user has this name."""
 
 
 class RuleNotFound(Invalid):
@@ -55,7 +55,7 @@ class RuleNotFound(Invalid):
 
 
 class AlreadyExists(Invalid):
-    """A topic, group or user of that name exists."""
+    """A topic, group or user of this name exists."""
 
 
 class Forbidden(Invalid):
@@ -71,7 +71,7 @@ class MessageTooLarge(Invalid):
 
 
 class Unavailable(BrokerError):
-    """The same request may succeed later."""
+    """Retrying the same request later may succeed."""
 
 
 class Busy(Unavailable):
@@ -92,7 +92,7 @@ class StoreUnusable(BrokerError):
 
 
 class NotAStore(StoreUnusable):
-    """The directory holds something, but no store that Quarry can open."""
+    """The directory is not empty, but holds no store that Quarry can open."""
 
 
 class StoreLocked(StoreUnusable):
@@ -104,11 +104,11 @@ class StoreDamaged(StoreUnusable):
 
 
 class SecretsUnreadable(BrokerError):
-    """The secrets of users cannot be read, or none can be kept: there is no key, or another one sealed them."""
+    """The secrets of users cannot be read or stored: there is no key, or another key sealed them."""
 
 
 class MessageGivenUp(BrokerError):
-    """An operator gave the damaged record up (`quarry recover --replace-damaged`): there is nothing to hand out."""
+    """An operator gave the damaged record up (`quarry recover --replace-damaged`): no message can be returned."""
 
 
 class StorePoisoned(BrokerError):
@@ -116,8 +116,10 @@ class StorePoisoned(BrokerError):
 
 
 def without_frames(error: ErrorT) -> ErrorT:
-    """The same error, to be kept: else it refers to the frames that it and what caused it went through, and so to the
-    requests and calls in them (`tests/house/test_kept_errors.py`).
+    """Return the same error without its frames, so that it can be kept.
+
+    Otherwise it refers to the frames that it and its cause went through, and so to the requests and calls in them
+    (`tests/house/test_kept_errors.py`).
     """
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error

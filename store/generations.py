@@ -1,4 +1,6 @@
-"""A bounded cache that knows what was used lately, at the price of one dict access."""
+"""The module is a bounded cache with two generations that keeps recently used entries, at the price of one dict
+access.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ Value = TypeVar("Value")
 
 
 class GenerationCache(Generic[Key, Value]):
-    """Two generations of at most `generation_max` entries each.
+    """The cache has two generations of at most `generation_max` entries each.
 
-    What is read or written moves into the young one; when that is full the old one is dropped and they change
-    places. So an entry used within the last `generation_max` accesses of other keys is always there.
+    An entry that is read or written moves into the young generation. When that is full, the old one is dropped and the
+    young one takes its place. So an entry used within the last `generation_max` accesses of other keys is always there.
     """
 
     def __init__(self, generation_max: int) -> None:
@@ -40,15 +42,15 @@ class GenerationCache(Generic[Key, Value]):
         self._old.pop(key, None)
 
     def __iter__(self) -> Iterator[Key]:
-        """All keys as of now."""
+        """Iterate over a copy of all keys."""
         return iter(self._young.keys() | self._old.keys())
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to `rotate`."""
+        """Return whether it is time to `rotate`."""
         return len(self._young) >= self._generation_max
 
     def rotate(self, kept: Mapping[Key, Value] | None = None) -> None:
-        """Drop the old generation; `kept` entries start the new young one."""
+        """Drop the old generation; the young one takes its place. The new young one starts with the `kept` entries."""
         self._old = self._young
         self._young = dict(kept or {})

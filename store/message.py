@@ -1,4 +1,4 @@
-"""Messages as the store takes them in and gives them out."""
+"""The module holds the messages that the store takes in and gives out."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Host(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def host_text(host: Host) -> str:
-    """`address:port`, an IPv6 address in brackets."""
+    """Return `address:port`, with an IPv6 address in brackets."""
     address = ip_address(host.address)
     return f"{address}:{host.port}" if isinstance(address, IPv4Address) else f"[{address}]:{host.port}"
 
 
 class Message(NamedTuple):
-    """What a producer hands in, complete but for what the append decides.
+    """A message is what a producer hands in, complete but for what the append decides.
 
-    The append decides queue offset, physical offset, store time and light-queue offsets.
-    A NamedTuple because one is made per send: building it costs a third of a frozen dataclass.
+    The append decides queue offset, physical offset, store time and light-queue offsets. It is a NamedTuple because one
+    is made per send: building it costs a third of building a frozen dataclass.
     """
 
     topic: str
@@ -45,15 +45,16 @@ class Message(NamedTuple):
 
 
 class MessageCopy(Message):
-    """A message that the broker makes of one that is stored: it may be as large as a segment takes."""
+    """A message copy is made by the broker from a stored message: it may be as large as a segment allows."""
 
     __slots__ = ()
 
 
 class EncodedMessage(NamedTuple):
-    """A message whose properties are in their stored form (`store.record.properties`) already.
+    """An encoded message has its properties in their stored form (`store.record.properties`) already.
 
-    It is queued where it says and nowhere else: no transaction, no light queues. `tags_code` is that of the properties.
+    It gets an entry in the queue that it names and in no other: no transaction, no light queues. `tags_code` is that of
+    the properties.
     """
 
     topic: str
@@ -68,7 +69,7 @@ class EncodedMessage(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Where one message went."""
+    """Offsets, size and store time of one message that was appended."""
 
     queue_offset: QueueOffset
     physical_offset: PhysicalOffset
@@ -79,8 +80,8 @@ class Appended(NamedTuple):
 class DispatchRequest(NamedTuple):
     """The immutable description of one record from which all derived entries are made.
 
-    `light_queues` holds (name, queue offset) of each distinct light queue the record is dispatched to.
-    `properties` are those of the stored record.
+    `light_queues` holds (name, queue offset) of each distinct light queue the record is dispatched to. The `properties`
+    are those of the stored record.
     """
 
     topic: str
@@ -96,7 +97,7 @@ class DispatchRequest(NamedTuple):
 
 
 class ConsumeQueueEntry(NamedTuple):
-    """One unit of a consume queue (docs/formats/consume-queue.md). `store_timestamp_ms` is None in file queues."""
+    """An entry of a consume queue (docs/formats/consume-queue.md). `store_timestamp_ms` is None in file queues."""
 
     queue_offset: QueueOffset
     physical_offset: PhysicalOffset
@@ -106,7 +107,11 @@ class ConsumeQueueEntry(NamedTuple):
 
 
 Round = tuple[bytes, list[DispatchRequest], list[Appended], dict[tuple[str, int], QueueOffset]]
-"""Records behind each other; of each message what is dispatched and where it went; the next offsets of their queues."""
+"""A batch is its concatenated records, a dispatch request and a result per message, and the next
+offsets of its queues.
+"""
 
 UnknownQueues = list[tuple[str, int]]
-"""What is missing for a round: the queues whose next offsets are not known, some perhaps doubled."""
+"""The queues whose next offsets are not known and have to be loaded before a batch is made; some may be
+listed twice.
+"""

@@ -1,16 +1,16 @@
-"""The façade that servers call: append, make durable, dispatch, read.
+"""The module is the façade that servers call: append messages, make them durable, dispatch them, read them.
 
 A message passes three watermarks, in this order (docs/ARCHITECTURE.md):
 
-    appended    it is in the mapped segment: survives the death of the process
-    flushed     fdatasync has returned: survives power loss
+    appended    the record is in the mapped segment: it survives the death of the process
+    flushed     fdatasync has returned: the record survives power loss
     dispatched  its consume queue entries exist: consumers can see it
 
-Under `sync` durability dispatch follows the flush, so a consumer never sees a message that a crash can take
-back (rmq#8239). Under `async` it follows the append.
+Under `sync` durability dispatch follows the flush, so a consumer never sees a message that a crash can take back
+(rmq#8239). Under `async` dispatch follows the append.
 
-Threads: one thread appends, dispatches and reads metadata. `flush` and `flush_entries` may run on another
-thread beside it; `flush_queues` may too, but no `dispatch` during it.
+Threads: one thread appends, dispatches and reads metadata. `flush` and `flush_entries` may run on another thread at the
+same time; `flush_queues` may too, but `dispatch` must not run during it.
 """
 
 from __future__ import annotations
@@ -57,14 +57,16 @@ from quarry_mq.store.settings import COPY_GROWTH_MAX, StoreSettings
 from quarry_mq.store.state.deleted_topics import DeletedTopics
 
 _make: Final = tuple.__new__
-"""`_make(Appended, (…))` is `Appended(…)` at half the price (a NamedTuple's constructor is Python code that does just
-this), but nothing checks the fields: only for what is made per message.
+"""`_make(Appended, (…))` is `Appended(…)` at half the price: a NamedTuple's constructor is Python code that does just
+this. Nothing checks the fields, so use it only for objects that are made per message.
 """
 _physical_offset: Final = attrgetter("physical_offset")
 
 
 class MessageStore:
-    """One open store. Made by `store.opening.open_store.open_store`, which recovers it first."""
+    """A message store is one open store. `store.opening.open_store.open_store` recovers the store and then makes this
+    object.
+    """
 
     def __init__(
         self,
@@ -81,7 +83,9 @@ class MessageStore:
         deleted_topics: DeletedTopics | None = None,
         indexes: KeyIndexes = NO_INDEXES,
     ) -> None:
-        """Everything in the log is durable. `flushed_stored_ms` is the store time of its last record, 0 if unknown."""
+        """Take over a log that is durable as a whole. `flushed_stored_ms` is the store time of its last record, 0 if
+        unknown.
+        """
         self._settings = settings
         self._writer = writer
         self._flusher = flusher
@@ -94,7 +98,7 @@ class MessageStore:
         self._next_offsets = NextOffsets(self._first_free, cached_max=settings.cached_queues_max)
         self._make_round: MakeRound = make_round
         in_segment = writer.record_size_max
-        # what is accepted can be copied: a segment has room for the copy, too
+        # an accepted message can be copied: the copy must fit into a segment, too
         self._record_size_max = min(settings.record_size_max, max(in_segment - COPY_GROWTH_MAX, in_segment // 2))
         self._undispatched: list[DispatchRequest] = []
         self._dispatched_up_to = writer.end
@@ -104,17 +108,17 @@ class MessageStore:
 
     @property
     def held(self) -> HeldMessages:
-        """Which messages wait."""
+        """Return the index of pending messages (delayed and half messages)."""
         return self._held
 
     @property
     def indexes(self) -> KeyIndexes:
-        """Where messages are found by their keys."""
+        """Return the indexes that find messages by their keys."""
         return self._indexes
 
     @property
     def reader(self) -> CommitLogReader:
-        """The log, as far as it is appended."""
+        """Return a reader of the log up to its appended end."""
         return self._reader
 
     # -- writing
@@ -129,7 +133,7 @@ class MessageStore:
 
     @property
     def flushed_stored_ms(self) -> int:
-        """A store time: all records with an older one are durable. 0 when none is known."""
+        """Return a store time such that all records with an earlier one are durable; 0 when none is known."""
         return self._times.flushed_ms
 
     @property
@@ -138,12 +142,16 @@ class MessageStore:
 
     @property
     def last_stored_ms(self) -> int:
-        """Store time of the last record, 0 if unknown: a time that has passed, also where a clock was set back."""
+        """Return the store time of the last record, 0 if unknown. This time has passed, even if a clock was set back
+        since.
+        """
         return self._times.last_ms
 
     @property
     def queues_durable_up_to(self) -> PhysicalOffset:
-        """The entries of all records below survive a crash, and so does where numbering goes on in their queues."""
+        """Return the offset below which all records have durable consume queue entries and durable next
+        queue offsets.
+        """
         return self._queues_durable_up_to
 
     def append(self, messages: Sequence[Message]) -> list[Appended]:
@@ -180,7 +188,7 @@ class MessageStore:
                 if size > size_max and not isinstance(message, MessageCopy):
                     raise MessageTooLarge(f"record of {size} bytes for topic {topic}; at most {size_max}")
                 if size > writer.room:
-                    at = self._place(size)  # a record holds its own place, so it is encoded again
+                    at = self._place(size)  # a record holds its own offset, so it is encoded again
                     record = encode_record(message, stored_offset, at, now_ms, raw_properties, crc_property=with_crc)
                 writer.add(record)
                 if queued:
@@ -203,7 +211,7 @@ class MessageStore:
         return results
 
     def append_encoded(self, messages: list[EncodedMessage]) -> list[Appended]:
-        """As `append`, for messages that are encoded already; they cost a third of what others do."""
+        """Append messages that are encoded already, as `append` does; this costs a third of the time."""
         writer, now_ms = self._writer, self._times.next_ms()
         try:
             records, requests, appended, assigned = self._round_of(messages, writer.next, now_ms)
@@ -233,7 +241,9 @@ class MessageStore:
     def _add_apart(
         self, messages: list[EncodedMessage], requests: list[DispatchRequest], now_ms: int
     ) -> tuple[list[DispatchRequest], list[Appended]]:
-        """Add records that do not go into the segment together. Each holds its own place, so it is made again."""
+        """Add records that do not fit into the segment together. A record holds its own offset, so each is encoded
+        again.
+        """
         placed: list[DispatchRequest] = []
         appended: list[Appended] = []
         for message, request in zip(messages, requests, strict=True):
@@ -248,27 +258,31 @@ class MessageStore:
         return placed, appended
 
     def _check_sizes(self, of_all: int, requests: list[DispatchRequest]) -> None:
-        """None is larger than all of them together, which hardly ever is too large for one."""
+        """Raise MessageTooLarge if a record is too large. The sum of all sizes is compared first: it is hardly ever too
+        large.
+        """
         size_max = self._record_size_max
         if of_all > size_max and (largest := max([request.size for request in requests])) > size_max:
             raise MessageTooLarge(f"record of {largest} bytes; at most {size_max}")
 
     def _place(self, size: int) -> PhysicalOffset:
-        """As the writer's; DiskRefused for an error of the disk."""
+        """Return the offset of the next record as `CommitLogWriter.place` does; an error of the disk becomes
+        DiskRefused.
+        """
         try:
             return self._writer.place(size)
         except OSError as error:
             raise DiskRefused(f"the commit log cannot grow: {error}") from error
 
     def _discard_round(self) -> None:
-        """Be as before."""
+        """Discard the batch that failed: log and next offsets are as before."""
         self._writer.discard()
-        self._bound_next_offsets()  # no dispatch may follow
+        self._bound_next_offsets()  # no dispatch may follow, which would do this
 
     def _number_light_queues(
         self, message: Message, assigned: dict[tuple[str, int], QueueOffset]
     ) -> tuple[dict[str, str], tuple[tuple[str, QueueOffset], ...]]:
-        """Give the record its offset in each light queue it names; a doubled name gets one entry."""
+        """Give the record its offset in each light queue that it names; a name that is given twice gets one entry."""
         properties = dict(message.properties)
         if not may_name_light_queues(message.topic):
             return properties, ()
@@ -288,35 +302,41 @@ class MessageStore:
         return properties, tuple(numbered.items())
 
     def flush(self) -> PhysicalOffset:
-        """Make everything appended so far durable; returns how far. Raises StorePoisoned, now and ever after."""
-        stored_ms = self._times.last_ms  # before the flush: all that has it by now will be durable
+        """Make everything appended so far durable; return the offset up to which the log is durable.
+
+        Raises StorePoisoned, and every later call does so, too.
+        """
+        stored_ms = self._times.last_ms  # before the flush: all records that have this time by now will be durable
         flushed = self._flusher.flush()
         self._times.flushed(stored_ms)
         return flushed
 
     def begin_flush(self) -> BegunFlush | None:
-        """See `CommitLogFlusher.begin`; `end_flush` has to follow."""
+        """Begin a flush as `CommitLogFlusher.begin` does; `end_flush` has to follow."""
         begun = self._flusher.begin()
         if begun is not None:
             self._begun_stored_ms = self._times.last_ms
         return begun
 
     def end_flush(self, begun: BegunFlush, error: OSError | None) -> None:
-        """Raises StorePoisoned where the fdatasync failed, now and ever after."""
+        """End a flush that was begun. Raises StorePoisoned if the fdatasync failed, and every later
+        flush does so, too.
+        """
         self._flusher.end(begun, error)
         self._times.flushed(self._begun_stored_ms)
 
     def dispatch(self, up_to: PhysicalOffset) -> list[DispatchRequest]:
         """Make the records below `up_to` visible, all their entries in one atomic batch.
 
-        Returns the requests that were dispatched, so that the caller can wake exactly who waits for them.
+        Returns the requests that were dispatched, so that the caller can wake exactly the consumers that wait for them.
         """
         requests = self._undispatched
         rest: list[DispatchRequest] = []
         if requests and requests[-1].physical_offset >= up_to:
             count = bisect_left(requests, up_to, key=_physical_offset)
             requests, rest = requests[:count], requests[count:]
-        # not the end of the last request: records of a deleted topic may follow, and are not to come back at a start
+        # not the end of the last request: records of a deleted topic may follow, and a restart must not dispatch them
+        # again
         end = min(up_to, self._writer.end)
         if end <= self._dispatched_up_to:
             return []
@@ -334,11 +354,11 @@ class MessageStore:
             self._next_offsets.make_room(queues_of_requests(self._undispatched))
 
     def flush_entries(self) -> None:
-        """The long part of `flush_queues`, which may run beside dispatch."""
+        """Flush the entries: the long part of `flush_queues`, which may run at the same time as `dispatch`."""
         self._queues.flush_entries()
 
     def flush_queues(self) -> None:
-        """Make the dispatched entries and then the watermark durable. No dispatch may run meanwhile."""
+        """Make the dispatched entries and then the watermark durable. `dispatch` must not run meanwhile."""
         self._queues.flush()
         self._held.flush()
         self._queues_durable_up_to = self._dispatched_up_to
@@ -349,33 +369,39 @@ class MessageStore:
         return self._queues.bounds(queue)
 
     def extents_of_all(self, queues: Sequence[QueueId]) -> list[QueueExtent]:
-        """Of each of some different queues, at a part of the price."""
+        """Return the extents of these distinct queues; this is cheaper than asking for each queue alone."""
         return self._queues.extents_of_all(queues)
 
     def maximum(self, queue: QueueId) -> QueueOffset:
-        """Of the bounds: needs no search for the first entry that the log still has."""
+        """Return the max offset of a queue. Unlike `bounds` this needs no search for the first entry that the log still
+        has.
+        """
         return self._queues.next_offset(queue)
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
         return self._queues.entries(queue, start, limit)
 
     def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
-        """The entry with the largest physical offset below `at`; None when the queue has none in the log."""
+        """Return the entry with the largest physical offset below `at`; None when the queue has no such entry in the
+        log.
+        """
         return self._queues.last_entry_below(queue, at)
 
     def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]:
-        """Where the next queues of a topic end, by number; see `ConsumeQueueStore.ends`."""
+        """Return the last positions of the next queues of a topic, by queue number; see `ConsumeQueueStore.ends`."""
         return self._queues.ends(topic, behind, limit)
 
     def use(self, native: Native) -> None:
-        """Make and read records with the native part."""
+        """Encode and decode records with the native part from now on."""
         self._make_round = native_rounds(native)
         self._reader.use(native)
 
     def read(self, entry: ConsumeQueueEntry) -> StoredMessage:
-        """The record of an entry, every CRC checked: it costs 1 µs, and whoever gets a wrong bit cannot tell.
+        """Return the record of an entry, with every CRC checked: this costs 1 µs, and no consumer can detect a wrong
+        bit.
 
-        Raises StoreDamaged when the log does not hold a whole record there, MessageGivenUp when an operator knows.
+        Raises StoreDamaged when the log does not hold a whole record there, MessageGivenUp when an operator gave the
+        record up.
         """
         try:
             return self._record(entry.physical_offset, entry)
@@ -386,15 +412,17 @@ class MessageStore:
             ) from error
 
     def record_at(self, at: PhysicalOffset) -> StoredMessage:
-        """The record at an offset, every CRC checked.
+        """Return the record at an offset, with every CRC checked.
 
         Raises OffsetOutOfRange when the log does not hold the offset (any more), StoreDamaged, MessageGivenUp.
         """
         return self._record(at)
 
     def existing_record_at(self, at: PhysicalOffset) -> StoredMessage:
-        """As `record_at`, for who has not found it by its queue: OffsetOutOfRange also for what was deleted with its
-        topic. Any thread.
+        """Return the record at an offset that was not found through a queue.
+
+        Unlike `record_at`, this raises OffsetOutOfRange also for a record that was deleted with its topic. May be
+        called from any thread.
         """
         record = self._record(at)
         if self._deleted_topics is not None and at < self._deleted_topics.below(record.topic):
@@ -402,7 +430,7 @@ class MessageStore:
         return record
 
     def _record(self, at: PhysicalOffset, entry: ConsumeQueueEntry | None = None) -> StoredMessage:
-        """Who asks is an entry, or a held message."""
+        """Return the record that `entry` points at, or that of a pending message if `entry` is None."""
         record = self._reader.decode(at, check_crc=True)
         if isinstance(record, StoredMessage) and record.topic != REPLACED_TOPIC:
             return record
@@ -416,29 +444,31 @@ class MessageStore:
         )
 
     def offset_at_time(self, queue: QueueId, time_ms: int, boundary: TimeBoundary) -> QueueOffset:
-        """Where the queue stood at a wall time; see `store.consumequeue.search`. Raises StoreDamaged."""
+        """Return the queue offset for a wall time; see `store.consumequeue.search`. Raises StoreDamaged."""
         return offset_at_time(self._queues, lambda entry: self.read(entry).store_timestamp_ms, queue, time_ms, boundary)
 
     def may_have_queue(self, topic: str) -> bool:
-        """Whether there can be a queue of the name, where the store has its queues now."""
+        """Return whether a queue of this topic can exist in the store that now holds the queues."""
         return self._queues.may_have(topic)
 
     def queues_of(self, topic: str) -> list[QueueId]:
-        """The queues of a topic that ever got a message, for who is about to ask for their bounds."""
+        """Return the queues of a topic that ever got a message, for a caller that is about to ask for their bounds."""
         return self._queues.queues_of(topic)
 
     def iterate_queues(self, topic: str | None = None) -> list[QueueId]:
-        """The queues that ever got a message."""
+        """Return the queues that ever got a message, of one topic or of all."""
         return list(self._queues.queues(topic))
 
     # -- deletion and end of life
 
     def topics_behind(self, behind: str, limit: int) -> list[str]:
-        """The next topics, in key order, that may have queues; "" begins. Any thread."""
+        """Return the next topics after `behind`, in key order, that may have queues; start with "". May be called from
+        any thread.
+        """
         return self._queues.topics_behind(behind, limit)
 
     def delete_topic(self, topic: str) -> int:
-        """Remove the topic's queues at once, returns how many; its records leave with their segments.
+        """Remove the topic's queues at once and return how many; its records leave with their segments.
 
         Raises kv.KvError; then nothing is removed, and what was appended still becomes visible.
         """
@@ -452,36 +482,42 @@ class MessageStore:
         return len(queues)
 
     def forget_deleted_topics(self, log_begin: PhysicalOffset) -> None:
-        """Of topics all of whose deleted messages lie below, nothing needs to be known any more. Any thread."""
+        """Drop the notes on topics whose deleted messages all lie below `log_begin`. May be called from any thread."""
         if self._deleted_topics is not None:
             self._deleted_topics.settle(log_begin, self._writer.end)
 
     def is_undispatched(self, topic: str) -> bool:
-        """Whether messages of the topic are in the log that are not visible yet."""
+        """Return whether the log holds messages of the topic that are not visible yet."""
         return any(each.topic == topic for each in self._undispatched)
 
     def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = LIGHT_QUEUE_PREFIX) -> LightQueueStep:
-        """Look at some more light queues for such whose last entry lies below the offset; b"" begins. Any thread."""
+        """Scan the next chunk of light queues for those whose last entry lies below the offset; start with b"".
+
+        May be called from any thread.
+        """
         return self._queues.light_queues_ended(below, key, prefix)
 
     def lite_parents(self, key: bytes) -> LiteParentsStep:
-        """Some more of the topics that have lite topics; b"" begins. Any thread."""
+        """Return the next chunk of the topics that have lite topics; start with b"". May be called from any thread."""
         return self._queues.lite_parents(key)
 
     def last_times_ms(self, found: Sequence[LastEntry]) -> list[int | None]:
-        """When the last message of each light queue was stored; None where its entry is gone. Any thread."""
+        """Return when the last message of each light queue was stored, None where its entry is gone.
+
+        May be called from any thread.
+        """
         return self._queues.last_times_ms(found)
 
     def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]:
-        """Those of the light queues that no message was appended to since they were found."""
+        """Return the light queues among these to which no message was appended since they were found."""
         pending = queues_of_requests(self._undispatched)
         return self._queues.still_ended([each for each in found if each.queue not in pending])
 
     def remove_ended(self, found: Sequence[LastEntry]) -> None:
-        """Remove light queues that are `still_ended`. Raises kv.KvError.
+        """Remove those light queues that are `still_ended`. Raises kv.KvError.
 
-        A light queue that comes to be later is numbered from above all that were ever removed: it may be one of
-        them, and whoever has read that one must not take new messages for old.
+        The offsets of a light queue that is created later start above those of all light queues ever removed: it may be
+        one of them, and a consumer that has read the old one must not take new messages for old ones.
         """
         if not found:
             return

@@ -1,7 +1,7 @@
-"""The native part of Quarry, where it is installed (`make native`; docs/adr/0043).
+"""The module loads the native part of Quarry where it is installed (`make native`; docs/adr/0043).
 
-It does again, faster, what Python code here does, for the plain case alone. So everything works without it, and each
-function that is typed here names the Python code it must agree with; `tests/native` holds them against each other.
+The native part repeats Python code of this repository, faster and only for the plain case. So everything works without
+it, and each function that is typed here names the Python code that it must agree with; `tests/native` compares the two.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ if TYPE_CHECKING:
 
 MODULE: Final = "quarry_native"
 CONTRACT: Final = 11
-"""Of the build that goes with this code; one of another number is left alone."""
+"""Number of the build that goes with this code; a build with another number is not used."""
 
 PlainMessage = tuple[str, bytes, bytes, int, int, int]
-"""Message id, body, stored properties, tags code, born at (ms), system flag."""
+"""A message is its id, body, stored properties, tags code, creation time (ms) and system flag."""
 
 PlainSend = tuple[str, list[PlainMessage]]
-"""Topic, and its messages, of which there is one at least."""
+"""A send is a topic and its messages, of which there is at least one."""
 
 
 class SendReader(Protocol):
-    """Reads requests to send."""
+    """A send reader parses requests to send."""
 
     def read(self, request: bytes, peer: str, now_ms: int, /) -> PlainSend | None:
-        """The NORMAL messages of the request, as `check_send` and `to_message` would have them; None: not plain.
+        """Return the NORMAL messages of the request as `check_send` and `to_message` make them; None if it is not
+        plain.
 
         User properties are stored in the order of the request.
         """
@@ -67,14 +68,17 @@ class SendReaderMaker(Protocol):
 
 
 PlainAck = tuple[str, str, str, str, int, int, int, int]
-"""Group, topic, message id, receipt handle; of the handle: queue number and offset, delivery id, expiry (ms)."""
+"""An acknowledgement is group, topic, message id, receipt handle, and from the handle: queue number and offset,
+delivery id, expiry (ms).
+"""
 
 
 class ReceiveWriter(Protocol):
-    """Writes the messages of answers to receives."""
+    """A receive writer serializes the messages of answers to receives."""
 
     def write(self, topic: str, messages: Sequence[HandedOut], /) -> list[bytes | None]:
-        """The serialized `ReceiveMessageResponse` of each, as `fill_message` makes it; None: not plain.
+        """Return the serialized `ReceiveMessageResponse` of each message as `fill_message` makes it; None if it is not
+        plain.
 
         User properties are in the order of the record.
         """
@@ -82,16 +86,19 @@ class ReceiveWriter(Protocol):
 
 class ReceiveWriterMaker(Protocol):
     def __call__(self, hidden_names: Set[str], unusual_names: Set[str], /) -> ReceiveWriter:
-        """Receivers see no property of a hidden name; a message with one of an unusual name is not plain."""
+        """Make a writer. Receivers see no property with a hidden name; a message with a property of an unusual name is
+        not plain.
+        """
 
 
 class RecordReader(Protocol):
-    """Reads records of the commit log."""
+    """A record reader decodes records of the commit log."""
 
     def read(self, segment: memoryview, position: int, physical_offset: PhysicalOffset, /) -> StoredMessage | None:
-        """What `store.record.decode_record` finds with every CRC checked; None: not plain, or no whole record.
+        """Return what `store.record.decode_record` finds with every CRC checked; None if that is not plain or no whole
+        record.
 
-        Plain is a record that ends in its CRC. May be called from any thread.
+        A record is plain if it ends in its CRC. May be called from any thread.
         """
 
 
@@ -100,7 +107,7 @@ class RecordReaderMaker(Protocol):
 
 
 class MakeRound(Protocol):
-    """See `store.commitlog.rounds.make_round`."""
+    """The function assigns offsets to a batch and encodes it; see `store.commitlog.rounds.make_round`."""
 
     def __call__(
         self,
@@ -114,7 +121,7 @@ class MakeRound(Protocol):
 
 
 class RoundMaker(Protocol):
-    """Makes what rounds of encoded messages bring into the store."""
+    """A round maker makes the records of batches of encoded messages, and their dispatch requests."""
 
     @property
     def make(self) -> MakeRound: ...
@@ -131,24 +138,26 @@ class RoundMakerMaker(Protocol):
 
 
 class EntryMaker(Protocol):
-    """Makes entries of consume queues in RocksDB."""
+    """An entry maker makes entries of consume queues in RocksDB."""
 
     @property
     def make(self) -> Callable[[list[tuple[bytes, bytes]]], list[ConsumeQueueEntry]]:
-        """See `store.consumequeue.rocks.entries.entries_of`, but that another unit is a ValueError."""
+        """Return a function as `store.consumequeue.rocks.entries.entries_of`, which raises ValueError for a malformed
+        entry.
+        """
 
 
 class SyncThread(Protocol):
-    """A thread for fdatasync that never takes Python's lock; it ends when nobody refers to it."""
+    """A sync thread runs fdatasync and never takes Python's lock; it ends when nothing refers to it any more."""
 
     def fileno(self) -> int:
-        """Readable when `finish` has something to tell."""
+        """Return a descriptor that is readable when `finish` has a result."""
 
     def start(self, file_number: int, /) -> None:
-        """Begin an fdatasync of the file that is open under this number, and must be so until `finish` returns."""
+        """Begin an fdatasync of the file that is open under this number; it has to stay open until `finish` returns."""
 
     def finish(self) -> int:
-        """How the next one ended that was begun: 0, or the error's number (errno). Waits for it."""
+        """Wait for the next fdatasync that was begun, and return its result: 0, or the number of the error (errno)."""
 
 
 NativelyStaged = tuple[
@@ -157,73 +166,85 @@ NativelyStaged = tuple[
     list[tuple[tuple[str, int], QueueOffset, PhysicalOffset]],
     list[int],
 ]
-"""See `MaximaTable.stage`."""
+"""See `MaximaTable.stage` for the meaning of the four lists."""
 
 EntryPlace = tuple[bytes, bytes, int]
-"""The key of an entry, the key that ends the queue, and how many entries are to be read; 0: there are none."""
+"""An entry's place is its key, the key that ends the queue, and how many entries are to be read (0: there are none)."""
 
 
 class MaximaTable(Protocol):
-    """What is stored as maxima of queues that were in use, as far as it has room; see `KnownQueues`.
+    """A maxima table caches the stored max offsets of recently used queues, as far as it has capacity; see
+    `KnownQueues`.
 
-    Of some also where they begin: the queue offset of the stored minimum, 0 where none is stored.
+    For some queues it also holds the min offset: the stored one, 0 where none is stored.
     """
 
     def find(self, queues: list[tuple[str, int]], /) -> list[tuple[bytes, bytes, bytes | None, int | None]] | None:
-        """Of each queue `rocks_layout.keys_of`, what is stored under its maximum's key, and where it begins; None: not
-        known.
+        """Return for each queue `rocks_layout.keys_of`, the value stored under its max-offset key, and its min offset;
+        None where one is not known.
 
-        None in place of all of them where one can have no keys.
+        Returns None in place of the whole list if some queue can have no keys.
         """
 
     def place(self, queue: tuple[str, int], start: int, limit: int, minimum: int, /) -> EntryPlace | None:
-        """Where `limit` entries of the queue lie from `start` on, in a log that begins at `minimum`.
+        """Return where `limit` entries of the queue lie from `start` on, in a log that begins at `minimum`.
 
-        The first of them may be one that the log has no more. None: not all that takes is known.
+        The first of them may be an entry whose record the log has no more. Returns None if the table does not know
+        enough.
         """
 
     def ends(self, queues: list[tuple[str, int]], /) -> list[int | None] | None:
-        """Of each queue the offset behind its last entry, as far as it is known; None as in `find`."""
+        """Return for each queue the offset after its last entry, None where it is not known; None for
+        all as in `find`.
+        """
 
     def stage(self, requests: list[DispatchRequest], /) -> NativelyStaged | None:
-        """Keys and values of a unit for each request, as `rocks_layout` lays them out, and of the queues among them, in
-        the order of their first requests: keys and values of their maxima, where these do not go back; queue, queue
-        offset and physical offset of their last requests; which of those have a maximum that is not known. It is left
-        out.
+        """Lay out the entries of these requests, and the max offsets of their queues, as `rocks_layout` does.
 
-        None where one can have no keys.
+        Returns four lists. The first holds key and value of one entry per request. The others are about the queues of
+        the requests, in the order of their first requests: keys and values of their max offsets, where these do not go
+        back; queue, queue offset and physical offset of their last requests; which of those have a max offset that is
+        not known, so that it is left out.
+
+        Returns None if some queue can have no keys.
         """
 
     def put_all(self, maxima: list[tuple[bytes, bytes]], /) -> None:
-        """That is stored now, by the keys of the maxima; each takes 16 bytes."""
+        """Record that these max offsets are now stored, as pairs of key and value; each takes 16 bytes."""
 
     def put_begins(self, begins: list[tuple[bytes, int]], /) -> None:
-        """There queues begin now, by the keys of their maxima. Of a queue that is not here nothing is remembered."""
+        """Set the min offsets of cached queues, addressed by their max-offset keys. Queues that are not cached are
+        ignored.
+        """
 
     def begin_all(self) -> None:
-        """All that is stored is about to be put in."""
+        """Begin loading: all stored max offsets are about to be put in."""
 
     def end_all(self) -> None:
-        """It was. A key that is not found has nothing stored, until some is discarded, or finds no room."""
+        """End loading: from now on a miss means that nothing is stored, until a key is discarded or
+        finds no capacity.
+        """
 
     def remove(self, maximum_key: bytes, /) -> None:
-        """Nothing is stored there any more."""
+        """Record that nothing is stored under this key any more."""
 
     def discard(self, maximum_key: bytes, /) -> None:
-        """Something else is stored there."""
+        """Invalidate the key: another value is stored there."""
 
     def clear(self) -> None: ...
 
 
 class Native(Protocol):
-    """What the module offers."""
+    """The protocol lists what the native module offers."""
 
     @property
     def CallScanner(self) -> Any:
-        """A `server.front.h2.protocol.scanner.ScannerMaker`, which the store knows nothing of."""
+        """Return the class, a `server.front.h2.protocol.scanner.ScannerMaker`, a type that the store
+        knows nothing of.
+        """
 
     def fields_left(self, body: bytes, shape: dict[int, Any], most: int, /) -> int:
-        """See `server.wire.parsing.fields_left`. It counts whatever comes, not plain requests alone."""
+        """Count fields as `server.wire.parsing.fields_left` does. Any request is counted, not only plain ones."""
 
     @property
     def SendReader(self) -> SendReaderMaker: ...
@@ -243,25 +264,24 @@ class Native(Protocol):
         expires_at_ms: int,
         /,
     ) -> list[str]:
-        """The handles of deliveries from one queue, each given as queue offset and delivery id.
+        """Return the receipt handles of deliveries from one queue, each given as queue offset and delivery id.
 
-        `whose`: group and topic, a zero byte behind each.
+        `whose`: group and topic, each followed by a zero byte.
         """
 
     def read_ack(self, request: bytes, text_size_max: int, key: bytes, /) -> PlainAck | None:
-        """The one delivery that an `AckMessageRequest` names, by a handle of its group and topic that the key proves.
+        """Return the one delivery that an `AckMessageRequest` names, by a handle of its group and topic that the key
+        proves.
 
-        None: not plain.
-
-        No text of a plain one has more bytes than `text_size_max`.
-        As `server.delivery.receipt_handle.ReceiptHandle.decode` decodes it. The names are still to be checked.
+        Returns None if the request is not plain. No text of a plain one has more bytes than `text_size_max`. The handle
+        is decoded as by `server.delivery.receipt_handle.ReceiptHandle.decode`. The caller still has to check the names.
         """
 
     def ack_answer(self, message_id: str, receipt_handle: str, /) -> bytes:
-        """The serialized `AckMessageResponse` for one message that is done."""
+        """Return the serialized `AckMessageResponse` for one message that is acknowledged."""
 
     def send_answer(self, message_ids: list[str], first_offset: int, /) -> bytes:
-        """The serialized `SendMessageResponse` of messages that are stored from a queue offset on."""
+        """Return the serialized `SendMessageResponse` of messages that are stored from a queue offset on."""
 
     @property
     def RoundMaker(self) -> RoundMakerMaker: ...
@@ -271,7 +291,7 @@ class Native(Protocol):
     def EntryMaker(self, entry_type: type[ConsumeQueueEntry], /) -> EntryMaker: ...
 
     def MaximaTable(self, queues: int, /) -> MaximaTable:
-        """Room for so many queues, in 80 bytes for each; memory is used as they come."""
+        """Make a table with capacity for this number of queues, 80 bytes each; memory is allocated as they come."""
 
 
 def _load() -> tuple[Native | None, str]:
@@ -286,4 +306,4 @@ def _load() -> tuple[Native | None, str]:
 
 
 NATIVE, WHY_NOT = _load()
-"""None where it cannot be used, and why."""
+"""`NATIVE` is None where the native part cannot be used, and `WHY_NOT` says why."""

@@ -1,4 +1,4 @@
-"""How far long work is, for who waits for it."""
+"""The module describes the progress of a long piece of work, for a caller that shows it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a long piece of work is, in bytes of commit log. `detail`: what else there is to tell, in a few words."""
+    """The progress of a long piece of work, in bytes of commit log. `detail` adds a few words for the operator."""
 
     phase: str
     done_bytes: int

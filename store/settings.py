@@ -1,4 +1,6 @@
-"""Settings of the store: frozen values, checked once. Components (disk, clock, metrics) are passed in instead."""
+"""The settings of the store are frozen values, checked once. Components (disk, clock, metrics) are
+passed in instead.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from quarry_mq.kv.options import MIB
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.layout.queue_phase import AS_THE_PHASE_SAYS, QueueMode, QueuePlaces
 
-SEGMENT_SIZE: Final = 1 << 30  # RocketMQ's. Keeps every position inside a segment within int32.
+SEGMENT_SIZE: Final = 1 << 30  # RocketMQ's; keeps every position inside a segment within int32
 BODY_SIZE_MAX: Final = 4 * MIB  # RocketMQ's maxMessageSize
 RECORD_OVERHEAD_MAX: Final = 64 * 1024  # topic, properties and head: RocketMQ's allowance above the body
 UNITS_PER_FILE: Final = 300_000  # RocketMQ's: 6,000,000 bytes
@@ -25,34 +27,36 @@ SEGMENT_SIZE_MIN: Final = 64 * 1024
 
 
 class Durability(Enum):
-    """What an acknowledged send survives."""
+    """The durability says what an acknowledged send survives."""
 
-    SYNC = "sync"  # power loss: it was on disk before the answer
+    SYNC = "sync"  # power loss: the message was on disk before the answer
     ASYNC = "async"  # the death of the process; a power cut may take back up to one flush interval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexSettings:
-    """How messages are found by their keys."""
+    """The settings of the indexes say how messages are found by their keys."""
 
     hash_files: bool = False
-    """Keep RocketMQ's index files."""
+    """True to keep RocketMQ's index files."""
     hash_slots: int = HASH_SLOTS
     hash_items: int = HASH_ITEMS
-    """Of a file, with the one that is never used. Where there are files, those two are as in them."""
+    """Items per hash index file, including the one that is never used. Existing files keep their own
+    slots and items.
+    """
     tiered: bool = False
-    """Keep the tiered index."""
+    """True to keep the tiered index."""
     tiered_slots: int = TIERED_SLOTS
     tiered_items: int = TIERED_ITEMS
-    """Of a file."""
+    """Items per file of the tiered index."""
     upload_to: str | None = field(default=None, repr=False)
-    """Where compacted files of the tiered index are copied to: a folder, or the URL of an object store."""
+    """The place that compacted files of the tiered index are copied to: a folder, or the URL of an object store."""
     upload_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Of the object store. Both may hold secrets, which no text about the settings shows."""
+    """Options of the object store. URL and options may hold secrets, which no text about the settings shows."""
     keep_uploaded: bool = True
-    """Whether files that were uploaded stay here, too."""
+    """True to keep uploaded files locally, too."""
     slot_cache_bytes: int = SLOT_CACHE_BYTES
-    """Of slots of uploaded files."""
+    """Bytes of cache for slots of uploaded files."""
 
     def __post_init__(self) -> None:
         _require(self.hash_slots > 0, "index.hash_slots", "must be positive")
@@ -63,26 +67,28 @@ class IndexSettings:
 
 
 COPY_GROWTH_MAX: Final = 4 * 1024
-"""Bytes that the record of a copy may have more than that of its original: another topic, and properties."""
+"""Bytes by which the record of a copy may be larger than that of its original: another topic, and more properties."""
 CHECK_AFTER_MS: Final = 6_000
-"""How long a half message waits before its producer is asked that does not say: as RocketMQ's `transactionTimeOut`."""
+"""Milliseconds until the producer of a half message is asked, unless it sets a time: as RocketMQ's
+`transactionTimeOut`.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreSettings:
-    """How one store is laid out and kept.
+    """The settings of a store say how it is laid out and maintained.
 
-    `record_crc` adds RocketMQ's CRC property to each record, so that header and properties are covered, not
-    only the body. `queue_flush_bytes` bounds what a restart dispatches again after the process died.
+    `record_crc` adds RocketMQ's CRC property to each record, so that header and properties are covered, not only the
+    body. `queue_flush_bytes` limits what a restart dispatches again after the process died.
     """
 
     root: Path
     queue_mode: QueueMode | None = None
-    """Where consume queues are kept; None: where they are, and in RocksDB if there are none."""
+    """The place of the consume queues; None: where they are now, and in RocksDB if there are none."""
     queue_places: QueuePlaces = AS_THE_PHASE_SAYS
-    """Who is read and who numbers while there are two."""
+    """The choice which of two sets of consume queues is read and which assigns offsets, while a store has both."""
     doubled_topics: tuple[str, ...] | None = None
-    """Patterns of the topics that are written twice while there are two; None: all are."""
+    """Patterns of the topics that are written to both sets of consume queues; None: all topics."""
     units_per_file: int = UNITS_PER_FILE
     check_after_ms: int = CHECK_AFTER_MS
     segment_size: int = SEGMENT_SIZE
@@ -95,7 +101,7 @@ class StoreSettings:
     cached_queues_max: int = 16_384
     index: IndexSettings = field(default_factory=IndexSettings)
     member: str | None = None
-    """The store's name in its cluster; None without one."""
+    """The store's name in its cluster; None without a cluster."""
 
     def __post_init__(self) -> None:
         _require(

@@ -1,6 +1,6 @@
-"""Backups: of a store that nobody runs, or of a live one at a point its broker gives (docs/backup.md).
+"""The package makes backups of a stopped store, or of a live one at a point that its broker sets (docs/backup.md).
 
-Public face of the package: other packages import from here.
+It is a package with one public face: other packages import from here.
 """
 
 from quarry_mq.store.backup.check import damaged_files

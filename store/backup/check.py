@@ -1,4 +1,4 @@
-"""Whether a backup is as it was written."""
+"""The module checks whether a backup is as it was written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quarry_mq.store.progress import Progress, ReportProgress
 
 
 def _first_link(disk: CopyingDisk, directory: Path, path: str) -> Path | None:
-    """The first part of the way from the backup to the file that is a link."""
+    """Return the first part of the way from the backup to the file that is a link."""
     place = directory
     for part in path.split("/"):
         place = place / part
@@ -20,7 +20,7 @@ def _first_link(disk: CopyingDisk, directory: Path, path: str) -> Path | None:
 
 
 def damaged_files(disk: CopyingDisk, directory: Path, manifest: Manifest, report: ReportProgress) -> list[str]:
-    """What is wrong with which file, in words; empty when all are there with the content they had."""
+    """Return in words what is wrong with which file; empty when all files have the content they were backed up with."""
     total = sum(each.size for each in manifest.files)
     done = 0
     wrong = []

@@ -1,4 +1,4 @@
-"""A folder of backups: one sub-folder each, named by the time it was begun.
+"""A folder of backups has one sub-folder per backup, named by the time it was begun.
 
 DEST/
   lock                          held while a backup is written
@@ -25,7 +25,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def backup_name(wall_ms: int, existing: list[str]) -> str:
-    """A name above all existing ones, whatever the clock says: names tell which backup is the newest."""
+    """Return a name that sorts after all existing ones, whatever the clock says: names tell which
+    backup is the newest.
+    """
     if existing:
         newest = datetime.strptime(existing[-1].removesuffix("Z"), _FORMAT).replace(tzinfo=UTC)
         wall_ms = max(wall_ms, (newest - _EPOCH) // timedelta(milliseconds=1) + 1)
@@ -33,7 +35,9 @@ def backup_name(wall_ms: int, existing: list[str]) -> str:
 
 
 def list_names(disk: Disk, folder: Path, *, links_too: bool = False) -> list[str]:
-    """Names of all backups, unfinished ones too, oldest first. Links are none, but they take their names."""
+    """Return the names of all backups, also unfinished ones, oldest first. Links are no backups; `links_too` adds their
+    names.
+    """
     entries = [each for each in disk.list_directory(folder) if each.is_directory and _NAME.fullmatch(each.name)]
     return [each.name for each in entries if each.is_plain or links_too]
 
@@ -43,7 +47,7 @@ def is_finished(disk: Disk, directory: Path) -> bool:
 
 
 def newest_backup(disk: Disk, path: Path) -> Path:
-    """`path` itself if it is a finished backup, else the newest finished one in the folder.
+    """Return `path` itself if it is a finished backup, else the newest finished one in the folder.
 
     Raises NotAStore when there is none.
     """
@@ -57,7 +61,7 @@ def newest_backup(disk: Disk, path: Path) -> Path:
 
 
 def store_in(disk: Disk, path: Path) -> Path:
-    """The store to look at when told `path`: the newest finished backup where it is a folder of backups."""
+    """Return the store to read for a path: the newest finished backup if the path is a folder of backups."""
     if not disk.exists(StorePaths(path).commit_log) and list_names(disk, path):
         return newest_backup(disk, path)
     return path

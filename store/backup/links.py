@@ -1,4 +1,4 @@
-"""A second name for a file, where the file system gives one."""
+"""The module gives a file a second name, where the file system can."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 from quarry_mq.store.fs import CopyingDisk
 
 CANNOT_LINK: Final = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
-"""Another file system, one without links, too many of them, a file of somebody else (protected_hardlinks)."""
+"""The errors for another file system, one without links, too many links, and a foreign file (protected_hardlinks)."""
 
 
 def links(disk: CopyingDisk, source: Path, target: Path) -> bool:
-    """Whether `target` is a second name of `source` now; False: it has to be copied. Raises OSError."""
+    """Make `target` a second name of `source`; return False if it has to be copied instead. Raises OSError."""
     try:
         disk.link_file(source, target)
     except OSError as error:

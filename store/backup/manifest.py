@@ -1,12 +1,13 @@
-"""What a backup holds: `backup-manifest.json`, written last, so that an unfinished backup has none.
+"""The manifest says what a backup holds: `backup-manifest.json`, written last, so that an unfinished backup has none.
 
     {"crc32": 123, "manifest": {
         "format": 1, "name": "20261121T083522.125Z", "createdMs": 1795250122125, "live": true,
         "logBegin": 0, "logEnd": 4400, "segmentSize": 1073741824,
         "files": [{"path": "commitlog/00000000000000000000", "size": 1073741824, "crc32": 456, "frozen": false}, …]}}
 
-`crc32` is that of the manifest's text as it is encoded here: keys sorted, no blanks, ASCII. The CRC of a file is that
-of its whole content. A `frozen` file is never written again, by any broker: it may be linked instead of copied.
+The `crc32` beside the manifest is that of its text as it is encoded here: keys sorted, no blanks, ASCII. The CRC of a
+file is that of its whole content. A `frozen` file is never written again, by any broker: it may be linked instead of
+copied.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ FORMAT: Final = 1
 
 COMMIT_LOG: Final = "commitlog"
 OF_THE_RUNNING: Final = frozenset({"lock", "lost+found", ".snapshot", "backup", "restoring"})
-"""What belongs to the running system and not to the store, in its own folder: in no backup."""
+"""Names in a store's folder that belong to the running system and not to the store: no backup holds them."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackupFile:
-    """One file. `path` is relative to the store, with forward slashes."""
+    """A backup file is one file of a backup. `path` is relative to the store, with forward slashes."""
 
     path: str
     size: int
@@ -45,7 +46,7 @@ class BackupFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A finished backup. `log_end`: everything below it that the store had is in here."""
+    """The manifest of a finished backup. Everything that the store had below `log_end` is in the backup."""
 
     name: str
     created_ms: int
@@ -75,7 +76,9 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def read_manifest(disk: CopyingDisk, directory: Path) -> Manifest:
-    """Raises NotAStore when there is none (no backup, or an unfinished one), StoreDamaged when it is damaged."""
+    """Read the manifest. Raises NotAStore without one (no backup, or an unfinished one), StoreDamaged
+    if it is damaged.
+    """
     path = directory / MANIFEST_NAME
     if disk.exists(path) and not disk.is_plain_file(path):
         raise StoreDamaged(path, "a link, or no file: a backup holds files of its own")
@@ -116,7 +119,7 @@ def read_manifest(disk: CopyingDisk, directory: Path) -> Manifest:
 
 
 class _Fields(NamedTuple):
-    """An object of the document, with fields of the types that they have to be of. All raise ValueError naming one."""
+    """An object of the document, with fields of required types. All methods raise ValueError naming the field."""
 
     values: Any
     where: str
@@ -146,7 +149,7 @@ class _Fields(NamedTuple):
         return cast("bool", self._field(name, bool, "truth value"))
 
     def number(self, name: str) -> int:
-        """Of what is counted: none is negative, none is beyond 64 bits."""
+        """Return a number of something counted: not negative, and within 63 bits."""
         value: int = self._field(name, int, "whole number")
         if not 0 <= value < 1 << 63:
             raise ValueError(f"{self.where}.{name} is {value}")
@@ -154,14 +157,14 @@ class _Fields(NamedTuple):
 
 
 def _require_path(path: str) -> None:
-    """Raises ValueError for what is no path of a file inside a store, in its one spelling."""
+    """Raise ValueError unless this is the path of a file inside a store, in its one spelling."""
     parts = path.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts) or parts[0] in OF_THE_RUNNING:
         raise ValueError(f"{path!r} is no path inside a store")
 
 
 def _require_places_of_their_own(files: Sequence[BackupFile]) -> None:
-    """Raises ValueError for two files of one path, and for a file where another one needs a folder."""
+    """Raise ValueError for two files of one path, and for a file where another one needs a folder."""
     paths = [tuple(each.path.split("/")) for each in files]
     known = set(paths)
     if len(known) < len(paths):
@@ -174,7 +177,7 @@ def _require_places_of_their_own(files: Sequence[BackupFile]) -> None:
 
 
 def _may_be_frozen(path: str, segment_size: int, log_end: PhysicalOffset) -> bool:
-    """Whether a broker may leave the file alone for ever: tables of databases, and segments that are full."""
+    """Return whether brokers may never write the file again: tables of databases, and segments that are full."""
     folder, _, name = path.rpartition("/")
     if folder == COMMIT_LOG:
         base = parse_segment_name(name)

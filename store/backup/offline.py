@@ -1,4 +1,4 @@
-"""What is to be backed up of a store that no broker runs on."""
+"""The module plans the backup of a stopped store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quarry_mq.store.state.identity import StoreIdentity
 
 
 def plan_stopped(store: OfflineStore) -> BackupPlan:
-    """Everything the store holds. Raises what reading it raises."""
+    """Plan the backup of everything that the store holds. Raises what reading it raises."""
     segments = store.segments
     data_ends = [(base, store.disk.data_end(segments.path_of(base))) for base in segments.bases]
     durable = _durable_up_to(store)
@@ -24,7 +24,7 @@ def plan_stopped(store: OfflineStore) -> BackupPlan:
     )
     with_data = [base for base, data_end in data_ends if data_end > 0]
     last = with_data[-1] if with_data else segments.minimum
-    # a place in the last segment that is known to be the end of a record saves reading up to it
+    # an offset in the last segment where a record is known to end saves reading up to it
     start = durable if durable is not None and last <= durable < last + segments.segment_size else last
     return BackupPlan(
         files,

@@ -1,4 +1,4 @@
-"""Which files of a store go into a backup, where from, and how much of each."""
+"""The module decides which files of a store go into a backup, where they come from, and how much of each."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from quarry_mq.store.layout.paths import StorePaths, segment_name
 from quarry_mq.store.offsets import PhysicalOffset
 
 TEMPORARY: Final = ".tmp"
-"""Ends the name of a file that is about to replace another one: a live broker's is gone at the next look."""
+"""The suffix of a file that is about to replace another one: a live broker may have removed it soon after."""
 _OF_THE_LIVE: Final = frozenset(
     {"abort", "checkpoint", "quarry", "index", "consumequeue", "consumequeue_rocksdb", "held_rocksdb"}
 )
-"""What a running broker writes. Its databases and its checkpoint come from the point; file queues, the index and which
-messages are held back are made again from the log.
+"""Names that a running broker writes. Its databases and its checkpoint come from the backup point; file queues, the
+index and the pending messages are rebuilt from the log.
 """
 
 
 class PlannedFile(NamedTuple):
     """A file to be backed up: `length` bytes of `source`, then zeros up to `size`.
 
-    `path` is relative to the store. A `frozen` one is complete and will never be written again.
+    `path` is relative to the store. A `frozen` file is complete and will never be written again.
     """
 
     source: Path
@@ -39,7 +39,7 @@ class PlannedFile(NamedTuple):
 
 
 class BackupPlan(NamedTuple):
-    """What is to be backed up. `log_end`: everything below it that the store has is in `files`."""
+    """The plan says what is to be backed up. Everything that the store has below `log_end` is in `files`."""
 
     files: list[PlannedFile]
     live: bool
@@ -50,7 +50,8 @@ class BackupPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupPoint:
-    """One moment of a live broker's store: databases as they were, in a folder, and the log up to `log_end`.
+    """A backup point is one moment of a live broker's store: copies of its databases in a folder, and the log up to
+    `log_end`.
 
     The folder holds `quarry/`, the database of consume queues under the name it has in the store, and `checkpoint`.
     Everything the databases refer to lies below `log_end`, which is durable.
@@ -70,7 +71,7 @@ class BackupPoint:
 def plan_offline(
     disk: Disk, root: Path, *, bases: list[PhysicalOffset], segment_size: int, frozen_below: PhysicalOffset
 ) -> list[PlannedFile]:
-    """All of a store that no broker runs on: a restart of the copy does what a restart of the store would do.
+    """Plan all files of a stopped store: a restart of the copy does what a restart of the store would do.
 
     Segments that end at or below `frozen_below` may be linked.
     """
@@ -82,7 +83,8 @@ def plan_offline(
 
 
 def plan_live(disk: Disk, point: BackupPoint) -> BackupPlan:
-    """The log of a live store up to the point, the point's databases, and what the broker leaves alone.
+    """Plan the log of a live store up to the point, the point's databases, and the files that the broker does not
+    write.
 
     Raises NotAStore when the point's folder cannot be seen from here.
     """
@@ -93,7 +95,7 @@ def plan_live(disk: Disk, point: BackupPoint) -> BackupPlan:
     for base in range(begin, max(end, begin + 1), size):
         length = min(size, end - base)
         if length == 0 and not disk.exists(StorePaths(point.root).commit_log / segment_name(PhysicalOffset(base))):
-            break  # nothing was ever sent
+            break  # nothing was ever sent to the store
         log.append(_segment(point.root, PhysicalOffset(base), length, size, frozen=length == size))
     _require_plain(disk, point.root, log)
     rest = _rest(disk, point.root, _OF_THE_LIVE | {COMMIT_LOG})
@@ -102,10 +104,10 @@ def plan_live(disk: Disk, point: BackupPoint) -> BackupPlan:
 
 
 def frozen_below(data_ends: list[tuple[PhysicalOffset, int]], durable_up_to: PhysicalOffset | None) -> PhysicalOffset:
-    """Below which offset the segments of a stopped broker will never be written again.
+    """Return the offset below which the segments of a stopped broker will never be written again.
 
-    `data_ends`: base and data end of each segment. A start may cut what was not known to be durable; where nobody
-    wrote that down, the last two segments with data are left out.
+    `data_ends`: base and data end of each segment. A start may cut what was not known to be durable; where no durable
+    offset was written down, the last two segments with data are left out.
     """
     with_data = [base for base, data_end in data_ends if data_end > 0]
     last = with_data[-1] if with_data else PhysicalOffset(0)
@@ -120,7 +122,7 @@ def _segment(root: Path, base: PhysicalOffset, length: int, size: int, *, frozen
 
 
 def _require_plain(disk: Disk, root: Path, segments: Sequence[PlannedFile]) -> None:
-    """Raises StoreUnusable where the log, a segment or the folder of points is a link."""
+    """Raise StoreUnusable if the log, a segment or the folder of points is a link."""
     for folder in (root, StorePaths(root).commit_log, StorePaths(root).backup_points):
         names = {each.source.name for each in segments} | {COMMIT_LOG, StorePaths(root).backup_points.name}
         for entry in disk.list_directory(folder):
@@ -129,7 +131,7 @@ def _require_plain(disk: Disk, root: Path, segments: Sequence[PlannedFile]) -> N
 
 
 def _require_itself(path: Path, entry: DirectoryEntry) -> None:
-    """Raises StoreUnusable for a link, which may lead out of the store, and for what is no file."""
+    """Raise StoreUnusable for a link, which may lead out of the store, and for anything else that is no file."""
     if not entry.is_plain:
         raise StoreUnusable(path, "a link, or no file: a backup holds what lies in the store itself")
 
@@ -146,7 +148,7 @@ def _rest(disk: Disk, root: Path, left_out: frozenset[str]) -> Iterator[PlannedF
 
 
 def _folder(disk: Disk, folder: Path, path: str) -> Iterator[PlannedFile]:
-    """All files below; of a database not those that an opening makes anew."""
+    """Yield all files below the folder, except files of a database that opening it makes again."""
     entries = disk.list_directory(folder)
     is_database = any(entry.name == DATABASE_MARKER for entry in entries)
     for entry in entries:

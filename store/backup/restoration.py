@@ -1,4 +1,4 @@
-"""From a backup back to a store: checked first, put aside, moved into place at the very end."""
+"""The module makes a store from a backup: it checks the backup, copies it aside, and moves it into place at the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from quarry_mq.store.progress import Progress, ReportProgress
 
 DAMAGED_NAMED_MAX: Final = 20
 _MAY_LIE_THERE: Final = frozenset({"lock", "lost+found", ".snapshot"})
-"""Fresh volumes hold the last two; an empty lock file may be left of a try that was refused."""
+"""Names that may be in the target: fresh volumes hold the last two, and a refused attempt may leave an
+empty lock file.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +34,14 @@ class RestoreReport:
 def restore(
     disk: CopyingDisk, source: Path, root: Path, *, report: ReportProgress, may_link: bool = False
 ) -> RestoreReport:
-    """Make a store at `root` of the backup `source`, or of the newest one in the folder `source`.
+    """Make a store at `root` from the backup `source`, or from the newest one in the folder `source`.
 
-    The backup is checked before anything is written. Killed at any point, it leaves nothing that opens: files lie
-    in `root/restoring/` until all are there and durable, and no store opens while that folder exists.
+    The backup is checked before anything is written. If it is killed, it leaves nothing that opens: files lie in
+    `root/restoring/` until all are there and durable, and no store opens while that folder exists.
 
-    `may_link`: files that no broker ever writes get a second name instead of a copy, where the file system
-    allows it. Raises NotAStore when there is no finished backup or `root` is not empty, StoreDamaged naming what
-    is damaged or missing, OSError.
+    `may_link`: files that no broker ever writes get a second name instead of a copy, where the file system allows it.
+    Raises NotAStore when there is no finished backup or `root` is not empty, StoreDamaged naming what is damaged or
+    missing, OSError.
     """
     source, manifest = check_restore(disk, source, root, report=report)
     paths = StorePaths(root)
@@ -59,7 +61,8 @@ def restore(
 
 
 def check_restore(disk: CopyingDisk, source: Path, root: Path, *, report: ReportProgress) -> tuple[Path, Manifest]:
-    """What `restore` looks at before it writes anything: every byte of the backup that it would take, and the place.
+    """Do the checks of `restore`, before anything is written: every byte of the backup that would be used, and the
+    target.
 
     Raises as `restore` does.
     """
@@ -91,7 +94,7 @@ def _require_empty(disk: CopyingDisk, root: Path) -> None:
 def _put_aside(
     disk: CopyingDisk, source: Path, manifest: Manifest, aside: Path, report: ReportProgress, *, may_link: bool
 ) -> int:
-    """Everything in `aside`, durable. Returns how many bytes were linked and not copied."""
+    """Put all files into `aside`, durably. Returns how many bytes were linked and not copied."""
     total = sum(each.size for each in manifest.files)
     done = linked = 0
     disk.make_directories(aside)
@@ -119,7 +122,7 @@ def _copy(disk: CopyingDisk, source: Path, target: Path, file: BackupFile) -> No
 
 
 def _move_into_place(disk: CopyingDisk, paths: StorePaths) -> None:
-    """The commit log last: without it, another broker too sees that this is no store."""
+    """Move the files into place, the commit log last: without it, another broker too sees that this is no store."""
     names = [entry.name for entry in disk.list_directory(paths.restoring)]
     log = paths.commit_log.name
     for name in sorted(names, key=lambda each: (each == log, each)):

@@ -1,4 +1,6 @@
-"""Writing a backup: files first, the manifest last; what an earlier backup holds already is not written again."""
+"""The module writes a backup: files first, the manifest last. Files that an earlier backup holds are not written
+again.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,17 @@ from quarry_mq.store.progress import Progress, ReportProgress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupReport:
-    """What was made. All bytes of the backup are copied, linked or reused."""
+    """The report on a backup. All its bytes are copied, linked or reused."""
 
     directory: Path
     manifest: Manifest
     copied_bytes: int
     linked_bytes: int
-    """Of files that the store and the backup share."""
+    """Bytes of files that the store and the backup share."""
     reused_bytes: int
-    """Of files that an earlier backup in the folder holds already."""
+    """Bytes of files that an earlier backup in the folder holds already."""
     remarks: list[str]
-    """About earlier backups in the folder, in sentences."""
+    """Sentences about earlier backups in the folder."""
 
     @property
     def bytes(self) -> int:
@@ -45,11 +47,11 @@ def write_backup(
     may_link: bool = True,
     confirm: Callable[[], None] = lambda: None,
 ) -> BackupReport:
-    """Write one backup into `folder`, durable when this returns. Killed at any point, it leaves no manifest, and the
-    next backup removes what there is. The store is only read.
+    """Write one backup into `folder`, durable when this returns. If it is killed, it leaves no manifest, and the next
+    backup removes what there is. The store is only read.
 
     `may_link`: files that are never written again get a second name where the file system allows it. `confirm` is
-    called when all is copied and raises if it must not count. Raises Busy when another backup is being written
+    called when all is copied, and raises if the backup must not count. Raises Busy when another backup is being written
     there, OSError as the disk gives it.
     """
     disk.make_directories(folder)
@@ -84,7 +86,7 @@ def write_backup(
 
 
 def _remove_unfinished(disk: CopyingDisk, folder: Path, names: list[str]) -> list[str]:
-    """What killed backups left. Nobody else writes here: the folder is locked."""
+    """Remove what killed backups left. No other process writes here: the folder is locked."""
     unfinished = [folder / name for name in names if not is_finished(disk, folder / name)]
     for path in unfinished:
         disk.remove_tree(path)
@@ -94,7 +96,7 @@ def _remove_unfinished(disk: CopyingDisk, folder: Path, names: list[str]) -> lis
 def _newest(
     disk: CopyingDisk, folder: Path, names: list[str], remarks: list[str]
 ) -> tuple[Path, dict[str, BackupFile]] | None:
-    """The newest finished backup with a sound manifest, and its files by path."""
+    """Return the newest finished backup with a sound manifest, and its files by path."""
     for name in reversed(names):
         if not is_finished(disk, folder / name):
             continue
@@ -108,7 +110,7 @@ def _newest(
 
 
 class _Writer:
-    """Puts planned files into one backup."""
+    """The writer puts planned files into one backup."""
 
     def __init__(
         self,
@@ -154,7 +156,7 @@ class _Writer:
         )
 
     def _put(self, file: PlannedFile, target: Path) -> int:
-        """Make the file in the backup; returns its CRC-32."""
+        """Make the file in the backup; return its CRC-32."""
         crc = self._reuse(file, target)
         if crc is None and file.frozen and self._may_link and links(self._disk, file.source, target):
             self.linked_bytes += file.size
@@ -165,9 +167,9 @@ class _Writer:
         return crc
 
     def _reuse(self, file: PlannedFile, target: Path) -> int | None:
-        """A second name for what the earlier backup holds, where it is the same; its CRC-32.
+        """Link a file that the earlier backup holds unchanged, and return its CRC-32; None if there is none.
 
-        A frozen file that the earlier backup only linked is the same without being read.
+        A frozen file that the earlier backup only linked is known to be unchanged without being read.
         """
         disk = self._disk
         known = self._earlier_copy(file)
@@ -182,7 +184,9 @@ class _Writer:
         return recorded.crc32
 
     def _earlier_copy(self, file: PlannedFile) -> tuple[Path, BackupFile] | None:
-        """Of a file of the same size. Never of a segment that is being filled: it grows while it is read."""
+        """Return an earlier copy of the same size. A segment that is being filled has none: it grows
+        while it is read.
+        """
         if self._earlier is None or file.length < file.size:
             return None
         directory, files = self._earlier

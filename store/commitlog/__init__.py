@@ -1,6 +1,6 @@
-"""The commit log: all messages in arrival order, in mapped segment files (docs/formats/store-directory.md).
+"""The commit log holds all messages in arrival order, in mapped segment files (docs/formats/store-directory.md).
 
-`SegmentList` is the files, `CommitLogWriter` appends, `CommitLogFlusher` makes durable, `CommitLogReader` reads,
+`SegmentList` manages the files, `CommitLogWriter` appends, `CommitLogFlusher` makes durable, `CommitLogReader` reads,
 `cut` ends a log after its last good record.
 """
 

@@ -1,4 +1,4 @@
-"""Making the next segment before it is needed, so that no append waits for a gigabyte of blocks."""
+"""The module makes the next segment before it is needed, so that no append waits for the allocation of a gigabyte."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ log = structlog.get_logger(__name__)
 
 
 class NextSegment:
-    """At most one segment that is made ahead, in another thread.
+    """A next segment makes at most one segment ahead, in another thread.
 
-    Not thread-safe: whoever appends segments calls everything here.
+    Not thread-safe: only the thread that appends segments may call its methods.
     """
 
     def __init__(self, disk: Disk, executor: Executor | None = None) -> None:
@@ -31,9 +31,9 @@ class NextSegment:
             self._pending = self._workers().submit(self._make, path, size)
 
     def take(self, path: Path, size: int) -> SegmentFile:
-        """The prepared segment, waiting for it if need be; made now when none was prepared.
+        """Return the prepared segment, waiting for it if need be; without a prepared one, make it now.
 
-        Where preparing failed it is tried again, as space may have been freed since. Raises OSError.
+        If preparing failed, it is tried again, as space may have been freed since. Raises OSError.
         """
         pending, self._pending = self._pending, None
         if pending is not None:
@@ -42,7 +42,7 @@ class NextSegment:
         return self._disk.create_segment(path, size)
 
     def close(self) -> None:
-        """Remove the segment that nobody took, and end the thread. Repeatable. Raises OSError."""
+        """Remove the segment that was prepared but not taken, and end the thread. Repeatable. Raises OSError."""
         pending, self._pending = self._pending, None
         segment = None
         if pending is not None:
@@ -59,7 +59,7 @@ class NextSegment:
         try:
             return self._disk.create_segment(path, size)
         except OSError as error:
-            # it is tried again when it is needed: an operator has until then to make room
+            # making it is tried again when the segment is needed: until then an operator can free space
             log.warning("the next segment cannot be made yet", path=str(path), size_bytes=size, error=str(error))
             raise
 

@@ -1,4 +1,4 @@
-"""Cutting a log after its last good record, with nothing thrown away unseen."""
+"""The module cuts a log after its last good record and keeps the bytes that it cuts off."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from quarry_mq.store.layout.paths import cut_directory, cut_name
 from quarry_mq.store.offsets import PhysicalOffset
 
 BLOCK: Final = bytes(1024 * 1024)
-"""Zeros to compare with: comparing memory is ten times faster than looking at each byte."""
+"""Zeros to compare with: comparing memory is ten times faster than testing each byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutReport:
-    """What a cut found behind the end of the log."""
+    """The report says what a cut found after the end of the log."""
 
     at: PhysicalOffset
     kept: tuple[Path, ...]
-    """Files with the bytes that were cut, one per segment that had any."""
+    """Files with the bytes that were cut off, one per segment that had any."""
     kept_bytes: int
     removed: tuple[Path, ...]
-    """Segments behind the cut that are gone."""
+    """Segments after the cut that were removed."""
 
 
 def cut(segments: SegmentList, at: PhysicalOffset) -> CutReport:
-    """End the log at `at`: every byte behind it is zero afterwards, durably.
+    """End the log at `at`: afterwards every byte after it is zero, durably.
 
     The bytes from `at` to the last one that is not zero are kept first, in `broken/<offset of the first>.broken`
-    (docs/formats/store-directory.md), so a crash at any moment loses none; cutting again finishes the work. Of
-    the later segments an untouched one right behind is left for the writer to go on in, the others are removed.
+    (docs/formats/store-directory.md), so a crash at any moment loses none; cutting again finishes the work. If the
+    segment right after the cut is untouched, it is left for the writer to continue in; all other later segments are
+    removed.
 
-    Zeroing is not optional. A record that ends up behind the cut is whole, and its offset is right: as soon as a
-    new record of the size of the lost one is written before it, it would count as written, too.
+    Zeroing is not optional. A record that lies after the cut is whole, and its offset is right: as soon as a new record
+    of the size of the lost one was written before it, it would count as written, too.
 
     The caller opens the list for writing and has no writer on it. Raises OffsetOutOfRange when `at` lies outside
     [minimum, end_of_files], OSError when the bytes cannot be kept; then nothing was cut.
@@ -45,17 +46,19 @@ def cut(segments: SegmentList, at: PhysicalOffset) -> CutReport:
     behind = bytes_behind(segments, at)
     kept = [keep(segments, start, end) for start, end in behind]
     untouched_from = PhysicalOffset(segments.base_of(behind[-1][0]) + segments.segment_size) if behind else at
-    # Later segments before the cut itself: while the bad record is still there, a start that follows a crash
-    # finds the same end again.
+    # Later segments go before the cut itself: while the bad record is still there, a start after a crash finds the same
+    # end again.
     spare = PhysicalOffset(last_base + segments.segment_size)
     removed = segments.remove_after(spare if untouched_from <= spare else last_base)
-    # Also where nothing was kept: an earlier cut may have zeroed the bytes and died before they were durable.
+    # Zero also where nothing was kept: an earlier cut may have zeroed the bytes and died before they were durable.
     segments.disk.zero_from(segments.path_of(at), at - last_base)
     return CutReport(at, tuple(kept), sum(end - start for start, end in behind), tuple(removed))
 
 
 def bytes_behind(segments: SegmentList, at: PhysicalOffset) -> list[tuple[PhysicalOffset, PhysicalOffset]]:
-    """What a cut at the offset would take away: per segment that has any, the bytes up to the last that is not zero."""
+    """Return the ranges that a cut at the offset would remove: per segment with data, the bytes up to the last non-zero
+    one.
+    """
     found = []
     for base in segments.bases:
         if base + segments.segment_size <= at:
@@ -68,13 +71,15 @@ def bytes_behind(segments: SegmentList, at: PhysicalOffset) -> list[tuple[Physic
 
 
 def _end_of_data(segments: SegmentList, base: PhysicalOffset, start: PhysicalOffset) -> PhysicalOffset:
-    """The first offset in the segment behind which all is zero; `start` if all from there on is."""
+    """Return the first offset in the segment from which on all bytes are zero; `start` if all bytes
+    from there on are.
+    """
     end = min(segments.disk.data_end(segments.path_of(base)), segments.segment_size)
     return end_of_bytes(segments, start, PhysicalOffset(base + end))
 
 
 def end_of_bytes(segments: SegmentList, start: PhysicalOffset, end: PhysicalOffset) -> PhysicalOffset:
-    """Behind the last byte of [start, end), within one segment, that is not zero; `start` if all are."""
+    """Return the offset after the last non-zero byte of [start, end) in one segment; `start` if all bytes are zero."""
     base = segments.base_of(start)
     view = segments.segment_at(base).view()
     first, position = start - base, end - base
@@ -88,7 +93,7 @@ def end_of_bytes(segments: SegmentList, start: PhysicalOffset, end: PhysicalOffs
 
 
 def keep(segments: SegmentList, start: PhysicalOffset, end: PhysicalOffset) -> Path:
-    """Copy bytes of one segment to a file of their own in `broken/`, durably; returns its path. Raises OSError."""
+    """Copy bytes of one segment to a new file in `broken/`, durably; return its path. Raises OSError."""
     directory = cut_directory(segments.directory)
     segments.disk.make_directories(directory)
     number = 0

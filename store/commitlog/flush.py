@@ -1,4 +1,4 @@
-"""Making the log durable."""
+"""The module makes the commit log durable."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from quarry_mq.store.offsets import PhysicalOffset
 
 
 class BegunFlush(NamedTuple):
-    """A flush of which only the fdatasync is still to be made."""
+    """A begun flush still lacks its fdatasync."""
 
     path: Path
     file: Descriptor
     end: PhysicalOffset
-    """How far the log is durable then."""
+    """The offset up to which the log is durable after the fdatasync."""
 
 
 class CommitLogFlusher:
-    """Flushes what a writer has committed. May run in another thread beside the writer.
+    """The flusher makes durable what a writer has committed. It may run in another thread than the writer.
 
     Lock order: this flusher's lock, then the segment list's.
     """
 
     def __init__(self, segments: SegmentList, writer: CommitLogWriter, flushed_up_to: PhysicalOffset) -> None:
-        """Everything below `flushed_up_to` must be durable already, and be known to be."""
+        """Make a flusher. Everything below `flushed_up_to` must be known to be durable already."""
         self.began_segment: Callable[[], None] | None = None
-        """Called when something in a segment has become durable for the first time, before `flush` returns."""
+        """A callback that `flush` calls before it returns when bytes of a segment have become durable for the first
+        time.
+        """
         self._segments = segments
         self._writer = writer
         self._lock = Lock()
@@ -41,13 +43,13 @@ class CommitLogFlusher:
 
     @property
     def flushed_up_to(self) -> PhysicalOffset:
-        """Everything below is durable. Only grows; may be read from any thread."""
+        """Return the offset below which everything is durable. It only grows and may be read from any thread."""
         return self._flushed_up_to
 
     def flush(self) -> PhysicalOffset:
-        """Make everything durable that was committed before this call; returns how far the log is durable.
+        """Make everything durable that was committed before this call; return the offset up to which it is durable.
 
-        Blocks for the disk. Raises StorePoisoned when the disk refuses, and ever after: see `Poison`.
+        Blocks for the disk. Raises StorePoisoned when the disk refuses, and from then on in every call: see `Poison`.
         """
         with self._lock:
             self._writer.poison.check()
@@ -69,11 +71,11 @@ class CommitLogFlusher:
             return end
 
     def begin(self) -> BegunFlush | None:
-        """A `flush` in two halves, for who can ask the disk better than a thread of Python can. Does not block.
+        """Begin a flush in two halves, for a caller that runs fdatasync without Python's lock. Does not block.
 
-        Afterwards `end` has to be called, come what may: no other flush gets on before. None: `flush` is needed,
-        because another runs, because more than one file is to be flushed, or none, or the first of a segment. Raises
-        StorePoisoned.
+        Afterwards `end` has to be called in any case: no other flush can run before that. Returns None if `flush` is
+        needed instead, because another flush runs, because not exactly one file is to be flushed, or because it is the
+        first flush of a segment. Raises StorePoisoned.
         """
         if not self._lock.acquire(blocking=False):
             return None
@@ -98,7 +100,7 @@ class CommitLogFlusher:
         return None if file is None else BegunFlush(segment.path, file, end)
 
     def end(self, begun: BegunFlush, error: OSError | None) -> None:
-        """What became of the fdatasync. Raises StorePoisoned where it failed."""
+        """End the flush that `begin` began, with the result of the fdatasync. Raises StorePoisoned if it failed."""
         try:
             if error is not None:
                 raise self._poisoned(error) from error
@@ -107,13 +109,13 @@ class CommitLogFlusher:
             self._lock.release()
 
     def _first_base(self) -> PhysicalOffset:
-        """The first segment with something to flush."""
+        """Return the base of the first segment with bytes to flush."""
         start = max(self._flushed_up_to, self._segments.minimum)
         base = self._segments.base_of(start)
         return start if base + self._segments.segment_size == start else base
 
     def _begun(self, end: PhysicalOffset) -> PhysicalOffset:
-        """The end of the segment that holds the last byte before `end`, where one does."""
+        """Return the end of the segment that holds the last byte before `end`; `end` itself if no segment does."""
         if end <= self._segments.minimum:
             return end
         last = self._segments.base_of(PhysicalOffset(end - 1))

@@ -1,8 +1,8 @@
-"""Where the log began in the past: what a queue that ends below has been empty since.
+"""The module records where the log began in the past, to tell since when a queue has been empty.
 
-A queue whose last entry lies below the log's beginning holds nothing. For how long already nobody has written into it,
-and with millions of queues nobody should. But the log's beginning moves only some times a day: a note of each is enough
-to tell of every queue.
+A queue whose last entry lies below the log's beginning is empty. No row says since when, and with millions of queues
+none should. But the log's beginning moves only some times a day: a note of each move is enough to answer for every
+queue.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from quarry_mq.store.offsets import PhysicalOffset
 
 _NOTE: Final = Struct(">qq")  # wall time in ms, physical offset
 NOTES_MAX: Final = 2_048
-"""32 KiB. Past that every other note goes: queues then seem to be empty for less long than they are."""
+"""The number of notes kept, 32 KiB. Above that, every other note is dropped: queues then seem to be empty for a shorter
+time than they are.
+"""
 
 
 class LogBegins:
-    """Times and offsets, both ascending."""
+    """The notes are pairs of time and offset, both ascending."""
 
     def __init__(self, packed: bytes, save: Callable[[bytes], None]) -> None:
-        """`save` stores what `packed` was."""
+        """Read the notes from `packed`; `save` stores the packed notes whenever they change."""
         self._notes = list(_NOTE.iter_unpack(packed))
         self._save = save
 
     def note(self, now_ms: int, begin: PhysicalOffset, *, since_ms: int) -> None:
-        """The log begins at `begin` now. Nobody will ask for times before `since_ms` any more."""
+        """Note that the log begins at `begin` now. No caller will ask for times before `since_ms` any more."""
         notes = self._notes
-        # of a clock that was ahead, or a log that was put back from a backup
+        # notes of a clock that was ahead, or of a log that was restored from a backup, are dropped
         kept = [each for each in notes if each[0] <= now_ms and each[1] <= begin]
         kept = kept[max(0, bisect_right(kept, since_ms, key=itemgetter(0)) - 1) :]
         if not kept or kept[-1][1] < begin:
@@ -43,6 +45,6 @@ class LogBegins:
             self._save(b"".join(_NOTE.pack(*each) for each in kept))
 
     def at(self, time_ms: int) -> PhysicalOffset | None:
-        """Where the log began at that time, or sooner; None when it is not known."""
+        """Return where the log began at that time, or earlier; None when it is not known."""
         place = bisect_right(self._notes, time_ms, key=itemgetter(0))
         return PhysicalOffset(self._notes[place - 1][1]) if place else None

@@ -1,7 +1,7 @@
-"""Pins: leases that keep old segments from being removed while somebody copies them.
+"""A pin is a lease that keeps old segments from being removed while somebody copies them.
 
 A pin names an offset. While its lease lasts, no segment that ends above the offset may be removed; those below may go.
-Who holds it renews it; who dies does not, and the pin is gone when the lease is over.
+The holder renews the pin; if the holder dies, the pin is gone when the lease is over.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class _Pin(NamedTuple):
 
 
 class SegmentPins:
-    """The pins of one log. May be used from any thread.
+    """The class holds the pins of one log. It may be used from any thread.
 
-    Who removes segments asks `lowest` before each one, holding no lock: a pin set at that very moment must be checked
-    by its taker against the log's minimum after it was set.
+    The code that removes segments calls `lowest` before each one, and holds no lock. So whoever sets a pin has to check
+    it against the log's minimum afterwards.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -32,7 +32,7 @@ class SegmentPins:
         self._pins: dict[str, _Pin] = {}  # guarded by _lock
 
     def pin(self, name: str, start: PhysicalOffset, lease_s: float) -> None:
-        """Keep everything from `start` on for `lease_s` seconds, in place of an earlier pin of the name."""
+        """Keep everything from `start` on for `lease_s` seconds, in place of an earlier pin with this name."""
         with self._lock:
             self._pins[name] = _Pin(start, self._clock.monotonic_s() + lease_s)
 
@@ -46,18 +46,20 @@ class SegmentPins:
             self._pins[name] = held._replace(ends_at_s=self._clock.monotonic_s() + lease_s)
 
     def release(self, name: str) -> None:
-        """Give the pin up. One that is gone is no error."""
+        """Give the pin up. A pin that does not exist is no error."""
         with self._lock:
             self._pins.pop(name, None)
 
     def holds(self, name: str) -> bool:
-        """Whether the lease of the name still lasts."""
+        """Return whether the lease of this name still lasts."""
         with self._lock:
             self._forget_ended()
             return name in self._pins
 
     def lowest(self) -> PhysicalOffset | None:
-        """Segments that end above this offset must stay; None: nothing is pinned."""
+        """Return the offset above which segments must stay, that is, those that end above it; None:
+        nothing is pinned.
+        """
         with self._lock:
             self._forget_ended()
             return min((each.start for each in self._pins.values()), default=None)

@@ -1,4 +1,4 @@
-"""Reading a commit log without copying it."""
+"""The module reads a commit log without copying it."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from quarry_mq.store.record import Blank, Decoded, EndOfData, StoredMessage, Tor
 
 
 class CommitLogReader:
-    """Views and decoded records of a log. May be used from any thread.
+    """The reader returns views and decoded records of a log. May be used from any thread.
 
-    `end` tells how far the log may be read at this moment: the `end` of its writer for a live one. Without it
-    the files are read to their end.
+    `end` returns how far the log may be read at this moment: the `end` of the writer for a live log. Without it the
+    files are read to their end.
     """
 
     def __init__(self, segments: SegmentList, end: Callable[[], PhysicalOffset] | None = None) -> None:
         self._segments = segments
         self._segment_size = segments.segment_size
         self._end = end
-        # The segment read last, because neighbours are read together: base, view and `removals` at that time.
-        # Replaced as a whole, so that threads see what belongs together.
+        # The segment read last, because neighbouring records are read together: its base, its view, and `removals` at
+        # that time. The tuple is replaced as a whole, so that threads see values that belong together.
         self._last: tuple[PhysicalOffset, memoryview, int] | None = None
         self._native: RecordReader | None = None
 
     def use(self, native: Native) -> None:
-        """Decode with the native part what is plain."""
+        """Decode plain records with the native part from now on."""
         self._native = native.RecordReader(StoredMessage, Host)
 
     @property
     def end(self) -> PhysicalOffset:
-        """Where reading ends now."""
+        """Return the offset at which reading ends now."""
         return self._segments.end_of_files if self._end is None else self._end()
 
     def read(self, physical_offset: PhysicalOffset, size: int) -> memoryview:
-        """A read-only view of `size` bytes, not copied. It keeps its segment mapped as long as it lives.
+        """Return a read-only view of `size` bytes, not copied. The view keeps its segment mapped as long as it lives.
 
         Raises OffsetOutOfRange when they are not all within [minimum, end) and within one segment.
         """
@@ -51,11 +51,11 @@ class CommitLogReader:
         return view[position : position + size]
 
     def path_of(self, physical_offset: PhysicalOffset) -> Path:
-        """The file that holds the byte, to name it. Raises OffsetOutOfRange."""
+        """Return the path of the file that holds the byte. Raises OffsetOutOfRange."""
         return self._segments.path_of(physical_offset)
 
     def decode(self, physical_offset: PhysicalOffset, *, check_crc: bool = False) -> Decoded:
-        """The record at the offset, or what else lies there. Raises OffsetOutOfRange as `read` does."""
+        """Return the record at the offset, or what else lies there. Raises OffsetOutOfRange as `read` does."""
         end = self.end
         base, view, _ = self._segment_of(physical_offset, end)
         position = physical_offset - base
@@ -69,17 +69,19 @@ class CommitLogReader:
         return found
 
     def is_replaced(self, physical_offset: PhysicalOffset) -> bool:
-        """Whether the record that once began there was damaged and has been replaced. Raises OffsetOutOfRange."""
+        """Return whether the record that once began there was damaged and has been replaced. Raises
+        OffsetOutOfRange.
+        """
         base, view, _ = self._segment_of(physical_offset, self.end)
         return is_replaced(view, physical_offset - base, physical_offset)
 
     def scan(self, start: PhysicalOffset, *, check_crc: bool = True) -> Iterator[Decoded]:
-        """Everything from `start`, which must be the start of a record, in log order.
+        """Yield everything from `start`, which must be the start of a record, in log order.
 
-        Yields StoredMessage and Blank and goes on behind each. The last thing yielded is one EndOfData, Torn or
-        Corrupt; a log whose last segment is closed by a blank ends without. Of a live log it sees everything
-        committed up to the moment it gets there. Raises OffsetOutOfRange outside [minimum, end], also later: when the
-        log's beginning has overtaken it.
+        Yields StoredMessage and Blank and continues after each. The last thing yielded is one EndOfData, Torn or
+        Corrupt; a log whose last segment is closed by a blank ends without it. Of a live log, the scan sees everything
+        that is committed before it gets there. Raises OffsetOutOfRange outside [minimum, end], also later, when the
+        segment to read has expired meanwhile.
         """
         if not self._segments.minimum <= start <= self.end:
             raise OffsetOutOfRange(f"offset {start} is outside the commit log [{self._segments.minimum}, {self.end}]")
@@ -107,13 +109,13 @@ class CommitLogReader:
             yield EndOfData(at)
 
     def let_go(self) -> None:
-        """Keep no segment mapped that nobody reads at this moment."""
+        """Stop keeping the last segment mapped, unless another view of it exists."""
         self._last = None
 
     def _segment_of(self, offset: PhysicalOffset, end: PhysicalOffset) -> tuple[PhysicalOffset, memoryview, int]:
         last = self._last
         removals = self._segments.removals
-        # as long as none is removed the log's beginning stays where it is
+        # as long as no segment is removed, the log's beginning stays where it is
         if (
             last is not None
             and last[2] == removals

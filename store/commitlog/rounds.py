@@ -1,4 +1,4 @@
-"""What a round of encoded messages brings into the store: its records, and what is told of each message."""
+"""The module turns a batch of encoded messages into records, dispatch requests and results."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def make_round(
     stored_ms: int,
     crc_property: bool,  # noqa: FBT001 - as the native part has it
 ) -> Round | UnknownQueues:
-    """Number the messages and make their records, the first of which is to lie at the physical offset.
+    """Assign offsets to the messages and encode their records, the first of which is to lie at `physical_offset`.
 
-    Unless queues are unknown, whose next offsets are not among those that are given: then these. Raises Invalid for
-    what no record can hold.
+    If `next_offsets` lacks some of the queues, only those queues are returned. Raises Invalid for what no record can
+    hold.
     """
     queues = ((message.topic, message.queue_number) for message in messages)
     if unknown := [queue for queue in queues if queue not in next_offsets]:
@@ -51,5 +51,5 @@ def make_round(
 
 
 def native_rounds(native: Native) -> MakeRound:
-    """`make_round` of the native part."""
+    """Return the `make_round` of the native part."""
     return native.RoundMaker(DispatchRequest, Appended, EncodedProperties).make

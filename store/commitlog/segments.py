@@ -1,4 +1,4 @@
-"""The ordered list of a commit log's segments (docs/formats/store-directory.md)."""
+"""The module manages the ordered list of a commit log's segments (docs/formats/store-directory.md)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ DIGITS_MAX: Final = 20
 
 
 class KeptSize:
-    """The size of a log's segments in a file of the folder `quarry/`. Without it, the size is taken from the segments.
+    """The kept size is the size of a log's segments, written to a file in the folder `quarry/`. Without that file, the
+    size is taken from the segments.
 
     It is written down because the segments alone do not show whether one was cut.
     """
@@ -32,7 +33,7 @@ class KeptSize:
         self._path: Final = directory / KEPT_SIZE_NAME
 
     def read(self) -> int | None:
-        """The size that was written down, None where none was. Raises StoreDamaged."""
+        """Return the size that was written down, None where there is none. Raises StoreDamaged."""
         try:
             text = self._disk.read(self._path)
         except FileNotFoundError:
@@ -42,32 +43,33 @@ class KeptSize:
         return int(text)
 
     def keep(self, segment_size: int) -> None:
-        """Write the size down, unless that was done. Raises OSError."""
+        """Write the size down, unless it is already there. Raises OSError."""
         if self.read() != segment_size:
             self._disk.replace_atomically(self._path, b"%d\n" % segment_size)
 
 
 MAPPED_MAX: Final = 64
-"""Segments kept mapped: each costs a descriptor, and address space that containers may limit."""
+"""Segments kept mapped: each one costs a descriptor, and address space that containers may limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What lies in the directory of a log."""
+    """The files found in the directory of a log."""
 
     minimum: PhysicalOffset
     count: int
     segment_size: int | None
     strays: tuple[Path, ...]
     is_guessed: bool
-    """Whether the size is that of the only file there is, and nothing else tells it."""
+    """True if the size was taken from the only segment file, with nothing to confirm it."""
 
 
 class SegmentList:
-    """Segments of equal size without a gap, from `minimum` to `end_of_files`, mapped as they are needed.
+    """The segment list holds segments of equal size without a gap, from `minimum` to `end_of_files`, mapped on demand.
 
-    At most `mapped_max` stay mapped, the least recently used one is let go first; those opened for writing stay
-    until they are durable. Everything may be called from any thread, but only one may append and remove.
+    At most `mapped_max` stay mapped, and the least recently used one is unmapped first; segments opened for writing
+    stay mapped until they are durable. All methods may be called from any thread, but only one thread may append and
+    remove.
     """
 
     def __init__(
@@ -81,11 +83,11 @@ class SegmentList:
         executor: Executor | None = None,
         kept_size: KeptSize | None = None,
     ) -> None:
-        """Read names and sizes of the files in `directory`; nothing is mapped yet.
+        """Read the names and sizes of the files in `directory`; nothing is mapped yet.
 
-        `segment_size` None takes the size from `kept_size`, and from the files where that one knows none. Opened
-        writable, an empty last file is removed (the trace of a crash while it was made); else nothing is changed.
-        `executor` makes segments ahead, the default is a thread of the list's own. Raises NotAStore when there is
+        With `segment_size` None the size comes from `kept_size`, and without a kept size from the files. In a writable
+        list, an empty last file is removed (the trace of a crash while it was made); otherwise nothing is changed.
+        `executor` makes segments ahead; by default the list has its own thread for that. Raises NotAStore when there is
         neither a segment nor a size, StoreDamaged when a file has another length or is missing between its neighbours.
         """
         if segment_size is not None and segment_size <= BLANK_SIZE:
@@ -95,23 +97,24 @@ class SegmentList:
         if found.segment_size is None:
             raise NotAStore(directory, "there is no commit log segment and no segment size is given")
         if writable and found.count:
-            # a process that died right after making a file has not made its name durable
+            # a process that died right after it made a file has not made the name durable
             disk.sync_directory(directory)
         self.directory: Final = directory
         self.segment_size: Final = found.segment_size
         self.writable: Final = writable
         self.strays: Final = found.strays
-        """Files that are no segments. They are left alone."""
+        """Files in the directory that are no segments. They are left alone."""
         self.removals = 0
-        """Grows when segments are removed: views from before may belong to files that are gone."""
+        """A counter that grows when segments are removed: views from before may belong to files that are gone."""
         self.is_size_guessed: Final = found.is_guessed
-        """Whether nothing tells the size but the only file there is, which may have been cut."""
+        """True if the size was taken from the only segment file, which may have been cut."""
         self._disk = disk
         self._kept_size = kept_size
         self._mapped_max = mapped_max
         self._next = NextSegment(disk, executor)
         self._lock = Lock()
-        # Guarded by _lock for writing. Two ends, each of which moves by itself, so that readers need no lock.
+        # Guarded by _lock for writing. These are two offsets, each of which moves by itself, so that readers need no
+        # lock.
         self._minimum = found.minimum
         self._end = PhysicalOffset(found.minimum + found.count * self.segment_size)
         self._mapped: OrderedDict[PhysicalOffset, SegmentFile] = OrderedDict()  # guarded by _lock
@@ -123,12 +126,12 @@ class SegmentList:
 
     @property
     def minimum(self) -> PhysicalOffset:
-        """The first byte of the first segment; equal to `end_of_files` when there is none."""
+        """Return the offset of the first byte of the first segment; equal to `end_of_files` when there is none."""
         return self._minimum
 
     @property
     def end_of_files(self) -> PhysicalOffset:
-        """The first offset behind the last segment."""
+        """Return the first offset after the last segment."""
         return self._end
 
     def __len__(self) -> int:
@@ -136,11 +139,11 @@ class SegmentList:
 
     @property
     def bases(self) -> list[PhysicalOffset]:
-        """Base offsets of all segments, ascending."""
+        """Return the base offsets of all segments, ascending."""
         return [PhysicalOffset(base) for base in range(self._minimum, self._end, self.segment_size)]
 
     def base_of(self, offset: PhysicalOffset) -> PhysicalOffset:
-        """The base of the segment that holds the byte; `end_of_files` belongs to the last segment.
+        """Return the base of the segment that holds the byte; `end_of_files` belongs to the last segment.
 
         Raises OffsetOutOfRange for anything outside [minimum, end_of_files].
         """
@@ -152,11 +155,11 @@ class SegmentList:
         return PhysicalOffset(offset - (offset - minimum) % self.segment_size)
 
     def path_of(self, offset: PhysicalOffset) -> Path:
-        """The file of the segment that holds the byte, as `base_of`."""
+        """Return the file of the segment that holds the byte, as `base_of` does."""
         return self.directory / segment_name(self.base_of(offset))
 
     def segment_at(self, offset: PhysicalOffset) -> SegmentFile:
-        """The mapped segment that holds the byte. Raises OffsetOutOfRange outside [minimum, end_of_files)."""
+        """Return the mapped segment that holds the byte. Raises OffsetOutOfRange outside [minimum, end_of_files)."""
         with self._lock:
             base = self._existing_base(offset)
             segment = self._writing.get(base) or self._mapped.get(base)
@@ -168,7 +171,7 @@ class SegmentList:
             return segment
 
     def open_for_writing(self, offset: PhysicalOffset) -> SegmentFile:
-        """As `segment_at`, writable, and mapped until `release` is told that it is durable."""
+        """Return the segment as `segment_at` does, writable; it stays mapped until `release` is called for its end."""
         self._check_writable()
         with self._lock:
             base = self._existing_base(offset)
@@ -180,19 +183,19 @@ class SegmentList:
             return segment
 
     def release(self, durable_up_to: PhysicalOffset) -> None:
-        """Segments that end at or below the offset need not stay mapped any longer."""
+        """Allow the segments that end at or below this durable offset to be unmapped."""
         with self._lock:
             for base in [base for base in self._writing if base + self.segment_size <= durable_up_to]:
                 self._keep_mapped(base, self._writing.pop(base))
 
     def prepare_next(self) -> None:
-        """Begin to make the segment behind the last one, in the background."""
+        """Begin to make the segment after the last one, in the background."""
         self._check_writable()
         end = self.end_of_files
         self._next.prepare(self.directory / segment_name(end), self.segment_size)
 
     def append_segment(self) -> SegmentFile:
-        """Add the segment behind the last one, for writing: the prepared one, or one made now. Raises OSError."""
+        """Add the segment after the last one, for writing: the prepared one, or one made now. Raises OSError."""
         self._check_writable()
         base = self.end_of_files
         if base == self._minimum:
@@ -222,10 +225,10 @@ class SegmentList:
         return removed
 
     def retire_before(self, minimum: PhysicalOffset) -> list[Path]:
-        """Let the log begin at the segment whose base is `minimum`: those before are no part of it any more.
+        """Let the log begin at the segment whose base is `minimum`: earlier segments are no longer part of the log.
 
-        Returns their files, the oldest first, for the caller to remove. Views of them stay valid. They must be
-        durable: nobody flushes them from now on. Raises OffsetOutOfRange when no segment begins there.
+        Returns their files, the oldest first, for the caller to remove. Views of them stay valid. The retired segments
+        must be durable: nothing flushes them from now on. Raises OffsetOutOfRange when no segment begins there.
         """
         self._check_writable()
         with self._lock:
@@ -237,18 +240,18 @@ class SegmentList:
             self._minimum = minimum
             self.removals += 1
             for base in retired:
-                # Not closed, as in `_keep_mapped`.
+                # not closed, for the reason given in `_keep_mapped`
                 self._writing.pop(base, None)
                 self._mapped.pop(base, None)
         return [self.directory / segment_name(base) for base in retired]
 
     def keep_size(self) -> None:
-        """Write the size down where it is kept: a file of another length is damage from now on. Raises OSError."""
+        """Write the segment size down: from now on, a file of another length counts as damage. Raises OSError."""
         if self._kept_size is not None:
             self._kept_size.keep(self.segment_size)
 
     def close(self) -> None:
-        """Let go of all mappings and remove a segment that was prepared but not used. Repeatable."""
+        """Unmap all segments and remove a segment that was prepared but not used. Repeatable."""
         self._next.close()
         with self._lock:
             for segment in (*self._writing.values(), *self._mapped.values()):
@@ -273,7 +276,7 @@ class SegmentList:
     def _keep_mapped(self, base: PhysicalOffset, segment: SegmentFile) -> None:
         self._mapped[base] = segment
         while len(self._mapped) > self._mapped_max:
-            # Not closed: another thread may hold it at this moment. It goes with its last reference.
+            # Not closed: another thread may hold it at this moment. Its last reference closes it.
             self._mapped.popitem(last=False)
 
     def _check_writable(self) -> None:
@@ -308,7 +311,7 @@ def _read_directory(
         segment_size = kept_size
     elif segment_size is None and files:
         is_guessed = len(files) == 1
-        # as most files and the first names have it, so that the file that was cut short is the one that is named
+        # the size that most files and the first two names agree on, so that the error names the file that was cut short
         sizes = Counter(size for _, _, size in files)
         distance = files[1][0] - files[0][0] if len(files) > 1 else 0
         segment_size = max(sizes, key=lambda size: (sizes[size], size == distance))

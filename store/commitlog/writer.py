@@ -1,4 +1,4 @@
-"""The one writer of a commit log."""
+"""The module holds the only writer of a commit log."""
 
 from __future__ import annotations
 
@@ -13,60 +13,61 @@ from quarry_mq.store.record.layout import BLANK_SIZE
 
 
 class Poison:
-    """Shared by everything that writes one log: set once, never taken back.
+    """The poison is shared by everything that writes one log: it is set once and never taken back.
 
-    After a failed fsync Linux counts the pages as clean, so the next fsync reports success over data that is
-    gone ("fsyncgate"). Only reading the disk again, at a restart, tells what is there.
+    After a failed fsync Linux counts the pages as clean, so the next fsync reports success over data that is gone
+    ("fsyncgate"). Only reading the disk again, at a restart, tells what is there.
     """
 
     __slots__ = ("_cause", "reason")
 
     def __init__(self) -> None:
         self.reason: str | None = None
-        """What failed; None as long as all is well. Set by any thread, only ever once."""
+        """The reason of the first failure; None as long as nothing has failed. Set by any thread, at most once."""
         self._cause: Exception | None = None
 
     def set(self, action: str, cause: Exception) -> StorePoisoned:
-        """Remember the first failure. Returns the error to raise."""
+        """Remember the first failure and return the error to raise."""
         if self.reason is None:
             self._cause = cause
             self.reason = f"{action} failed ({cause}); restart to recover what is on disk"
         return StorePoisoned(self.reason)
 
     def check(self) -> None:
-        """Raises StorePoisoned once anything has failed."""
+        """Raise StorePoisoned once anything has failed."""
         if self.reason is not None:
             raise StorePoisoned(self.reason) from self._cause
 
 
 ZEROS: Final = bytes(256 * 1024)
-"""What is written ahead: each time the log gets there, one flush takes longer."""
+"""Zeros that are written ahead of the log: each time the log gets there, one flush takes longer."""
 
 
 class CommitLogWriter:
-    """Puts records at the end of the log: `add` each of them, then `commit` or `discard` all. A record holds its own
-    offset, so ask for its place before: `next` while it fits into `room`, else `place`.
+    """The writer puts records at the end of the log: `add` each of them, then `commit` or `discard` all.
 
-    Nothing reaches the log before `commit`, which writes once per segment touched and then publishes the new
-    `end`. Not thread-safe, but `end` may be read from any thread.
+    A record holds its own offset, so ask for the offset first: `next` while the record fits into `room`, else `place`.
 
-        end     the first offset behind the last committed record; everything below may be read
+    Nothing reaches the log before `commit`, which writes once per segment touched and then publishes the new `end`. Not
+    thread-safe, but `end` may be read from any thread.
+
+        end     the first offset after the last committed record; everything below may be read
         next    where the next record will lie, if it has at most `room` bytes; else ask `place`
-        room    bytes that the next record may have in the segment being filled; a blank fits behind it then
+        room    bytes that the next record may have in the segment being filled; a blank fits after it then
 
     These three are for reading. They are plain attributes because properties would cost each append a quarter of a
     microsecond.
 
-    Everything from `end` on must be zero (`cut` sees to it): an old record behind the end would become valid
-    again as soon as a new one ends exactly where it begins.
+    Everything from `end` on must be zero (`cut` sees to it): an old record after the end would become valid again as
+    soon as a new one ends exactly where it begins.
     """
 
     def __init__(self, segments: SegmentList, end: PhysicalOffset, *, lays_zeros: bool = False) -> None:
-        """Go on writing at `end`, within [minimum, end_of_files].
+        """Continue writing at `end`, within [minimum, end_of_files].
 
-        `lays_zeros`: write zeros ahead of the log, for logs that are flushed at each append. What lies over them costs
-        a file system no change of its own books, which is a third of a flush (ADR 44).
-        Raises OffsetOutOfRange, and StoreDamaged when no blank fits behind `end`.
+        `lays_zeros`: write zeros ahead of the log, for logs that are flushed at each append. Overwriting them needs no
+        change of the file system's metadata, which is a third of a flush (ADR 44). Raises OffsetOutOfRange, and
+        StoreDamaged when no blank fits after `end`.
         """
         self.poison: Final = Poison()
         self._segments = segments
@@ -84,25 +85,25 @@ class CommitLogWriter:
             raise OffsetOutOfRange(f"the log cannot end at {end}: its files end at {segments.end_of_files}")
         self.end = self.next = end
         self.room = self._limit - end - BLANK_SIZE
-        self._start = end  # where `_buffer` goes
+        self._start = end  # the offset of the first byte in `_buffer`
         self._buffer: list[bytes] = []
-        self._filled: list[tuple[SegmentFile, int, list[bytes]]] = []  # what goes to segments already left
-        self._rolled = False  # since the last commit or discard
+        self._filled: list[tuple[SegmentFile, int, list[bytes]]] = []  # records for segments already left
+        self._rolled = False  # whether the segment changed since the last commit or discard
         self._published = (self._segment, self._base, self._limit)  # the segment of `end`, for `discard`
         self._zeros_end = end
         self._look_ahead_at = end
 
     @property
     def record_size_max(self) -> int:
-        """The largest record that a segment takes."""
+        """Return the size of the largest record that a segment can hold."""
         return self._segments.segment_size - BLANK_SIZE
 
     def place(self, size: int) -> PhysicalOffset:
-        """Where a record of `size` bytes will lie.
+        """Return the offset of a record of `size` bytes, which will be the next one.
 
-        Moves on to the next segment when the record and a blank behind it do not fit any more. Raises
-        MessageTooLarge when no segment could hold it, StorePoisoned after a failed write or flush, OSError when
-        the next segment cannot be made (the same call may succeed later).
+        Moves on to the next segment when the record and a blank behind it do not fit any more. Raises MessageTooLarge
+        when no segment could hold it, StorePoisoned after a failed write or flush, OSError when the next segment cannot
+        be made (the same call may succeed later).
         """
         if self.poison.reason is not None:
             self.poison.check()
@@ -111,7 +112,7 @@ class CommitLogWriter:
         return self.next
 
     def add(self, record: bytes) -> None:
-        """Buffer the record at `next`. Raises ValueError when it has no room there."""
+        """Buffer the record at `next`. Raises ValueError when it does not fit there."""
         size = len(record)
         if size > self.room:
             raise ValueError(f"a record of {size} bytes where {self.room} fit")
@@ -120,9 +121,9 @@ class CommitLogWriter:
         self.room -= size
 
     def commit(self) -> PhysicalOffset:
-        """Write everything buffered into the segments and publish the new end, which is returned.
+        """Write everything buffered into the segments and publish the new end; return it.
 
-        It survives the death of the process from now on. Raises StorePoisoned; a write that failed half way is
+        The records survive the death of the process from now on. Raises StorePoisoned; a write that failed halfway is
         not repeated.
         """
         if self.poison.reason is not None:
@@ -140,14 +141,14 @@ class CommitLogWriter:
         except OSError as cause:
             raise self.poison.set("writing to the commit log", cause) from cause
         except Exception as cause:
-            # what lies behind the end is not known to be zero any more, whatever it was
+            # it is not known any more whether the bytes after the end are zero, whatever the error was
             self.poison.set("writing to the commit log", cause)
             raise
         self._start = self.end = self.next
         return self.end
 
     def discard(self) -> None:
-        """Forget what is buffered. A segment that was added meanwhile stays empty, to be filled later."""
+        """Drop what is buffered. A segment that was added meanwhile stays empty and is filled later."""
         self._buffer.clear()
         self._filled.clear()
         self._segment, self._base, self._limit = self._published
@@ -158,7 +159,7 @@ class CommitLogWriter:
     def close(self) -> None:
         """Discard what is buffered and remove segments that hold nothing, as RocketMQ does at a clean stop.
 
-        Never the first one: its name is all that tells where the offsets go on. Raises OSError.
+        The first segment is never removed: only its name tells where the offsets continue. Raises OSError.
         """
         self.discard()
         if self._segment is not None:
@@ -197,11 +198,11 @@ class CommitLogWriter:
         self._look_ahead_at = self._base
 
     def _look_ahead(self) -> None:
-        """Prepare what the coming appends and flushes would otherwise wait for: the next segment, and blocks."""
+        """Prepare what later appends and flushes would otherwise wait for: the next segment, and allocated blocks."""
         half = PhysicalOffset(self._base + self._segments.segment_size // 2)
         self._look_ahead_at = half
         if self.next >= half:
-            # Not sooner: a store that is hardly used takes the blocks of one segment, not of two.
+            # Not sooner: a store that is hardly used allocates the blocks of one segment, not of two.
             self._look_ahead_at = self._limit
             if self._limit == self._segments.end_of_files:
                 self._segments.prepare_next()

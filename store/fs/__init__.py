@@ -1,4 +1,4 @@
-"""The one seam for file access. Only modules in here call `os`, `open` and `mmap` on store files."""
+"""The package is the only place for file access: no other module calls `os`, `open` or `mmap` on store files."""
 
 from quarry_mq.store.fs.copies import CopyingDisk, PosixCopyingDisk
 from quarry_mq.store.fs.posix import PosixDisk, keep_from_others

@@ -1,4 +1,4 @@
-"""Whole files, for backups: copied with their holes, linked, summed up."""
+"""The module handles whole files for backups: it copies them with their holes, links them, computes their checksums."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ class CopyingDisk(Disk, Protocol):
     def copy_file(self, source: Path, target: Path, *, length: int, size: int) -> int:
         """Make `target` of the first `length` bytes of `source` and zeros up to `size`; holes stay holes.
 
-        Its content is durable then, its name once its directory was synced. Returns the CRC-32 of all `size` bytes.
-        Raises FileExistsError; EIO when the source is shorter than `length`.
+        On return the content is durable; the name is durable once its directory was synced. Returns the CRC-32 of all
+        `size` bytes. Raises FileExistsError; EIO when the source is shorter than `length`.
         """
 
     def link_file(self, source: Path, target: Path) -> None:
         """Give the file another name, durable once the directory was synced.
 
-        Raises FileExistsError, and OSError where the file system cannot (EXDEV: another one, EPERM, EMLINK).
+        Raises FileExistsError, and OSError where the file system cannot (EXDEV: another file system, EPERM, EMLINK).
         """
 
     def is_plain_file(self, path: Path) -> bool:
-        """Whether the path itself is a file: neither a link to one, nor anything else."""
+        """Return whether the path itself is a file: neither a link to one, nor anything else."""
 
     def is_link(self, path: Path) -> bool:
-        """Whether the path itself is a symbolic link."""
+        """Return whether the path itself is a symbolic link."""
 
     def is_same_file(self, path: Path, other: Path) -> bool:
-        """Whether both are names of one file; False also when one of them does not exist."""
+        """Return whether both are names of one file; False also when one of them does not exist."""
 
     def file_size(self, path: Path) -> int: ...
 
     def checksum(self, path: Path) -> int:
-        """The CRC-32 of the whole file."""
+        """Return the CRC-32 of the whole file."""
 
     def rename(self, source: Path, target: Path) -> None:
         """Move a file or directory within the file system, durably. `target` must not exist."""
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory with all it holds. One that is not there is no error; a crash leaves a part."""
+        """Remove a directory with all it holds. A missing directory is no error; a crash leaves a part."""
 
 
 class PosixCopyingDisk(PosixDisk):
-    """See `CopyingDisk`."""
+    """The POSIX implementation of `CopyingDisk`."""
 
     def copy_file(self, source: Path, target: Path, *, length: int, size: int) -> int:
         with (
@@ -117,7 +117,7 @@ class PosixCopyingDisk(PosixDisk):
 
 
 def _itself(path: str, flags: int) -> int:
-    """Not what a link leads to: of what was checked, another may have made a link since."""
+    """Open the file itself and not what a link leads to: a checked file may have been replaced by a link since."""
     return os.open(path, flags | os.O_NOFOLLOW)
 
 
@@ -126,7 +126,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _chunks(number: int, length: int, path: Path) -> Iterator[tuple[int, bytes]]:
-    """The first `length` bytes with their positions; what a hole holds is `_ZEROS` itself, unread."""
+    """Yield the first `length` bytes with their positions; a chunk of a hole is `_ZEROS` itself, unread."""
     at = 0
     data_begin = data_end = 0
     while at < length:
@@ -145,9 +145,9 @@ def _chunks(number: int, length: int, path: Path) -> Iterator[tuple[int, bytes]]
 
 
 def _next_data(number: int, at: int, length: int) -> tuple[int, int]:
-    """Begin and end of the next bytes at or behind `at` that are no hole; both are the end when there are none."""
+    """Return begin and end of the next bytes from `at` on that are no hole; both are `length` when there are none."""
     if os.fstat(number).st_size < length:
-        return at, length  # reading tells where the file ends
+        return at, length  # reading finds where the file ends
     try:
         begin = os.lseek(number, at, os.SEEK_DATA)
     except OSError as error:

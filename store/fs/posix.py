@@ -1,4 +1,4 @@
-"""The disk of a POSIX system: the only module that opens, maps, syncs and locks files."""
+"""The module is the disk of a POSIX system: the only module that opens, maps, syncs and locks files."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from quarry_mq.store.fs.reserve import RESERVE
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 OTHERS: Final = 0o077
-"""New files and folders are for the broker's own user; what is there already keeps its mode."""
+"""The permission bits that new files and folders deny to all but the broker's user; existing ones keep their mode."""
 
 
 def keep_from_others() -> None:
-    """Whatever this process makes from now on is for its own user: databases, the audit, what libraries make."""
+    """Restrict whatever this process creates from now on to its own user: databases, the audit, files of libraries."""
     os.umask(os.umask(OTHERS) | OTHERS)
 
 
 LOCK_CONTENT: Final = b"lock"
-"""What RocketMQ writes into its lock file."""
+"""The bytes that RocketMQ writes into its lock file."""
 
 ZEROS: Final = bytes(1024 * 1024)
-STAT_BLOCK_BYTES: Final = 512  # of st_blocks, whatever the file system uses
+STAT_BLOCK_BYTES: Final = 512  # the unit of st_blocks, whatever the file system uses
 FETCH_BYTES: Final = 1024 * 1024
 FLOCK: Final = struct.Struct("hhqqi4x")
-"""`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
+"""The struct is `struct flock` of 64-bit Linux: type, whence, start, length, pid."""
 
 
 MAPPINGS: Final = Path("/proc/self/maps")
 
 _LIBRARY: Final = ctypes.CDLL(None, use_errno=True)
-"""The C library. Its functions are called without the GIL."""
+"""The handle of the C library. Its functions are called without the GIL."""
 
 
 class _Descriptor:
-    """A file descriptor that closes when its last user lets go of it.
+    """A file descriptor that closes when its last user releases it.
 
-    A flush in one thread keeps the number valid while another thread closes the segment; closed any earlier,
-    the number could already name another file.
+    A flush in one thread keeps the number valid while another thread closes the segment; if it were closed earlier, the
+    number could already name another file.
     """
 
     __slots__ = ("_number",)
@@ -69,7 +69,7 @@ class _Descriptor:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Errors of calls that know only a descriptor get the file's name."""
+    """Add the file's name to errors of calls that know only a descriptor."""
     try:
         yield
     except OSError as error:
@@ -79,13 +79,13 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _sync_directory(path: Path) -> None:
-    """A new, renamed or removed name is durable only when its directory is."""
+    """Sync a directory: a new, renamed or removed name is durable only when its directory is."""
     with _naming(path):
         os.fsync(_Descriptor(path, os.O_RDONLY | os.O_DIRECTORY))
 
 
 def _sync_file_system(descriptor: _Descriptor) -> None:
-    """`syncfs`, which the `os` module leaves out. Unlike `os.sync` it tells of writes that failed (Linux 5.8)."""
+    """Call `syncfs`, which the `os` module lacks. Unlike `os.sync` it reports writes that failed (Linux 5.8)."""
     if _LIBRARY.syncfs(descriptor.fileno()) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
@@ -99,14 +99,14 @@ def _write_all(number: int, data: bytes | memoryview) -> None:
 
 def _write_at(number: int, position: int, data: bytes | bytearray | memoryview) -> None:
     written = os.pwrite(number, data, position)
-    while written < len(data):  # a disk that fills up takes a part first
+    while written < len(data):  # a disk that fills up first accepts a part
         written += os.pwrite(number, memoryview(data)[written:], position + written)
 
 
 def _write_zeros(number: int, begin: int, end: int) -> None:
     while begin < end:
         zeros = ZEROS[: end - begin]
-        # Comparing first costs a tenth of writing, and a segment that was warmed up is zero all over.
+        # Comparing first costs a tenth of writing, and a segment that was warmed up is zero throughout.
         if os.pread(number, len(zeros), begin) == zeros:
             begin += len(zeros)
         else:
@@ -114,9 +114,10 @@ def _write_zeros(number: int, begin: int, end: int) -> None:
 
 
 def _data_extents(number: int, start: int, end: int) -> list[tuple[int, int]]:
-    """Ranges of the file that may hold other bytes than zero, ascending; holes are left out.
+    """Return the ranges of the file that may hold other bytes than zero, ascending; holes are left out.
 
-    A list and no generator: what is read of a hole counts as data from then on, and the kernel reads ahead.
+    This is a list and no generator, because bytes that are read from a hole count as data from then on, and the kernel
+    reads ahead.
     """
     extents = []
     position = start
@@ -133,10 +134,10 @@ def _data_extents(number: int, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def _maps(line: str, inode: int, name: str) -> bool:
-    """Whether the line of /proc/self/maps (range, access, offset, device, inode, path) is about the file.
+    """Return whether the line of /proc/self/maps (range, access, offset, device, inode, path) is about the file.
 
-    Inode or path: on stacked file systems one of them may be another's. The device is not looked at for that reason;
-    at worst a file counts as mapped because one of the same number elsewhere is.
+    Inode or path has to match: on stacked file systems one of them may be another file's. For that reason the device is
+    not compared; at worst a file counts as mapped because another file with the same inode number is.
     """
     fields = line.rstrip("\n").split(maxsplit=5)
     return len(fields) == 6 and (fields[4] == str(inode) or fields[5] == name)
@@ -146,17 +147,18 @@ def _take_lock(descriptor: _Descriptor, kind: int) -> None:
     """Lock byte 0 without waiting, exclusively (F_WRLCK) or shared (F_RDLCK).
 
     An open-file-description lock conflicts with the classic record lock that RocketMQ takes, but belongs to this
-    descriptor: a second taker in this process is refused too, and closing another descriptor of the file (a
-    backup that reads it) does not drop it.
+    descriptor: a second locker in this process is refused too, and closing another descriptor of the file (a backup
+    that reads it) does not release it.
     """
     fcntl.fcntl(descriptor.fileno(), fcntl.F_OFD_SETLK, FLOCK.pack(kind, os.SEEK_SET, 0, 1, 0))
 
 
 class PosixSegment:
-    """One file, mapped for reading. A read-only one costs one descriptor (the mapping's own), a writable one two.
+    """A segment is one file, mapped for reading. A read-only one costs one descriptor (the mapping's), a writable one
+    two.
 
     Nothing is stored through the mapping: after each flush the kernel would have to catch the first store into every
-    page, and the flush to take the right to store from all cores (ADR 44).
+    page, and each flush would have to revoke the right to store from all cores (ADR 44).
     """
 
     __slots__ = ("_descriptor", "_map", "_path", "_size")
@@ -193,8 +195,8 @@ class PosixSegment:
 
     def flush(self) -> None:
         descriptor = self._descriptor
-        # fdatasync writes the dirty pages of the file whoever dirtied them, mappings included. Unlike
-        # mmap.flush it lets other threads run meanwhile.
+        # fdatasync writes all dirty pages of the file, also those dirtied through mappings. Unlike mmap.flush it lets
+        # other threads run meanwhile.
         with _naming(self._path):
             if descriptor is None:
                 self._mapping()
@@ -219,7 +221,7 @@ class PosixSegment:
 
 
 class PosixSparseFile:
-    """One open file. Costs one descriptor."""
+    """A sparse file is one open file. It costs one descriptor."""
 
     __slots__ = ("_descriptor", "_path")
 
@@ -249,7 +251,7 @@ class PosixSparseFile:
 
 
 class PosixLock:
-    """Holds a lock as long as its descriptor is open."""
+    """The lock is held as long as its descriptor is open."""
 
     def __init__(self, descriptor: _Descriptor) -> None:
         self._descriptor: _Descriptor | None = descriptor
@@ -259,18 +261,18 @@ class PosixLock:
 
 
 class PosixDisk:
-    """Files of the machine this process runs on."""
+    """The disk gives access to the files of the machine this process runs on."""
 
     def create_segment(self, path: Path, size: int) -> PosixSegment:
         free_bytes = self.free_bytes(path.parent)
         if free_bytes is not None and free_bytes < size:
-            # An allocation that fails has taken the last block for a moment, and databases need some at any time.
+            # A failed allocation takes the last block for a moment, and databases need some blocks at any time.
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
         with _naming(path):
             descriptor = _Descriptor(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             number = descriptor.fileno()
             try:
-                # The length first and in one step, the blocks after it: allocation grows a file piece by
+                # Set the length first and in one step, allocate the blocks after it: allocation grows a file piece by
                 # piece, and a crash would leave a length that start-up has to refuse.
                 os.ftruncate(number, size)
                 os.posix_fallocate(number, 0, size)
@@ -290,7 +292,7 @@ class PosixDisk:
             if size == 0:
                 raise OSError(errno.EINVAL, "an empty file cannot be mapped", os.fspath(path))
             if writable:
-                # RocketMQ leaves the unwritten rest of a segment as a hole. Costs 20 µs where there is none.
+                # RocketMQ leaves the unwritten rest of a segment as a hole. This call costs 20 µs where there is none.
                 os.posix_fallocate(descriptor.fileno(), 0, size)
             return PosixSegment(path, descriptor, size, writable=writable)
 
@@ -355,7 +357,7 @@ class PosixDisk:
     def free_bytes(self, directory: Path) -> int | None:
         with _naming(directory):
             system = os.statvfs(directory)
-        # Some network and user space file systems do not know. A part is often kept for root alone.
+        # Some network and user space file systems do not tell their size. A part is often reserved for root.
         blocks = system.f_bfree if os.geteuid() == 0 else system.f_bavail
         return blocks * system.f_frsize if system.f_blocks else None
 
@@ -430,7 +432,7 @@ class PosixDisk:
 
     def make_directories(self, path: Path) -> None:
         if path.is_dir():
-            # a process that died right after making it has not made its name durable
+            # a process that died right after making the directory has not made its name durable
             with suppress(PermissionError):
                 _sync_directory(path.parent)
             return

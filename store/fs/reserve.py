@@ -1,4 +1,4 @@
-"""Descriptors that the store keeps for itself."""
+"""The module reserves file descriptors for the store."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _Opened = TypeVar("_Opened")
 
 
 class Reserve:
-    """Descriptors that are held for the moment when the process, or the machine, has no others.
+    """The reserve holds descriptors for the moment when the process, or the machine, has no others.
 
-    Connections may take the last one. What the store opens then, for a checkpoint say, takes the place of one of these.
+    Connections may use up the last one. A file that the store then opens, say for a checkpoint, uses one of the
+    reserved descriptors.
     """
 
     def __init__(self) -> None:
@@ -26,19 +27,19 @@ class Reserve:
         self._held: list[int] = []
 
     def hold(self, size: int) -> None:
-        """So many from now on. Raises OSError."""
+        """Hold this number of descriptors from now on. Raises OSError."""
         self._size = size
         while len(self._held) < size:
             self._held.append(_spare())
 
     def release(self) -> None:
-        """None any more."""
+        """Release all reserved descriptors."""
         self.hold(0)
         while self._held:
             os.close(self._held.pop())
 
     def opened(self, open_it: Callable[[], _Opened]) -> _Opened:
-        """What `open_it` returns; it may be called again. Raises its OSError."""
+        """Return what `open_it` returns; it may be called more than once. Raises its OSError."""
         while True:
             try:
                 opened = open_it()
@@ -67,5 +68,5 @@ RESERVE: Final = Reserve()
 
 
 def hold_descriptors() -> None:
-    """Let this process keep some descriptors, so that the store can open files when all others are in use."""
+    """Reserve some descriptors, so that the store can open files when all others are in use."""
     RESERVE.hold(RESERVE_SIZE)

@@ -1,4 +1,4 @@
-"""What a directory is: looked at before anything in it is opened, locked or changed.
+"""The module tells what kind of store a directory is, before anything in it is opened, locked or changed.
 
 | what lies in the directory                                        | kind                  |
 |-------------------------------------------------------------------|-----------------------|
@@ -11,8 +11,9 @@
 | anything else                                                     | raises NotAStore      |
 
 The RocksDB of consume queues lies in `consumequeue/` (RocketMQ's default, beside the file queues) or in
-`consumequeue_rocksdb/`; its `CURRENT` file tells (rmq#10174). A store whose queues were switched from files to
-RocksDB at once looks like double write and needs the same: what is missing in RocksDB is added from the log.
+`consumequeue_rocksdb/`; its `CURRENT` file tells in which (rmq#10174). A store whose queues were switched from files to
+RocksDB at once looks like double write and needs the same treatment: entries that are missing in RocksDB are added from
+the log.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ DATABASE_MARKER: Final = "CURRENT"
 """RocksDB's name for the file without which a directory is no database."""
 
 IGNORED_NAMES: Final = frozenset({"lost+found", ".snapshot", "lock", "abort"})
-"""Make no store: fresh volumes hold the first two, and a first opening that was killed leaves the others."""
+"""Names that make no store: fresh volumes hold the first two, and a first opening that was killed leaves the others."""
 
 
 class StoreKind(Enum):
-    """What a store directory was found to be; the value is its name in reports and in `quarry/`."""
+    """The kind is what a store directory was found to be; the value is its name in reports and in `quarry/`."""
 
     NEW = "new"
     QUARRY = "quarry"
@@ -46,11 +47,11 @@ class StoreKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FoundStore:
-    """The answer of `inspect_store`.
+    """The answer of `inspect_store` about one directory.
 
-    `layout` is the kind that the directory would have without `quarry/`: after a first opening that was
-    interrupted it still tells what the store was. `rocksdb_directory` is where consume queues lie, or where
-    they are to be made when `has_rocksdb` is false. `has_abort`: the last stop was unclean.
+    `layout` is the kind that the directory would have without `quarry/`: after a first opening that was interrupted it
+    still tells what the store was. `rocksdb_directory` is where consume queues lie, or where they are to be made when
+    `has_rocksdb` is false. `has_abort`: the last stop was unclean.
     """
 
     kind: StoreKind
@@ -62,7 +63,9 @@ class FoundStore:
 
 
 def inspect_store(disk: Disk, root: Path) -> FoundStore:
-    """Tell what `root` is. Only looks. Raises NotAStore naming the file or directory at fault."""
+    """Return what kind of store `root` is; nothing is changed. Raises NotAStore naming the file or
+    directory at fault.
+    """
     paths = StorePaths(root)
     entries = {entry.name: entry for entry in _list(disk, root)}
     if paths.restoring.name in entries:
@@ -116,7 +119,7 @@ def _rocksdb_directory(disk: Disk, paths: StorePaths) -> tuple[Path, bool]:
 
 
 def _has_file_queues(disk: Disk, paths: StorePaths) -> bool:
-    """Whether some `consumequeue/<topic>/<number>/` holds a segment; stops at the first one found."""
+    """Return whether some `consumequeue/<topic>/<number>/` holds a segment; stop at the first one found."""
     for topic in _directories(disk, paths.consume_queue):
         for queue in _directories(disk, topic):
             if queue.name.isdecimal() and _holds_segment(_list(disk, queue)):
@@ -133,7 +136,7 @@ def _holds_segment(entries: Sequence[DirectoryEntry]) -> bool:
 
 
 def _has_segments(disk: Disk, paths: StorePaths) -> bool:
-    """Raises NotAStore for a `commitlog/` of somebody else's: files, but no segment among them."""
+    """Return whether `commitlog/` holds segments. Raises NotAStore if it is foreign: it holds files, but no segment."""
     entries = _list(disk, paths.commit_log)
     if _holds_segment(entries):
         return True
@@ -144,7 +147,7 @@ def _has_segments(disk: Disk, paths: StorePaths) -> bool:
 
 
 def _is_new(disk: Disk, paths: StorePaths, entries: dict[str, DirectoryEntry], *, has_segments: bool) -> bool:
-    """Nothing but the lock, Quarry's own database and empty directories of a store."""
+    """Return whether there is nothing but the lock, Quarry's own database and empty directories of a store."""
     own = (paths.commit_log, paths.consume_queue_rocksdb, paths.quarry, paths.held_messages)
     if has_segments or entries.keys() - IGNORED_NAMES - {path.name for path in own}:
         return False

@@ -1,6 +1,6 @@
-"""Every file name of a store, made and parsed in one place (docs/formats/store-directory.md).
+"""The module makes and parses every file name of a store (docs/formats/store-directory.md).
 
-Names that are not ours are never touched: they are reported by whoever lists a directory.
+Files with foreign names are never touched: the code that lists a directory reports them.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ PHYSICAL_OFFSET_MAXIMUM: Final = 2**63 - 1
 
 
 def segment_name(base: PhysicalOffset) -> str:
-    """The name of the segment whose first byte is `base`: 20 digits, so that names sort like offsets."""
+    """Return the name of the segment whose first byte is `base`: 20 digits, so that names sort like offsets."""
     return f"{base:020d}"
 
 
 def parse_segment_name(name: str) -> PhysicalOffset | None:
-    """The base offset in a segment's name; None when the name is no segment's."""
+    """Return the base offset in a segment's name; None when the name is no segment's."""
     if not SEGMENT_NAME.fullmatch(name) or int(name) > PHYSICAL_OFFSET_MAXIMUM:
         return None
     return PhysicalOffset(int(name))
 
 
 def shard_name(number: int) -> str:
-    """The name of a shard (`quarry serve --shards`), and of the directory of its store."""
+    """Return the name of a shard (`quarry serve --shards`), and of the directory of its store."""
     return f"shard-{number}"
 
 
 def parse_shard_name(name: str) -> int | None:
-    """The number of a shard; None when the name is no shard's."""
+    """Return the number of a shard; None when the name is no shard's."""
     found = SHARD_NAME.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def cut_name(start: PhysicalOffset, number: int) -> str:
-    """The name of a file that keeps bytes cut from the log, the first of which lay at `start`.
+    """Return the name of a file that keeps bytes cut from the log, the first of which lay at `start`.
 
     `number` counts from 0 and tells repeated cuts at one offset apart.
     """
@@ -50,96 +50,108 @@ def cut_name(start: PhysicalOffset, number: int) -> str:
 
 
 def cut_directory(commit_log: Path) -> Path:
-    """Where bytes that were cut off the log are kept.
+    """Return the folder that keeps bytes that were cut off the log.
 
-    In a folder of their own: RocketMQ passes over folders in `commitlog/` but refuses to start on a plain
-    file there that has not the length of a segment.
+    It is a separate folder because RocketMQ passes over folders in `commitlog/` but refuses to start on a plain file
+    there that has not the length of a segment.
     """
     return commit_log / "broken"
 
 
 def expired_directory(commit_log: Path) -> Path:
-    """Where segments that have expired wait for their removal: out of the log, under their old names."""
+    """Return the folder in which expired segments wait for their removal: out of the log, under their old names."""
     return commit_log / "expired"
 
 
 @dataclass(frozen=True, slots=True)
 class StorePaths:
-    """The files and directories directly below a store's root, laid out as RocketMQ does."""
+    """The files and directories directly below a store's root, laid out as RocketMQ lays them out."""
 
     root: Path
 
     @property
     def commit_log(self) -> Path:
-        """Segments of the commit log."""
+        """Return the directory of the commit log's segments."""
         return self.root / "commitlog"
 
     @property
     def consume_queue(self) -> Path:
-        """File consume queues; also RocketMQ's RocksDB, unless it was told to keep it apart."""
+        """Return the directory of file consume queues; RocketMQ's RocksDB is there too, unless it was told to keep it
+        apart.
+        """
         return self.root / "consumequeue"
 
     @property
     def consume_queue_rocksdb(self) -> Path:
-        """Consume queues in RocksDB, where RocketMQ 5.5 puts them with `useSeparateStorePathForRocksdbCQ`."""
+        """Return the directory of consume queues in RocksDB; RocketMQ 5.5 uses it with
+        `useSeparateStorePathForRocksdbCQ`.
+        """
         return self.root / "consumequeue_rocksdb"
 
     @property
     def quarry(self) -> Path:
-        """Quarry's own database: metadata and delivery state. RocketMQ leaves it alone."""
+        """Return the directory of Quarry's own database: metadata and delivery state. RocketMQ leaves it alone."""
         return self.root / "quarry"
 
     @property
     def held_messages(self) -> Path:
-        """Which messages wait: delayed ones and half messages. Derived from the log."""
+        """Return the directory of the pending messages (delayed messages and half messages), which are derived from the
+        log.
+        """
         return self.root / "held_rocksdb"
 
     @property
     def config(self) -> Path:
-        """RocketMQ's metadata as JSON."""
+        """Return the directory of RocketMQ's metadata as JSON."""
         return self.root / "config"
 
     @property
     def index(self) -> Path:
-        """Key index files."""
+        """Return the directory of key index files."""
         return self.root / "index"
 
     @property
     def key_index(self) -> Path:
-        """The tiered index of keys."""
+        """Return the directory of the tiered index of keys."""
         return self.root / "key_index"
 
     @property
     def abort(self) -> Path:
-        """Exists while a broker runs: found at start, it tells of an unclean stop."""
+        """Return the file that exists while a broker runs: if a start finds it, the last stop was unclean."""
         return self.root / "abort"
 
     @property
     def checkpoint(self) -> Path:
-        """How far flushes had come."""
+        """Return the file that says how far the log was flushed."""
         return self.root / "checkpoint"
 
     @property
     def backup_points(self) -> Path:
-        """Consistent copies of the databases while a backup of a live broker is made, one folder each."""
+        """Return the folder of consistent copies of the databases while a live broker is backed up, one sub-folder
+        each.
+        """
         return self.root / "backup"
 
     @property
     def consume_queue_migrating(self) -> Path:
-        """Where an offline migration makes queue files before they are moved to their place."""
+        """Return the folder in which an offline migration makes queue files before they are moved to their place."""
         return self.root / "consumequeue.migrating"
 
     @property
     def consume_queue_rocksdb_migrating(self) -> Path:
-        """Where an offline migration makes the database of queues before it is moved to its place."""
+        """Return the folder in which an offline migration makes the database of queues before it is
+        moved to its place.
+        """
         return self.root / "consumequeue_rocksdb.migrating"
 
     @property
     def restoring(self) -> Path:
-        """Where a restore puts files before they are moved to their places: found at start, it did not finish."""
+        """Return the folder in which a restore puts files before they are moved: if a start finds it, the restore did
+        not finish.
+        """
         return self.root / "restoring"
 
     @property
     def lock(self) -> Path:
-        """Locked by the broker that owns the store."""
+        """Return the file that the broker that owns the store locks."""
         return self.root / "lock"

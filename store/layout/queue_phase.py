@@ -1,18 +1,19 @@
-"""Where a store keeps its consume queues, and the way from files to RocksDB.
+"""The queue phase says where a store keeps its consume queues, and how far it has moved from files to RocksDB.
 
     file ─► double_write ─► backfilling ─► verified ─► reading_rocksdb ─► rocksdb
 
 | phase             | written       | read and numbered by | RocksDB holds                                  |
 |-------------------|---------------|----------------------|------------------------------------------------|
 | `file`            | files         | files                | nothing                                        |
-| `double_write`    | both          | files                | what came since                                |
-| `backfilling`     | both          | files                | ever more of what came before                  |
-| `verified`        | both          | files                | all, and compared with the files unit by unit  |
+| `double_write`    | both          | files                | entries since then                             |
+| `backfilling`     | both          | files                | ever more of the older entries                 |
+| `verified`        | both          | files                | all, compared with the files entry by entry    |
 | `reading_rocksdb` | both          | RocksDB              | all                                            |
 | `rocksdb`         | RocksDB       | RocksDB              | all                                            |
 
-The phase is the store's own (`queue_phase` in `quarry/`). A setting decides only where a store begins that has none.
-One that contradicts a store is refused: by the other kind of queues its older messages would seem gone (rmq#8600).
+The phase is stored in the store itself (`queue_phase` in `quarry/`). The setting decides only the first phase of a
+store that has none. A setting that contradicts the store is refused: read through the other kind of queues, its older
+messages would seem gone (rmq#8600).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from quarry_mq.store.layout.kind import StoreKind
 
 
 class QueueMode(Enum):
-    """What the operator asks for."""
+    """The mode is what the operator asks for."""
 
     ROCKSDB = "rocksdb"
     FILE = "file"
@@ -39,14 +40,14 @@ class QueueMode(Enum):
 
 
 class QueuePlace(Enum):
-    """One of the two, where a store has both."""
+    """The place is one of the two kinds of consume queues that a store may have at the same time."""
 
     FILE = "file"
     ROCKSDB = "rocksdb"
 
 
 class QueuePhase(Enum):
-    """Where a store stands, in the order of a migration."""
+    """The phase of a store, in the order of a migration."""
 
     FILE = "file"
     DOUBLE_WRITE = "double_write"
@@ -69,7 +70,7 @@ class QueuePhase(Enum):
 
     @property
     def rocksdb_is_complete(self) -> bool:
-        """Whether RocksDB is known to hold what the files hold."""
+        """Return whether RocksDB is known to hold everything that the files hold."""
         return self in (QueuePhase.VERIFIED, QueuePhase.READING_ROCKSDB, QueuePhase.ROCKSDB)
 
     @property
@@ -91,7 +92,9 @@ _IN_ORDER = dict(pairwise(QueuePhase))
 
 
 class QueuePlaces(NamedTuple):
-    """Who is to be read and who is to number, where an operator has said so; None: as the phase says."""
+    """The places say which kind of queues is read and which assigns offsets, if an operator chose; None: as the phase
+    says.
+    """
 
     read: QueuePlace | None = None
     assign: QueuePlace | None = None
@@ -103,7 +106,7 @@ class QueuePlaces(NamedTuple):
         return self._is_rocksdb(self.assign, phase)
 
     def objection(self, phase: QueuePhase) -> str | None:
-        """Why they do not go with the phase."""
+        """Return why these places contradict the phase; None if they do not."""
         for name, place in (("read", self.read), ("assign", self.assign)):
             if place is QueuePlace.ROCKSDB and phase.mode is QueueMode.DOUBLE_WRITE and not phase.rocksdb_is_complete:
                 return f"consume_queue.{name} says `rocksdb`, which in phase {phase.value} does not hold everything"
@@ -120,7 +123,7 @@ AS_THE_PHASE_SAYS = QueuePlaces()
 
 
 def doubled_topics(patterns: Sequence[str] | None) -> Callable[[str], bool] | None:
-    """Whether a topic is to be written twice, by patterns as file names have them; None: all are."""
+    """Return a function that tells whether a topic is written twice, by shell patterns; None if all topics are."""
     if patterns is None:
         return None
     matches = compile_pattern("|".join(map(translate, patterns)) or r"(?!)").match
@@ -135,7 +138,7 @@ _BEGINNINGS = {
 
 
 def parse_phase(stored: str | None, root: Path) -> QueuePhase:
-    """A phase as stored; without one, Quarry keeps the queues in RocksDB. Raises StoreUnusable."""
+    """Return a phase as stored; without one, Quarry keeps the queues in RocksDB. Raises StoreUnusable."""
     try:
         return QueuePhase(stored or QueuePhase.ROCKSDB)
     except ValueError:
@@ -143,10 +146,10 @@ def parse_phase(stored: str | None, root: Path) -> QueuePhase:
 
 
 def phase_of(stored: str | None, layout: StoreKind, mode: QueueMode | None, root: Path) -> QueuePhase:
-    """The phase of a store that is opened, `stored` or begun with.
+    """Return the phase of a store that is opened: the stored one, or the first one of a store without it.
 
-    A store of RocketMQ's file queues begins where it is told; told nothing it becomes a RocksDB store at once, all
-    queues made from the whole log. Raises StoreUnusable where the setting contradicts the store.
+    A store of RocketMQ's file queues begins in the phase of the setting; without a setting it becomes a RocksDB store
+    at once, and all queues are built from the whole log. Raises StoreUnusable where the setting contradicts the store.
     """
     if stored is None and layout in (StoreKind.NEW, StoreKind.ROCKETMQ_FILE):
         return _BEGINNINGS[mode or QueueMode.ROCKSDB]

@@ -1,6 +1,6 @@
-"""Opening a store: new, Quarry's own, or one that RocketMQ wrote.
+"""The module opens a store: a new one, Quarry's own, or one that RocketMQ wrote.
 
-What each needs on the way from "the lock is ours" to "ready":
+After the lock is taken, each kind of store needs these steps:
 
 | origin                 | queues in                 | on the first opening |
 |------------------------|---------------------------|----------------------|
@@ -9,7 +9,7 @@ What each needs on the way from "the lock is ours" to "ready":
 | RocketMQ, file queues  | `consumequeue_rocksdb/`   | metadata imported; all entries rebuilt from the log |
 | RocketMQ, double write | `consumequeue/`, in place | metadata imported; entries from before double write began added |
 
-Every step is repeatable and picks up where it was killed.
+Every step is repeatable and continues where it was killed.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ log = structlog.get_logger(__name__)
 
 
 NAMED_SEGMENTS_MAX: Final = 16
-"""How many missing files a log line names; their number is told beside them."""
+"""The number of missing files that a log line names; the line also gives their total number."""
 
 
 class StoreTables:
     """The metadata tables of one store."""
 
     def __init__(self, engine: KeyValueEngine, sealer: Sealer | None, ledger: Ledger | None) -> None:
-        """`ledger`: keeps account of their changes where the store is, or was, in a cluster."""
+        """Open the tables. `ledger` tracks their changes if the store is, or was, in a cluster."""
         topics, groups, users, policies = (
             None if ledger is None else ledger.journal(kind)
             for kind in (SharedKind.TOPIC, SharedKind.GROUP, SharedKind.USER, SharedKind.POLICY)
@@ -86,7 +86,7 @@ class StoreTables:
         return self.groups.get(name) is not None
 
     def share(self, ledger: Ledger) -> SharedRows:
-        """Their rows as other members of a cluster see them, all with a version from here on."""
+        """Return the tables' rows as other members of a cluster see them; from here on all of them have a version."""
         shared = SharedRows(
             ledger,
             {
@@ -101,7 +101,7 @@ class StoreTables:
 
 
 class OpenStore:
-    """An open store and what belongs to it. `close` ends it cleanly; dropping it is a crash."""
+    """An open store and what belongs to it. `close` ends it cleanly; dropping the object is like a crash."""
 
     def __init__(
         self,
@@ -132,12 +132,12 @@ class OpenStore:
         self.users = tables.users
         self.policies = tables.policies
         self.shared = shared
-        """What the store shares with the other members of its cluster; None without `StoreSettings.member`."""
+        """The rows that the store shares with the other members of its cluster; None without `StoreSettings.member`."""
         self.identity = identity
         self.checkpoint = checkpoint
         self.recovery = recovery
         self.given_up = given_up
-        """What was replaced because an operator ordered it; None without an order."""
+        """The damage that was replaced because an operator ordered it; None without an order."""
         self.segments = segments
         self.pins = pins
         self.expiry = expiry
@@ -146,16 +146,16 @@ class OpenStore:
         self.migration = migration
         self.state_engine = state_engine
         self.is_after_crash = is_after_crash
-        """Whether who had it last did not stop in good order."""
+        """True if the last broker on the store did not stop cleanly."""
         self._parts = parts
         self._mark_clean = mark_clean
         self._lock = lock
 
     def close(self) -> None:
-        """Flush the log, dispatch and flush the rest, release everything, mark the stop as clean.
+        """Flush the log, dispatch and flush the rest, release everything, and mark the stop as clean.
 
-        After a failed flush nothing more is written and the stop is not marked clean: the next start recovers.
-        A full disk is no failure of the stop, but not a clean one either: what found no room is in the log.
+        After a failed flush nothing more is written and the stop is not marked clean: the next start recovers. A full
+        disk is no error here, but the stop is not clean either: data that did not fit is still in the log.
         """
         try:
             with ExitStack() as ending:
@@ -182,7 +182,7 @@ class OpenStore:
         try:
             self.checkpoint.close()
         except OSError as error:
-            # the one from before claims less, which costs RocketMQ time and us nothing
+            # an older checkpoint claims less, which costs RocketMQ time and Quarry nothing
             log.warning("the checkpoint could not be written, it stays where it was", error=str(error))
 
 
@@ -196,13 +196,13 @@ def open_store(
     orders: Orders = NO_ORDERS,
     sealer: Sealer | None = None,
 ) -> OpenStore:
-    """Open the store at `settings.root`, recovered and ready; `report` hears of long steps.
+    """Open the store at `settings.root`, recovered and ready; `report` is called during long steps.
 
-    `orders` are repairs that an operator accepts, done before recovery (`store.opening.repair`). `sealer` opens the
-    secrets of users; without it there is no user with a secret.
+    `orders` are repairs that an operator accepts; they run before recovery (`store.opening.repair`). `sealer` opens the
+    secrets of users; without it no user has a secret.
 
-    Raises StoreUnusable (one line that names the file) when an operator has to act first, OSError when the
-    disk refuses. The lock comes before everything else: a store that another broker holds is not touched.
+    Raises StoreUnusable (one line that names the file) when an operator has to act first, OSError when the disk
+    refuses. The lock comes before everything else: a store that another broker holds is not touched.
     """
     engines = engines or RocksStoreEngines()
     return _Opening(settings, disk, clock, report, engines=engines, orders=orders, sealer=sealer).run()
@@ -237,7 +237,7 @@ class _Opening:
         lock = self._lock()
         with ExitStack() as on_failure:
             on_failure.callback(lock.release)
-            # looked at again: what was seen before the lock was ours may have changed since
+            # inspected again: what was seen before the lock was taken may have changed since
             found = inspect_store(self._disk, self._settings.root)
             try:
                 if self._orders.rebuild_queues:
@@ -327,7 +327,7 @@ class _Opening:
         durable_up_to: PhysicalOffset,
         closing: ExitStack,
     ) -> tuple[MessageStore, StoreCheckpoint]:
-        """The log, to be gone on with at the end that recovery left; all of it durable, and written down as such."""
+        """Open the log for writing at the end that recovery left; flush all of it and write down that it is durable."""
         segments = parts.segments
         deleted_topics = DeletedTopics(parts.state_engine)
         deleted_topics.settle(segments.minimum, recovery.end)
@@ -335,7 +335,7 @@ class _Opening:
         writer = CommitLogWriter(segments, recovery.end, lays_zeros=lays_zeros)
         closing.callback(writer.close)
         _warn_of_little_room(segments, recovery.end)
-        # the dead process may have left pages in the cache that nobody has flushed yet
+        # the dead process may have left pages in the cache that were never flushed
         flusher = CommitLogFlusher(segments, writer, durable_up_to)
         flusher.flush()
         before = read_checkpoint(self._disk, self._paths.checkpoint)
@@ -372,7 +372,7 @@ class _Opening:
         return messages, checkpoint
 
     def _open_held(self, parts: StoreParts, reader: CommitLogReader, closing: ExitStack) -> HeldMessages:
-        """Which messages wait, by all that the log says up to its end."""
+        """Open the pending messages, brought up to date with the log."""
         directory = self._paths.held_messages
         with advising(directory, "it is derived from the log: move the directory away and start again"):
             engine = self._engines.open_held(directory, create=True)
@@ -427,7 +427,7 @@ class _Opening:
         log.info("queues of a double-write store completed", start=start, end=goal)
 
     def _open_tables(self, parts: StoreParts, end: PhysicalOffset, ledger: Ledger | None) -> StoreTables:
-        """The metadata, imported if it was not yet, and in agreement with the log that recovery left."""
+        """Open the metadata tables, imported if they were not yet, and in agreement with the log that recovery left."""
         engine, queues, identity = parts.state_engine, parts.queues.store, parts.identity
         tables = StoreTables(engine, self._sealer, ledger)
         if not identity.metadata_imported:
@@ -436,7 +436,8 @@ class _Opening:
                 adopt_topics(queues, tables.topics)
             identity.set_metadata_imported()
         if (identity.seen_up_to or 0) > end:
-            # groups stand behind messages the power cut took: they must not miss those that take their places
+            # groups are ahead of the log by messages that the power cut took: they must not miss the messages that
+            # follow
             lowered = tables.offsets.lower(engine, queues.next_offset)
             in_flight = delete_beyond(engine, queues.next_offset)
             identity.seen_up_to = end
@@ -453,9 +454,10 @@ class _Opening:
 
 
 def warn_of_missing_begin(segments: SegmentList, began_at: PhysicalOffset | None) -> None:
-    """Tell of segments that are gone from the log's beginning since a broker of ours last ran.
+    """Log a warning about segments that are gone from the log's beginning since Quarry last ran on the store.
 
-    No refusal: RocketMQ may have run on the store meanwhile and let them expire, and the files do not tell.
+    The store is not refused: RocketMQ may have run on it meanwhile and let the segments expire, and the files do not
+    show that.
     """
     if began_at is None or segments.minimum <= began_at:
         return
@@ -472,7 +474,10 @@ def warn_of_missing_begin(segments: SegmentList, began_at: PhysicalOffset | None
 
 
 def _warn_of_little_room(segments: SegmentList, end: PhysicalOffset) -> None:
-    """Sends will be refused as soon as the last segment is full. Receives are not, so the store opens."""
+    """Log a warning if there is no free space for another segment.
+
+    Sends will be refused as soon as the last segment is full. Receives still work, so the store opens.
+    """
     free_bytes = segments.disk.free_bytes(segments.directory)
     if free_bytes is not None and free_bytes < segments.segment_size:
         log.warning(

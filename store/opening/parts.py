@@ -1,4 +1,4 @@
-"""What of a store lies on disk, open: the log's segments and the two databases."""
+"""The module opens the parts of a store that lie on disk: the log's segments and the two databases."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STATE_ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class StoreParts:
-    """Opened together, recovered together."""
+    """The parts of a store that are opened together and recovered together."""
 
     segments: SegmentList
     state_engine: KeyValueEngine
@@ -53,12 +53,12 @@ def open_parts(
     clock: Clock,
     closing: ExitStack,
 ) -> StoreParts:
-    """Open what was found, make what is missing; `closing` gets what closes it. The lock is ours.
+    """Open what was found and make what is missing; `closing` gets the callbacks that close it. The lock must be held.
 
     Raises StoreUnusable, kv.KvError, OSError.
     """
     directory = StorePaths(settings.root).quarry
-    look_at_state(engines, directory, disk, found)  # before anything is made that a newer version knows nothing of
+    look_at_state(engines, directory, disk, found)  # before anything is made that a newer version might not expect
     segments = _open_segments(settings, disk)
     closing.callback(segments.close)
     state_engine, identity = _open_identity(engines, directory, disk, found)
@@ -73,18 +73,19 @@ def open_parts(
 def open_identity(
     engines: StoreEngines, directory: Path, disk: Disk, found: FoundStore
 ) -> tuple[KeyValueEngine, StoreIdentity]:
-    """The database in `quarry/`, and the rows in which it says what the store was when Quarry met it.
+    """Open the database in `quarry/`, and the rows that say what the store was when Quarry first opened it.
 
-    Raises NotAStore for one that a newer Quarry wrote, StoreUnusable, kv.KvError.
+    Raises NotAStore for a database that a newer Quarry wrote, StoreUnusable, kv.KvError.
     """
     look_at_state(engines, directory, disk, found)
     return _open_identity(engines, directory, disk, found)
 
 
 def look_at_state(engines: StoreEngines, directory: Path, disk: Disk, found: FoundStore) -> None:
-    """Refuse what must not be opened for writing, without a change to it: RocksDB removes what it cannot read.
+    """Refuse a state database that must not be opened for writing, without changing it: RocksDB removes what it cannot
+    read.
 
-    Raises as `open_identity`.
+    Raises what `open_identity` raises.
     """
     if found.kind is not StoreKind.QUARRY:
         return
@@ -107,7 +108,7 @@ def _open_identity(
         DurableState(disk, directory, engine).check()
         identity = StoreIdentity(engine, directory)
         if identity.origin is None:
-            # before the queues' database is made: it would make a file store look like double write
+            # before the queues' database is made: with it, a file store would look like double write
             identity.origin = found.layout.value
     except BaseException:
         engine.close()
@@ -120,7 +121,7 @@ def stop_of(found: FoundStore) -> Stop:
 
 
 def _open_segments(settings: StoreSettings, disk: Disk) -> SegmentList:
-    """The log of the store. A store keeps the segment size it was made with."""
+    """Open the log of the store. A store keeps the segment size it was made with."""
     paths, mapped_max = StorePaths(settings.root), settings.mapped_segments_max
     directory, kept_size = paths.commit_log, KeptSize(disk, paths.quarry)
     disk.make_directories(directory)
@@ -133,7 +134,7 @@ def _open_segments(settings: StoreSettings, disk: Disk) -> SegmentList:
         segment_size = settings.segment_size
     free_bytes = disk.free_bytes(directory)
     if free_bytes is not None and free_bytes < segment_size:
-        # there is nothing to receive either
+        # the store is new, so there is nothing to receive either
         raise StoreUnusable(
             directory,
             f"the first segment needs {segment_size} bytes, the file system has {free_bytes} left: make room, or "
@@ -143,12 +144,12 @@ def _open_segments(settings: StoreSettings, disk: Disk) -> SegmentList:
 
 
 def _check_guess(segments: SegmentList, configured_size: int) -> None:
-    """Look whether the only segment ends in the middle of a record, as one does that was cut. Raises StoreDamaged.
+    """Raise StoreDamaged if the only segment ends in the middle of a record, as a segment does that was cut.
 
     Later starts need no guess: the size is written down once the store is open.
     """
     path, at = segments.path_of(segments.minimum), segments.minimum
-    # a list of its own: what recovery is to read anew must not stay mapped
+    # a separate list: what recovery is to read again must not stay mapped
     probed = SegmentList(segments.disk, segments.directory, segments.segment_size, writable=False)
     try:
         last: Decoded | None = None

@@ -1,4 +1,4 @@
-"""What a start would do to a store, found out without changing anything."""
+"""The module finds out what a start would do to a store, without changing anything."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from quarry_mq.store.state.identity import StoreIdentity
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What was found."""
+    """The preview says what a start would find and do."""
 
     findings: Findings
     stop: Stop
     refusal: str | None
-    """Why a start would refuse, with the command that repairs; None when it would not."""
+    """The reason for which a start would refuse, with the command that repairs; None when it would open the store."""
     cut_bytes: int
-    """How much a start would cut off behind the end, and keep."""
+    """Bytes that a start would cut off after the log's end, and keep."""
     damage: Damage | None
-    """What would be replaced; None when that was not asked for."""
+    """The damage that would be replaced; None when that was not asked for."""
     queues_damaged: str | None
-    """Why the queues' database does not open, None when it does."""
+    """The reason for which the queues' database does not open, None when it does."""
 
 
 class _Queues:
-    """Queues of which nothing but their watermark is needed; without one they are yet to be made."""
+    """The queues of a preview only know their watermark; it is None if they are still to be made."""
 
     def __init__(self, dispatched_up_to: PhysicalOffset | None) -> None:
         self._dispatched_up_to = dispatched_up_to
@@ -53,7 +53,7 @@ class _Queues:
 
 
 def preview(disk: Disk, root: Path, orders: Orders, report: ReportProgress) -> Preview:
-    """Do what recovery does, but for the writing. Takes a share of the lock.
+    """Do what recovery does, but without any writing. Takes a shared lock.
 
     Raises StoreUnusable and OSError as opening an offline store does.
     """
@@ -115,7 +115,7 @@ def _known(directory: Path, found: FoundStore) -> Known:
 def _dispatched_up_to(
     store: OfflineStore, paths: StorePaths, segments: SegmentList, closing: ExitStack
 ) -> PhysicalOffset | None:
-    """The watermark of the queues that a start writes; the older one of two."""
+    """Return the watermark of the queues that a start writes; the lower one if there are two kinds."""
     known: list[PhysicalOffset | None] = []
     found = store.found
     phase = store.queue_phase if found.kind is StoreKind.QUARRY else QueuePhase.ROCKSDB

@@ -1,4 +1,4 @@
-"""Opening the consume queues of a store where its phase says that they are (`store.layout.queue_phase`)."""
+"""The module opens the consume queues of a store in the place that its phase gives (`store.layout.queue_phase`)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def open_queues(
     state_engine: KeyValueEngine,
     clock: Clock,
 ) -> OpenQueues:
-    """Open what there is, make what is missing. `minimum` is where the log begins.
+    """Open the queues that exist and make those that are missing. `minimum` is where the log begins.
 
     Raises StoreUnusable, kv.KvError, OSError.
     """
@@ -117,7 +117,9 @@ class _QueueOpening:
         )
 
     def _phase(self, found: FoundStore) -> QueuePhase:
-        """The phase, written down before anything is made: what a killed start left would look like another store."""
+        """Return the phase, written down before any queue is made: what a killed start left would look like another
+        store.
+        """
         stored = self._identity.queue_phase
         phase = phase_of(stored, found.layout, self._settings.queue_mode, self._settings.root)
         if stored is None:
@@ -142,8 +144,8 @@ class _QueueOpening:
         identity = self._identity
         units_found = units_in_files(self._disk, self._directory)
         if units_found is None and not identity.files_emptied and identity.files_up_to:
-            # somebody removed them, or a backup left them out. Before the first is made again: killed in the middle of
-            # that, the next start must not take the few that there are for all
+            # The files were removed by somebody, or a backup left them out. Forget them before the first is made again:
+            # if that is killed halfway, the next start must not take the few files that exist for all of them.
             identity.forget_files()
         units_per_file = identity.units_per_file
         if units_per_file is None:
@@ -163,9 +165,10 @@ class _QueueOpening:
         return files
 
     def _files_up_to(self, found: FoundStore) -> PhysicalOffset | None:
-        """How far the file queues are known to be complete; None: all of the log is to be put again.
+        """Return the offset up to which the file queues are known to be complete; None: the whole log is to be put
+        again.
 
-        RocketMQ writes a time down, which after a power cut may be ahead of what its files hold. After a clean stop
+        RocketMQ writes down a time, which after a power cut may be ahead of what its files hold. After a clean stop
         they are complete, but for the light queues of a double-write store, which are in RocksDB alone.
         """
         if self._identity.files_up_to is not None:
@@ -175,9 +178,10 @@ class _QueueOpening:
         return None
 
     def _heed_another_broker(self, rocks: RocksConsumeQueues) -> None:
-        """Put right what RocketMQ may have left, if it dispatched more than we wrote down: all, or since we last ran.
+        """Repair what RocketMQ may have left, if it dispatched more than Quarry wrote down: all, or since Quarry last
+        ran.
 
-        Before recovery: what that puts into the queues must not be hidden either.
+        This happens before recovery: the entries that recovery puts into the queues must not be hidden either.
         """
         written_down = self._identity.flushed_up_to
         if written_down is not None and (rocks.dispatched_up_to() or 0) <= written_down:
@@ -186,9 +190,9 @@ class _QueueOpening:
             log.warning("queues had a minimum above their maximum: it is found anew", queues=count)
 
     def _begin_double_write(self, files: FileConsumeQueues, rocks: RocksConsumeQueues, phase: QueuePhase) -> QueuePhase:
-        """From here on both are written. What came before is in the files alone, and left to be brought over in time.
+        """Write to both kinds of queues from here on. Older entries are in the files alone and are brought over later.
 
-        Returns the phase, an earlier one where RocksDB was complete and is gone.
+        Returns the phase, an earlier one if RocksDB was complete and is gone.
         """
         since = files.dispatched_up_to()
         if rocks.dispatched_up_to() is not None or since is None:
@@ -204,7 +208,7 @@ class _QueueOpening:
         return phase
 
     def _heed_doubled_topics(self, rocks: RocksConsumeQueues, phase: QueuePhase) -> None:
-        """Where other topics are written twice than before, what they have up to now is to be brought over, too."""
+        """Mark older entries to be brought over, too, if the topics that are written twice have changed."""
         settings = self._settings
         if settings.doubled_topics == self._rows.doubled_topics():
             return
@@ -223,9 +227,11 @@ class _QueueOpening:
 def _numbering(
     identity: StoreIdentity, files: FileConsumeQueues | None, rocks: RocksConsumeQueues | None
 ) -> LightQueueNumbering:
-    """Light queues of file stores are numbered as their readers know them, others as their records say."""
+    """Return how light queues get their offsets: in file stores as their readers know them, in others
+    as records say.
+    """
     if files is not None:
-        # after a power cut an entry may be there, and one before it not: each has to find its own place
+        # after a power cut an entry may be there and one before it not: each has to find its own position
         return DenseNumbering(files, ends_where_stored=False)
     assert rocks is not None
     if identity.origin == StoreKind.ROCKETMQ_FILE.value:
@@ -235,7 +241,7 @@ def _numbering(
 
 @contextmanager
 def advising(directory: Path, advice: str) -> Iterator[None]:
-    """A damaged database is named together with what can be done about it."""
+    """Turn the error of a damaged database into one that also says what can be done about it."""
     try:
         yield
     except EngineCorrupt as error:
@@ -243,7 +249,7 @@ def advising(directory: Path, advice: str) -> Iterator[None]:
 
 
 def adopt_topics(queues: ConsumeQueueStore, topics: TopicTable) -> None:
-    """Make topics that have queues but no metadata: it was lost, the messages were not."""
+    """Make topics that have queues but no metadata: the metadata was lost, the messages were not."""
     queue_counts: dict[str, int] = {}
     for queue in queues.queues():
         if not is_light_queue(queue.topic) and topics.get(queue.topic) is None:

@@ -1,10 +1,11 @@
-"""What an operator may order when a store does not open: give damaged bytes up, or have the queues made anew.
+"""The module does the repairs that an operator may order when a store does not open: give up damaged bytes, or rebuild
+the queues.
 
-Damage in the middle of what was durable is not repaired by ending the log there: what follows is good. So each damaged
-stretch, from the last whole record to the next, is copied to `commitlog/broken/` and then filled with replacement
-records (`store.record.replacement`). Offsets stay as they are, in the log and in the queues.
+Damage in the middle of the durable log is not repaired by ending the log there: the records that follow are good. So
+each damaged stretch, from the last whole record to the next, is copied to `commitlog/broken/` and then filled with
+replacement records (`store.record.replacement`). Offsets do not change, neither in the log nor in the queues.
 
-A crash leaves some of the stretch replaced; doing it again finds the rest.
+A crash may leave a stretch partly replaced; repeating the repair finds the rest.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What an operator accepts to be done before recovery. Nothing of it is ever done without being asked for."""
+    """The repairs that an operator accepts before recovery. None of them is ever done without an order."""
 
     replace_damaged: bool = False
     rebuild_queues: bool = False
@@ -47,24 +48,26 @@ NO_ORDERS: Final = Orders()
 
 @dataclass(frozen=True, slots=True)
 class DamagedStretch:
-    """Bytes of one segment between two whole records."""
+    """A damaged stretch is the bytes of one segment between two whole records."""
 
     begin: PhysicalOffset
     end: PhysicalOffset
     reason: str
     store_timestamp_ms: int
-    """Of the record before it, for its replacement: RocketMQ takes a segment that begins with 0 for unwritten."""
+    """Store time of the record before the stretch, for the replacement: RocketMQ takes a segment that begins with 0 for
+    unwritten.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """All that is damaged in what was durable."""
+    """The damage is all that is damaged in the durable part of the log."""
 
     stretches: tuple[DamagedStretch, ...]
     log_end: PhysicalOffset
-    """Where the log ends when they are replaced."""
+    """The end of the log once the stretches are replaced."""
     tail_is_lost: bool
-    """Something that was durable would follow there: its files are gone, or nothing whole comes behind it."""
+    """True if durable bytes after `log_end` are lost: their files are gone, or nothing whole comes after it."""
 
     def __bool__(self) -> bool:
         return bool(self.stretches) or self.tail_is_lost
@@ -73,12 +76,12 @@ class Damage:
 def find_damage(
     disk: Disk, directory: Path, *, durable_up_to: PhysicalOffset, stop: Stop, report: ReportProgress
 ) -> Damage:
-    """Read the whole log in `directory`. Changes nothing.
+    """Read the whole log in `directory` and return its damage. Changes nothing.
 
-    After an unclean stop the first damage at or above `durable_up_to` ends the log, as it does for recovery, and is
-    not looked at; after a clean one everything was durable.
+    After an unclean stop the first damage at or above `durable_up_to` ends the log, as it does for recovery, and is not
+    reported; after a clean stop everything was durable.
     """
-    # a list of its own: what recovery reads from the device afterwards must not be mapped
+    # a separate list: what recovery reads from the device afterwards must not be mapped
     segments = SegmentList(disk, directory, None, writable=False)
     stretches: list[DamagedStretch] = []
     at, stored_ms, total_bytes = segments.minimum, 1, segments.end_of_files - segments.minimum
@@ -105,9 +108,9 @@ def find_damage(
 
 
 def replace_all(disk: Disk, directory: Path, damage: Damage) -> list[Path]:
-    """Put replacement records in the place of each stretch, durably, once its bytes are kept.
+    """Put replacement records in the place of each stretch, durably, after its bytes are kept.
 
-    Returns where bytes that were not zero are kept. Raises OSError.
+    Returns the files that keep bytes that were not zero. Raises OSError.
     """
     segments = SegmentList(disk, directory, None)
     try:
@@ -135,10 +138,10 @@ def _replace(segments: SegmentList, stretch: DamagedStretch) -> Path | None:
 def give_up_damaged(
     disk: Disk, paths: StorePaths, parts: StoreParts, found: FoundStore, *, report: ReportProgress
 ) -> Damage:
-    """Find what is damaged in what was durable, keep its bytes, and replace it. Returns what that was.
+    """Find the damage in the durable part of the log, keep the damaged bytes, and replace them. Returns the damage.
 
-    When this has returned the log is whole as far as it was durable, or as far as anything is left of it. Cut short by
-    a crash it is to be ordered again. Raises OSError, kv.KvError.
+    Afterwards the log is whole as far as it was durable, or as far as anything is left of it. After a crash the repair
+    has to be ordered again. Raises OSError, kv.KvError.
     """
     identity, stop = parts.identity, stop_of(found)
     durable_up_to = durable_offset(disk, paths, parts.segments, found, known_of(identity))
@@ -146,7 +149,7 @@ def give_up_damaged(
         durable_up_to = max(durable_up_to, parts.queues.store.dispatched_up_to() or durable_up_to)
     damage = find_damage(disk, paths.commit_log, durable_up_to=durable_up_to, stop=stop, report=report)
     if damage:
-        # first: groups may stand behind what is given up, and must not pass over what comes in its place
+        # first: groups may be at offsets after the damage, and must not pass over what comes in its place
         identity.seen_up_to = PhysicalOffset(PHYSICAL_OFFSET_MAXIMUM)
         replace_all(disk, paths.commit_log, damage)
     if damage.tail_is_lost:
@@ -158,12 +161,13 @@ def give_up_damaged(
 
 
 def set_queues_aside(disk: Disk, paths: StorePaths, found: FoundStore, engines: StoreEngines) -> None:
-    """Move the files of the queues' database, and file queues of ours, beside their directory. Recovery makes new ones.
+    """Move the files of the queues' database, and Quarry's own file queues, beside their directory. Recovery makes new
+    ones.
 
-    File by file: file queues may lie in the same directory. `CURRENT` goes last, because without it there is no
-    database: cut short by a crash, it is refused as damaged until this is done again.
+    Files are moved one by one, because file queues may lie in the same directory. `CURRENT` goes last, because without
+    it there is no database: if a crash interrupts this, the store is refused as damaged until it is repeated.
     """
-    # what the store was decides how light queues are numbered; without the database it would look different
+    # what the store was decides how light queues get their offsets; without the database it would look different
     engine, identity = open_identity(engines, paths.quarry, disk, found)
     try:
         has_files = parse_phase(identity.queue_phase, paths.root).writes_files and found.kind is StoreKind.QUARRY
@@ -178,7 +182,7 @@ def set_queues_aside(disk: Disk, paths: StorePaths, found: FoundStore, engines: 
 
 
 def aside_of(disk: Disk, directory: Path) -> Path:
-    """A name beside the directory that nothing has, for what is kept of it."""
+    """Return an unused name beside the directory, for what is kept of it."""
     number = 0
     while disk.exists(aside := directory.with_name(f"{directory.name}.set-aside-{number}")):
         number += 1
@@ -186,7 +190,7 @@ def aside_of(disk: Disk, directory: Path) -> Path:
 
 
 def set_names_aside(disk: Disk, directory: Path, names: list[str]) -> None:
-    """Move these files and directories of `directory` beside it, in their order."""
+    """Move these files and directories of `directory` beside it, in this order."""
     if not names:
         return
     aside = aside_of(disk, directory)
@@ -197,13 +201,13 @@ def set_names_aside(disk: Disk, directory: Path, names: list[str]) -> None:
 
 
 def databases(disk: Disk, paths: StorePaths) -> list[Path]:
-    """Where databases of queues lie."""
+    """Return the directories in which databases of queues lie."""
     places = (paths.consume_queue_rocksdb, paths.consume_queue)
     return [place for place in places if disk.exists(place / DATABASE_MARKER)]
 
 
 def set_databases_aside(disk: Disk, paths: StorePaths) -> Path | None:
-    """Move every database of queues beside its place. Returns where one is kept; None: there was none."""
+    """Move every database of queues beside its place. Returns where one of them is kept; None if there was none."""
     asides = []
     for directory in databases(disk, paths):
         asides.append(aside_of(disk, directory))
@@ -215,7 +219,9 @@ def set_databases_aside(disk: Disk, paths: StorePaths) -> Path | None:
 
 
 def free_database_place(disk: Disk, paths: StorePaths) -> Path | None:
-    """As `set_databases_aside`; nor does anything else lie where the database of a store of Quarry's own is."""
+    """Move databases away as `set_databases_aside` does, and anything else that lies where Quarry's own
+    database goes.
+    """
     aside = set_databases_aside(disk, paths)
     if disk.exists(paths.consume_queue_rocksdb):
         disk.move(paths.consume_queue_rocksdb, aside_of(disk, paths.consume_queue_rocksdb))
@@ -223,7 +229,9 @@ def free_database_place(disk: Disk, paths: StorePaths) -> Path | None:
 
 
 def _set_database_files_aside(disk: Disk, directory: Path) -> None:
-    """The files of a database, and no folder: queue files may lie in them. Without `CURRENT`, the last, it is none."""
+    """Move the files of a database aside, but no folders: they may hold queue files. `CURRENT` goes last; without it,
+    there is no database.
+    """
     files = [entry.name for entry in disk.list_directory(directory) if not entry.is_directory]
     set_names_aside(disk, directory, sorted(files, key=lambda name: (name == DATABASE_MARKER, name)))
 
@@ -233,7 +241,9 @@ def _reason(stopped_by: EndOfData | Torn | Corrupt | None) -> str:
 
 
 def _end_of_damage(segments: SegmentList, at: PhysicalOffset, durable_up_to: PhysicalOffset) -> PhysicalOffset | None:
-    """Where the log goes on, or how far it is to be filled; None: nothing follows that would have to be reached."""
+    """Return where the log continues, or up to where it is to be filled; None if nothing follows that has to be
+    reached.
+    """
     segment_end = PhysicalOffset(segments.base_of(at) + segments.segment_size)
     if segment_end - at < BLANK_SIZE:
         return None

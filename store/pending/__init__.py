@@ -1,7 +1,7 @@
-"""Messages that are held back: in the log, and not yet where they are to go.
+"""Pending messages are in the log, but not yet in the queue that they are meant for.
 
-A delayed message waits for its time, a half message for the word of its producer. Which ones still wait is derived from
-the log, as everything is, and kept in a database of its own.
+A delayed message waits for its time, a half message for its producer to commit or roll back. Which messages are still
+pending is derived from the log and kept in a separate database.
 """
 
 from quarry_mq.store.pending.before import HeldBefore

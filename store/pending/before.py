@@ -1,4 +1,4 @@
-"""What RocketMQ had done before a store became ours: its progress is in files beside the log, not in the log."""
+"""The module holds what RocketMQ had delivered before Quarry took over a store: that is in files beside the log."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBefore:
-    """Of each kind of held message, which ones had been delivered or resolved. Offsets are of queues, exclusive.
+    """The progress says which pending messages of each kind had been delivered or resolved. Queue offsets are
+    exclusive.
 
     `timers_read_ms`: of the timers below `timers_read`, those with an earlier time were delivered.
     """
 
     scheduled: Mapping[int, int] = field(default_factory=dict)
-    """By queue number, which is the delay level less one."""
+    """Queue offsets by queue number, which is the delay level less one."""
     timers_read: int = 0
     timers_read_ms: int = 0
     halves: int = 0
 
     def is_over(self, request: DispatchRequest) -> bool:
-        """Whether the record in one of the topics for held messages waits no longer."""
+        """Return whether the record in a topic for pending messages is no longer pending."""
         topic, offset = request.topic, request.queue_offset
         if topic == SCHEDULE_TOPIC:
             return offset < self.scheduled.get(request.queue_number, 0)
@@ -39,7 +40,7 @@ class HeldBefore:
         return topic == HALF_TOPIC and offset < self.halves
 
     def pack(self) -> bytes:
-        """JSON, for a row."""
+        """Return JSON, to be stored in a row."""
         return json.dumps(
             {
                 "version": VERSION,

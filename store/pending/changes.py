@@ -1,18 +1,19 @@
-"""What one record does to the rows of held messages. A function of the log: the same live and when it is read again.
+"""The module computes how one record changes the rows of pending messages. That depends on the log alone, so it is the
+same live and when the log is read again.
 
 | record | effect |
 |---|---|
 | in the timer topic | waits until its time |
-| there, a copy of another | so does it, and that one waits no longer |
-| there, recalling another | that one waits no longer |
+| in the timer topic, a copy of another | waits until its time; the other one waits no longer |
+| in the timer topic, recalling another | the other one waits no longer |
 | in the schedule topic | waits as long as its delay level says |
 | in the half topic | waits for its producer |
 | in the operation topic | the half messages it lists are resolved |
 | a committed message | its half message is committed |
-| a delivered copy | what it is a copy of waits no longer |
+| a delivered copy | its original waits no longer |
 
-A copy names what it is a copy of in the field that RocketMQ calls prepared transaction offset, as a committed message
-names its half message.
+A copy names its original in the field that RocketMQ calls prepared transaction offset, as a committed message names its
+half message.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ from quarry_mq.store.record.system_flag import TRANSACTION_MASK, TransactionStat
 from quarry_mq.store.record.tags import SCHEDULE_TOPIC, tags_code
 
 ReadRecord = Callable[[PhysicalOffset], StoredMessage | None]
-"""The record at an offset; None where the log has none, any more or at all."""
+"""A function that returns the record at an offset; None where the log has none, or none any more."""
 
 _DEQUEUED: Final = DEQUEUED_MS.encode()
 DIGITS_MAX: Final = 18
 CHECKS_MAX: Final = 2**31 - 1
 RECOVERY_MAX_MS: Final = 2**53
-"""Of what a record says: a time with it added still fits its row."""
+"""The largest recovery time that is taken from a record: a time to which it is added still fits its row."""
 
 
 class Waits:
@@ -61,9 +62,9 @@ class Waits:
 
 
 class WaitsForProducer:
-    """A half message begins to wait. One that was checked takes the place of an earlier one with its id.
+    """A half message begins to wait. A half message that was checked replaces an earlier one with the same id.
 
-    `recovery_ms` is how long its producer wants to be left alone, 0 where it does not say.
+    `recovery_ms` is how long its producer must not be asked, 0 where the message does not say.
     """
 
     __slots__ = ("checks", "message", "recovery_ms")
@@ -84,7 +85,7 @@ class Released:
 
 
 class Recalled:
-    """What waits until then and has this id is not to be delivered: RocketMQ's way to recall."""
+    """The delayed message with this id that is due at this time is not to be delivered: RocketMQ's way to recall."""
 
     __slots__ = ("due_ms", "message_id")
 
@@ -94,7 +95,9 @@ class Recalled:
 
 
 class Resolved:
-    """A half message waits no longer. Its operation record alone does not tell how it ended."""
+    """A half message waits no longer. Its operation record alone does not say whether it was committed
+    or rolled back.
+    """
 
     __slots__ = ("queue_offset", "resolution")
 
@@ -107,7 +110,7 @@ Change = Waits | WaitsForProducer | Released | Recalled | Resolved
 
 
 def may_change(request: DispatchRequest) -> bool:
-    """Whether the record has an effect at all; most have none, and this is asked of every record."""
+    """Return whether the record has an effect at all; most have none, and this is called for every record."""
     return (
         request.topic in _BY_TOPIC
         or request.system_flag & TRANSACTION_MASK == TransactionState.COMMIT
@@ -116,7 +119,9 @@ def may_change(request: DispatchRequest) -> bool:
 
 
 def may_any_change(requests: Sequence[DispatchRequest]) -> bool:
-    """False: none of them has an effect. It takes a third of the time of asking `may_change` of each."""
+    """Return False if none of the records has an effect. This takes a third of the time of calling `may_change` for
+    each.
+    """
     if not _BY_TOPIC.keys().isdisjoint([request[0] for request in requests]):
         return True
     stored: list[bytes] = []
@@ -124,11 +129,11 @@ def may_any_change(requests: Sequence[DispatchRequest]) -> bool:
         if system_flag & TRANSACTION_MASK or not isinstance(properties, EncodedProperties):
             return True
         stored.append(properties.raw)
-    return _DEQUEUED in b"\0".join(stored)  # the name has no zero
+    return _DEQUEUED in b"\0".join(stored)  # a property's name contains no zero byte
 
 
 def changes_of(request: DispatchRequest, read: ReadRecord) -> Iterator[Change]:
-    """The effects of the record. `read` is asked only where they are not in the request."""
+    """Yield the effects of the record. `read` is called only where they are not in the request."""
     by_topic = _BY_TOPIC.get(request.topic)
     if by_topic is not None:
         yield from by_topic(request, read)
@@ -145,7 +150,7 @@ def changes_of(request: DispatchRequest, read: ReadRecord) -> Iterator[Change]:
 
 
 def due_of_request(request: DispatchRequest) -> DueMessage | None:
-    """When a record that was dispatched just now is due; None for one that does not wait for a time."""
+    """Return when a record that was just dispatched is due; None if it does not wait for a time."""
     if request.topic == SCHEDULE_TOPIC:
         return DueMessage(request.tags_code, request.physical_offset, request.size)
     if request.topic == TIMER_TOPIC and RECALLED_KEY not in request.properties:
@@ -156,7 +161,7 @@ def due_of_request(request: DispatchRequest) -> DueMessage | None:
 
 
 def _is_copy(record: StoredMessage, original: StoredMessage) -> bool:
-    """RocketMQ's copies name nothing, which looks as if they named what lies at offset 0."""
+    """Return whether the record is a copy of this original. RocketMQ's copies name none, which looks like offset 0."""
     same = record.properties.get(UNIQUE_KEY) == original.properties.get(UNIQUE_KEY)
     return same and original.topic in (TIMER_TOPIC, SCHEDULE_TOPIC)
 
@@ -170,12 +175,12 @@ def _due(record: StoredMessage) -> DueMessage:
 
 
 def _time_of(wanted: str | None, rounded: str | None) -> int:
-    """In ms. What says nothing is due at once."""
+    """Return the due time in ms. A message that names none is due at once."""
     return number_of(wanted) or number_of(rounded) or 0
 
 
 def number_of(text: str | None) -> int | None:
-    """The number that the text is, None for another text."""
+    """Return the number that the text is; None for another text."""
     if text is None or not (text.isascii() and text.isdecimal()) or len(text) > DIGITS_MAX:
         return None
     return int(text)
@@ -193,7 +198,7 @@ def _timer(request: DispatchRequest, read: ReadRecord) -> Iterator[Change]:
             yield Released(_due(original))
         return
     message_id = recalled.rpartition("+")[2]
-    is_named = record is not None and record.prepared_transaction_offset > 0  # 0: RocketMQ's, which name nothing
+    is_named = record is not None and record.prepared_transaction_offset > 0  # 0: by RocketMQ, naming none
     if is_named and original is not None and original.properties.get(UNIQUE_KEY) == message_id:
         yield Released(_due(original))
     else:

@@ -1,4 +1,4 @@
-"""Which messages wait, kept up as the log grows."""
+"""The module keeps the index of pending messages up to date as the log grows."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ from quarry_mq.store.record.properties import UNIQUE_KEY
 from quarry_mq.store.settings import CHECK_AFTER_MS
 
 RESOLUTIONS_KEPT: Final = 65_536
-"""Of the last half messages, so that who says the same twice is answered the same."""
+"""The number of half messages whose resolution is kept, so that a producer that repeats itself gets the same answer."""
 RESOLUTIONS_FORGOTTEN: Final = 1_024
-"""So many at once."""
+"""The number of old resolutions that are deleted at once."""
 ROUNDED_MS: Final = 1_000
-"""How far RocketMQ's time of a recall may be from the time of what it recalls."""
+"""Milliseconds by which RocketMQ's time of a recall may differ from the time of the message that it recalls."""
 
 
 class HeldMessages:
-    """The rows, and the watermark: everything in the log below it has had its effect on them.
+    """The rows of pending messages, and the watermark: every record in the log below it has had its effect on the rows.
 
-    The watermark is written with the rows that rest on it. So what the database holds after a crash, written or not, is
-    never ahead of its watermark, and all records from there on are put again.
+    The watermark is written with the rows that rest on it. So the rows in the database after a crash are never ahead of
+    its watermark, and all records from there on are put again.
 
-    One thread changes; others may read.
+    One thread changes the rows; other threads may read.
     """
 
     def __init__(
@@ -72,7 +72,9 @@ class HeldMessages:
         before: HeldBefore | None = None,
         check_after_ms: int = CHECK_AFTER_MS,
     ) -> None:
-        """`check_after_ms`: how soon the producer of a half message is asked that does not say."""
+        """Open the rows. `check_after_ms`: how soon the producer of a half message is asked, unless the message says
+        otherwise.
+        """
         self._engine = engine
         self._family = engine.family(FAMILY)
         self._read = read
@@ -82,23 +84,25 @@ class HeldMessages:
         self._up_to = None if stored is None else unpack_offset(stored)
         self._written_up_to = self._up_to
         self.timer_changes = 0
-        """How many more delayed messages wait than when this was made, or fewer."""
+        """The number of waiting delayed messages, less that when this object was made: negative if fewer wait."""
         self.half_changes = 0
-        """The same of half messages that nobody has resolved."""
+        """The number of unresolved half messages, less that when this object was made: negative if fewer are
+        unresolved.
+        """
 
     @property
     def up_to(self) -> PhysicalOffset | None:
-        """All records below have had their effect; None: nobody has ever looked."""
+        """Return the offset below which all records have had their effect; None if the log was never read."""
         return self._up_to
 
     def statistics(self) -> dict[str, int]:
-        """Figures of the database, see `kv.KeyValueEngine.statistics`. Any thread may ask."""
+        """Return statistics of the database, see `kv.KeyValueEngine.statistics`. May be called from any thread."""
         return self._engine.statistics()
 
     # -- what the log does
 
     def put(self, requests: Iterable[DispatchRequest], up_to: PhysicalOffset) -> None:
-        """Let the records have their effect, in log order. Repeating a stretch to the log's end changes nothing."""
+        """Apply the records, in log order. Repeating a range that reaches to the log's end changes nothing."""
         if isinstance(requests, list) and not may_any_change(requests):
             requests = ()
         batch = self._engine.batch()
@@ -120,14 +124,14 @@ class HeldMessages:
         self._written_up_to = up_to
 
     def forget_all(self) -> None:
-        """Hold nothing, as if nobody had ever looked at the log."""
+        """Delete all rows, as if the log had never been read."""
         batch = self._engine.batch()
         batch.delete_range(self._family, EVERYTHING)
         self._engine.write(batch)
         self._up_to = self._written_up_to = None
 
     def flush(self) -> None:
-        """Let the rows survive a crash. The log below the watermark has to be durable."""
+        """Make the rows survive a crash. The log below the watermark has to be durable."""
         if self._up_to is not None and self._up_to != self._written_up_to:
             self._write(self._engine.batch(), self._up_to)
         self._engine.flush([FAMILY])
@@ -184,10 +188,10 @@ class HeldMessages:
         if offset % RESOLUTIONS_FORGOTTEN == 0 and offset > RESOLUTIONS_KEPT:
             batch.delete_range(self._family, KeyRange(resolved_key(0), resolved_key(offset - RESOLUTIONS_KEPT)))
 
-    # -- who waits
+    # -- queries
 
     def due(self, until_ms: int, limit: int, start: DueMessage | None = None) -> list[DueMessage]:
-        """Delayed messages whose time is not after `until_ms`, the earliest first, from `start` on.
+        """Return delayed messages whose time is not after `until_ms`, the earliest first, from `start` on.
 
         Without `start` the database has to pass over all that were ever delivered and are not compacted yet.
         """
@@ -195,54 +199,56 @@ class HeldMessages:
         return [DueMessage.parse(*row) for row in self._family.scan(keys, limit=limit)]
 
     def waiting_messages(self) -> Iterator[DueMessage]:
-        """All delayed messages that wait, by their times."""
+        """Iterate over all delayed messages that wait, by their times."""
         return (DueMessage.parse(*row) for row in self._family.iterate(ALL_TIMERS))
 
     def first_due(self, start: DueMessage | None = None) -> DueMessage | None:
-        """The delayed message that is due first, from `start` on; None when none waits."""
+        """Return the delayed message that is due first, from `start` on; None when none waits."""
         keys = KeyRange(ALL_TIMERS.start if start is None else start.key, ALL_TIMERS.end)
         first = self._family.scan(keys, limit=1)
         return DueMessage.parse(*first[0]) if first else None
 
     def waiting(self, due_ms: int, at: PhysicalOffset) -> DueMessage | None:
-        """The delayed message that is due then and lies there, if it waits."""
+        """Return the delayed message with this due time and physical offset; None if it does not wait."""
         key = timer_key(due_ms, at)
         row = self._family.get(key)
         return None if row is None else DueMessage.parse(key, row)
 
     def drop(self, message: DueMessage) -> None:
-        """Let a delayed message wait no longer whose record the log does not have any more."""
+        """Delete a delayed message whose record the log does not have any more."""
         batch = self._engine.batch()
         batch.delete(self._family, message.key)
         self._engine.write(batch)
         self.timer_changes -= 1
 
     def waiting_halves(self) -> Iterator[HalfMessage]:
-        """All half messages that nobody has resolved, by their offsets."""
+        """Iterate over all unresolved half messages, by their offsets."""
         return (HalfMessage.parse(*row) for row in self._family.iterate(ALL_HALVES))
 
     def halves(self, start: QueueOffset, limit: int) -> list[HalfMessage]:
-        """Half messages from an offset in their queue on, which nobody has resolved."""
+        """Return unresolved half messages from an offset in their queue on."""
         keys = KeyRange(half_key(start), ALL_HALVES.end)
         return [HalfMessage.parse(*row) for row in self._family.scan(keys, limit=limit)]
 
     def half(self, queue_offset: QueueOffset) -> HalfMessage | None:
-        """The half message at an offset of its queue, if nobody has resolved it."""
+        """Return the half message at an offset of its queue; None if it is resolved."""
         key = half_key(queue_offset)
         row = self._family.get(key)
         return None if row is None else HalfMessage.parse(key, row)
 
     def half_of(self, message_id: str) -> HalfMessage | None:
-        """The half message with this id, if nobody has resolved it."""
+        """Return the half message with this id; None if it is resolved."""
         row = self._family.get(id_key(message_id))
         return None if row is None else self.half(QueueOffset(unpack_offset(row)))
 
     def checks_due(self, from_ms: int, until_ms: int, limit: int) -> list[CheckDue]:
-        """Half messages whose producers are to be asked, the earliest first; some may be resolved by now."""
+        """Return half messages whose producers are to be asked, the earliest first; some may be resolved by now."""
         return [CheckDue.parse(*row) for row in self._family.scan(checks_between(from_ms, until_ms), limit=limit)]
 
     def check_again(self, before: CheckDue, after: CheckDue | None) -> None:
-        """Ask later, or never again. Not derived from the log: what a crash takes back is done once more."""
+        """Ask the producer later, or never again. This is not derived from the log: after a crash it may be asked once
+        more.
+        """
         batch = self._engine.batch()
         batch.delete(self._family, before.key)
         if after is not None:
@@ -250,13 +256,13 @@ class HeldMessages:
         self._engine.write(batch)
 
     def resolution(self, queue_offset: QueueOffset) -> Resolution | None:
-        """How a transaction ended; None when it has not, or long ago."""
+        """Return how a transaction ended; None when it has not, or ended long ago."""
         row = self._family.get(resolved_key(queue_offset))
         return None if row is None else Resolution(row)
 
 
 def reading(log: CommitLogReader) -> ReadRecord:
-    """Records of a log, as far as they are whole and there."""
+    """Return a function that reads records of a log; it returns None where the log has no whole record."""
 
     def read(at: PhysicalOffset) -> StoredMessage | None:
         try:
@@ -269,7 +275,7 @@ def reading(log: CommitLogReader) -> ReadRecord:
 
 
 def _looks_at_rows(change: Change) -> bool:
-    """Whether its effect depends on the rows of the records before it, which have to be written then."""
+    """Return whether the effect depends on the rows of earlier records, which then have to be written first."""
     match change:
         case Recalled() | Resolved():
             return True

@@ -1,4 +1,4 @@
-"""How far messages that wait have got, the way RocketMQ tells it: one place per queue."""
+"""The module expresses the progress of pending messages as RocketMQ does: one offset per queue."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ HALVES: Final = QueueId(HALF_TOPIC, 0)
 def progress_now(
     held: HeldMessages, read: ReadRecord, end_of: Callable[[QueueId], QueueOffset], now_ms: int
 ) -> HeldBefore:
-    """The first message that waits in each queue, or the queue's end.
+    """Return for each queue the offset of the first message that is pending, or the queue's end.
 
-    In the queues of delay levels and of half messages nothing behind it was delivered before it. Of timers some were:
-    who goes on from here delivers them again. Reads every delayed message that waits.
+    In the queues of delay levels and of half messages, no later message was delivered. Of timers some were: a broker
+    that continues from here delivers them again. Reads every delayed message that is pending.
     """
     first: dict[QueueId, QueueOffset] = {}
     for message in held.waiting_messages():

@@ -1,16 +1,16 @@
-"""Rows of the database of held messages, in one family (docs/formats/held-messages.md).
+"""The module lays out the rows of the database of pending messages, in one family (docs/formats/held-messages.md).
 
 | key                                    | value                      | meaning |
 |----------------------------------------|----------------------------|---------|
 | `t`, i64 due (ms), i64 physical offset | i32 size                   | a delayed message, due then |
-| `h`, i64 offset in the half queue      | i64 physical offset,       | a half message that nobody has resolved |
+| `h`, i64 offset in the half queue      | i64 physical offset,       | an unresolved half message |
 |                                        | i32 size, i64 check from   | |
 |                                        | (ms),                      | |
 |                                        | message id (UTF-8)         | |
 | `i`, message id (UTF-8)                | i64 offset in the half     | where the half message with this id waits |
 |                                        | queue                      | |
-| `c`, i64 check at (ms), i64 offset in  | i32 checks so far          | when its producer is asked; of one resolved |
-| the half queue                         |                            | after a check it goes only then |
+| `c`, i64 check at (ms), i64 offset in  | i32 checks so far          | when its producer is asked; if it was resolved |
+| the half queue                         |                            | after a check, the row goes only then |
 | `r`, i64 offset in the half queue      | ASCII `C` or `R`           | it was committed or rolled back, not long ago |
 | `w`                                    | i64                        | all records below are in the rows above |
 
@@ -47,7 +47,7 @@ FAMILY_OPTIONS: Final = {
 
 
 def open_held_engine(directory: Path, *, create: bool, read_only: bool = False) -> RocksEngine:
-    """Open the database. It is derived from the log, so it needs no write-ahead log of its own.
+    """Open the database. It needs no write-ahead log, as it is derived from the log.
 
     Raises kv.EngineMissing, kv.EngineLocked or kv.EngineCorrupt.
     """
@@ -71,14 +71,14 @@ assert _HALF.size == 20
 
 
 class Resolution(Enum):
-    """How a transaction ended."""
+    """The resolution of a transaction says how it ended."""
 
     COMMITTED = b"C"
     ROLLED_BACK = b"R"
 
 
 class DueMessage(NamedTuple):
-    """A delayed message: when it is due, and where its record is."""
+    """A delayed message has a due time, and a record in the log."""
 
     due_ms: int
     physical_offset: PhysicalOffset
@@ -94,7 +94,7 @@ class DueMessage(NamedTuple):
 
     @property
     def following(self) -> DueMessage:
-        """A place right behind it, where no message is."""
+        """Return the key position right after this one, where no message is."""
         return DueMessage(self.due_ms, PhysicalOffset(self.physical_offset + 1), 0)
 
     @classmethod
@@ -104,7 +104,9 @@ class DueMessage(NamedTuple):
 
 
 class HalfMessage(NamedTuple):
-    """A half message: its place in the queue of half messages and in the log, and when it was stored."""
+    """A half message has a queue offset in the queue of half messages, a physical offset in the log, and a time from
+    which it is checked.
+    """
 
     queue_offset: QueueOffset
     physical_offset: PhysicalOffset
@@ -128,7 +130,7 @@ class HalfMessage(NamedTuple):
 
 
 class CheckDue(NamedTuple):
-    """A half message whose producer is to be asked, and how often that was done."""
+    """A half message whose producer is to be asked, and how often it has been asked."""
 
     at_ms: int
     queue_offset: QueueOffset
@@ -153,7 +155,7 @@ def check_key(at_ms: int, queue_offset: int) -> bytes:
 
 
 def checks_between(from_ms: int, at_ms: int) -> KeyRange:
-    """All that are due between these times, both included."""
+    """Return the range of the checks that are due between these times, both included."""
     return KeyRange(check_key(from_ms, 0), check_key(at_ms + 1, 0))
 
 
@@ -162,7 +164,7 @@ def timer_key(due_ms: int, at: int) -> bytes:
 
 
 def timers_until(due_ms: int) -> KeyRange:
-    """All that are due then."""
+    """Return the range of the messages that are due by then."""
     return KeyRange(ALL_TIMERS.start, timer_key(due_ms + 1, 0))
 
 

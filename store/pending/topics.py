@@ -1,4 +1,4 @@
-"""RocketMQ's topics for messages that wait, and the properties that say for what (docs/formats/held-messages.md)."""
+"""The module names RocketMQ's topics for pending messages, and their properties (docs/formats/held-messages.md)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ OPERATION_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 HELD_TOPICS: Final = frozenset({TIMER_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC, OPERATION_TOPIC})
 
 DELIVER_AT_MS: Final = "TIMER_DELIVER_MS"
-"""When the sender wants it delivered."""
+"""The time at which the sender wants the message delivered."""
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
-"""When RocketMQ delivers it: the same, rounded down to its precision."""
+"""The time at which RocketMQ delivers the message: the sender's, rounded down to RocketMQ's precision."""
 DEQUEUED_MS: Final = "TIMER_DEQUEUE_MS"
-"""On the copy that was delivered."""
+"""The time of delivery, on the copy that was delivered."""
 RECALLED_KEY: Final = "TIMER_DEL_UNIQKEY"
-"""On a record that recalls another one: real topic, `+`, and the other one's id."""
+"""The message that this record recalls: real topic, `+`, and the id of the message."""
 ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
-"""On a record that takes the place of an earlier one: how often that was done."""
+"""The number of times that a record was replaced, on a record that replaces an earlier one."""
 RECOVERY_S: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-"""How long the producer of a half message wants to be left alone."""
+"""Seconds during which the producer of a half message must not be asked."""
 CHECKED_TIMES: Final = "TRANSACTION_CHECK_TIMES"
-"""On a half message that RocketMQ has written anew after a check: the one before it with its id waits no longer."""
+"""The number of checks, on a half message that RocketMQ wrote again after a check: the earlier one with
+its id is done.
+"""
 OPERATION_DONE: Final = "d"
 """Tag of a record whose body lists half messages that are resolved."""

@@ -1,4 +1,4 @@
-"""Writing down how far the log is durable: for our own next start, and for RocketMQ's."""
+"""The module writes down how far the log is durable: for the next start of Quarry, and for RocketMQ's."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from quarry_mq.store.state.identity import StoreIdentity
 
 
 class DurableLog(Protocol):
-    """The part of a message store that the checkpoint is about."""
+    """The part of a message store that the checkpoint needs."""
 
     @property
     def flushed_up_to(self) -> PhysicalOffset: ...
 
     @property
     def flushed_stored_ms(self) -> int:
-        """Store time of the newest record below `flushed_up_to`, or of an older one."""
+        """Return the store time of the newest record below `flushed_up_to`, or of an older one."""
 
 
 def read_checkpoint(disk: Disk, path: Path) -> Checkpoint:
-    """What the file says; all unknown when there is none."""
+    """Return the contents of the checkpoint file; without a file, all fields are unknown."""
     try:
         return decode_checkpoint(disk.read(path))
     except FileNotFoundError:
@@ -42,21 +42,21 @@ def read_checkpoint(disk: Disk, path: Path) -> Checkpoint:
 
 
 def taken_over(found: Checkpoint, *, clean_shutdown: bool) -> Checkpoint:
-    """What of a checkpoint stays true for the time that Quarry runs on the store.
+    """Return the fields of a checkpoint that stay true while Quarry runs on the store.
 
-    Quarry leaves file queues and index files as they are, so RocketMQ has to go on where these end. After an unclean
-    stop the fields of the file queues are no good: RocketMQ before 5.5 advances them when an entry is written, not
-    when it is flushed, so a power cut leaves them ahead of the files and the entries between are never made again.
+    Quarry leaves file queues and index files as they are, so RocketMQ has to continue where these end. After an unclean
+    stop the fields of the file queues are useless: RocketMQ before 5.5 advances them when an entry is written, not when
+    it is flushed, so a power cut leaves them ahead of the files and the entries between are never made again.
     """
     return found if clean_shutdown else replace(found, file_queues_ms=0, file_queues_up_to=UNKNOWN)
 
 
 class Known(NamedTuple):
-    """What our own rows say of the log, if there are any."""
+    """The facts that Quarry's own rows say about the log, if there are any."""
 
     flushed_up_to: PhysicalOffset | None
     was_recovered: bool
-    """Whether we have opened the store before."""
+    """True if Quarry has opened the store before."""
 
 
 def known_of(identity: StoreIdentity) -> Known:
@@ -66,12 +66,12 @@ def known_of(identity: StoreIdentity) -> Known:
 def durable_offset(
     disk: Disk, paths: StorePaths, segments: SegmentList, found: FoundStore, known: Known
 ) -> PhysicalOffset:
-    """An offset below which the log must be whole.
+    """Return an offset below which the log must be whole.
 
-    Our own row, and whatever RocketMQ left that tells of later ones: it may have run on the store since. It writes no
-    offset down, only a time. As long as we have not recovered the store once, two more things are known of it: its
-    queue files, which a clean stop leaves complete; and that it flushes every half second, so that a power cut takes
-    nothing from the last segment but one.
+    It is the highest offset known from Quarry's own row and from what RocketMQ left, which may have run on the store
+    since. RocketMQ writes down a time, not an offset. As long as Quarry has not recovered the store once, two more
+    facts are known: a clean stop leaves RocketMQ's queue files complete; and RocketMQ flushes every half second, so a
+    power cut takes nothing from the last segment but one.
     """
     flushed_ms = read_checkpoint(disk, paths.checkpoint).log_flushed_ms
     durable = max(
@@ -84,15 +84,15 @@ def durable_offset(
 
 
 def durable_segments(segments: SegmentList, *, flushed_ms: int, last_but_one: bool) -> PhysicalOffset:
-    """The begin of a segment below which all was flushed, whatever a power cut took.
+    """Return the beginning of a segment below which everything was flushed, whatever a power cut took.
 
     `flushed_ms` is the store time in the checkpoint: a segment whose first record is older by some margin was begun
-    when everything before it was flushed. With `last_but_one` it is at least the last segment but one that begins
-    with a record.
+    when everything before it was flushed. With `last_but_one` the result is at least the beginning of the last segment
+    but one that begins with a record.
     """
     if not flushed_ms and not last_but_one:
         return segments.minimum
-    # a list of its own: what recovery is to read anew must not stay mapped
+    # a separate list: what recovery is to read again must not stay mapped
     probed = SegmentList(segments.disk, segments.directory, segments.segment_size, writable=False)
     try:
         reader = CommitLogReader(probed)
@@ -110,10 +110,12 @@ def durable_segments(segments: SegmentList, *, flushed_ms: int, last_but_one: bo
 
 
 class StoreCheckpoint:
-    """Keeps two places behind the flushed offset, never ahead of it: our own row (`store.state.identity`) and the file
-    `checkpoint`; and how many changes of `quarry/` are durable (`store.state.durable_state`).
+    """The checkpoint keeps two places up to date, never ahead of the flushed offset: the row in `store.state.identity`
+    and the file `checkpoint`.
 
-    Damage below the row refuses the next start, so the fresher it is, the less can be lost in silence. Any thread
+    It also keeps how many changes of `quarry/` are durable (`store.state.durable_state`).
+
+    Damage below the row refuses the next start, so the more recent the row, the less can be lost unnoticed. Any thread
     may call `save`.
     """
 
@@ -128,10 +130,10 @@ class StoreCheckpoint:
         before: Checkpoint,
         index_full_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`before` holds the fields that are not about the log, as they stay.
+        """Make a checkpoint; `before` holds the fields that are not about the log and do not change.
 
-        `index_full_ms` tells the last store time in RocketMQ's index files that are full and durable, 0 where nobody
-        keeps them up.
+        `index_full_ms` returns the last store time in RocketMQ's index files that are full and durable, 0 where these
+        are not maintained.
         """
         self._index_full_ms = index_full_ms
         self._disk = disk
@@ -146,25 +148,27 @@ class StoreCheckpoint:
         self._lock = Lock()
 
     def save(self) -> None:
-        """Write down what is durable now; nothing when that has not changed since. Raises OSError, kv.KvError."""
+        """Write down what is durable now, unless nothing has changed since the last time. Raises
+        OSError, kv.KvError.
+        """
         with self._lock:
             if not self._closed:
                 self._save()
 
     def save_if_possible(self) -> None:
-        """As `save`, for who goes on without: `save` is tried again each second, and its error is told there."""
+        """Save, and ignore errors: `save` is tried again each second, and that call reports its error."""
         with suppress(OSError, KvError):
             self.save()
 
     def close(self) -> None:
-        """Save a last time. Later calls do nothing: the database is about to be closed."""
+        """Save a last time. Later calls of `save` do nothing: the database is about to be closed."""
         with self._lock:
             if not self._closed:
                 self._closed = True
                 self._save()
 
     def _save(self) -> None:
-        # the time first: a flush in between makes the offset newer, never the time ahead of it
+        # the time first: a flush in between makes the offset later, never the time later than the offset
         flushed_ms = self._log.flushed_stored_ms
         flushed_up_to = self._log.flushed_up_to
         now = replace(

@@ -1,10 +1,10 @@
-"""What a store does before it opens: find the log's end, bring derived data up to it.
+"""Recovery runs before a store opens: it finds the log's end and brings derived data up to it.
 
-Everything but the commit log is a function of the commit log. So recovery trusts the log record by record,
-and derived data only as far as its own watermark says.
+Everything but the commit log is a function of the commit log. So recovery trusts the log record by record, and derived
+data only as far as its own watermark says.
 
-How the log is read is not its business: pass 2 takes `store.scan.FoundRecords`, runs of whole records, from any
-`store.scan.LogScan` (`scan_in_bulk`; `scan_records` decodes one record after the other).
+Recovery does not depend on how the log is read: pass 2 takes `store.scan.FoundRecords`, runs of whole records, from any
+`store.scan.LogScan` (`scan_in_bulk`, or `scan_records`, which decodes one record after the other).
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from quarry_mq.store.recovery.verdict import Place, Stop, Verdict, judge, place_
 from quarry_mq.store.scan import FoundRecords, LogScan, RecordBatch, found_in, held_requests, scan_in_bulk, scan_log
 
 FLUSH_EVERY_BYTES: Final = 1 << 30
-"""How much log is read again at most when this is killed."""
+"""Bytes of log that are read again at most when this process is killed."""
 
 
 def bring_up_to(held: HeldMessages, segments: SegmentList, end: PhysicalOffset, report: ReportProgress) -> None:
-    """Let every record below `end`, where recovery left the log's end, have its effect. Raises StoreDamaged.
+    """Apply every record below `end`, the end of the recovered log, to the pending messages. Raises StoreDamaged.
 
-    What is ahead of the log rests on records that a power cut took: that is made anew from the beginning.
+    If the pending messages are ahead of the log, they rest on records that a power cut took: then they are rebuilt from
+    the beginning.
     """
     if held.up_to is not None and held.up_to > end:
         held.forget_all()
@@ -47,43 +48,43 @@ def bring_up_to(held: HeldMessages, segments: SegmentList, end: PhysicalOffset, 
     held.flush()
 
 
-SAVE_EVERY_BYTES: Final = 256 << 20  # how much log a killed recovery reads again at most
+SAVE_EVERY_BYTES: Final = 256 << 20  # bytes of log that a killed recovery reads again at most
 
 
 SavePosition = Callable[[PhysicalOffset], None]
-"""Told an offset below which the work is done for good."""
+"""A callback that gets an offset below which the work is done for good."""
 
 
 class DispatchedQueues(Protocol):
-    """What recovery asks of the queues before it changes them."""
+    """The part of the consume queues that recovery reads before it changes them."""
 
     def dispatched_up_to(self) -> PhysicalOffset | None:
-        """Exclusive end of the log range whose entries are stored; None when nothing was ever dispatched."""
+        """Return the exclusive end of the log range whose entries are stored; None when nothing was ever dispatched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What reading the log found, and what is to be done about it. Nothing is changed yet but the queues."""
+    """The findings say what reading the log found, and what is to be done. Nothing but the queues is changed yet."""
 
     start: PhysicalOffset
-    """Where reading began: everything below is dispatched and was checked, by an earlier start or a clean stop."""
+    """The offset where reading began: an earlier start or a clean stop dispatched and checked everything below."""
     end: PhysicalOffset
-    """Where the log ends: behind the last whole record."""
+    """The end of the log: the offset after the last whole record."""
     records: int
     dispatched: int
     last_stored_ms: int | None
     """Store time of the last record that was read; None when none was."""
     stopped_by: EndOfData | Torn | Corrupt | None
-    """What ended the log; None when it fills its last segment."""
+    """The outcome that ended the log; None when the log fills its last segment."""
     durable_up_to: PhysicalOffset
-    """Everything below was promised to be there."""
+    """The offset below which everything was promised to be durable."""
     queues_were_ahead: bool
-    """The queues know of records behind the end."""
+    """True if the queues have entries of records after the end."""
     verdict: Verdict
 
     @property
     def reason(self) -> str:
-        """Why the log ends, in words."""
+        """Return in words why the log ends."""
         match self.stopped_by:
             case Torn(reason=reason):
                 return f"torn: {reason}"
@@ -97,7 +98,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What recovery found and did."""
+    """The report says what recovery found and did."""
 
     findings: Findings
     removed: CutReport
@@ -123,11 +124,12 @@ def recover(
     save_position: SavePosition,
     save_every_bytes: int = SAVE_EVERY_BYTES,
 ) -> RecoveryReport:
-    """Make log and queues agree. Killed at any point, it goes on where it last saved its position (rmq#9587).
+    """Make log and queues agree. If it is killed, the next recovery continues at the last saved position (rmq#9587).
 
-    `flushed_up_to` is an offset below which the log is known to be durable; after a clean stop so is all that the
-    queues know of. `save_position` is called with later ones as recovery gets on. What is done about damage:
-    `store.recovery.verdict`. Raises StoreDamaged, and then neither log nor queues have lost anything.
+    `flushed_up_to` is an offset below which the log is known to be durable; after a clean stop, so are all records that
+    the queues have entries of. `save_position` is called with later offsets as recovery proceeds.
+    `store.recovery.verdict` says what is done about damage. Raises StoreDamaged, and then neither log nor queues have
+    lost anything.
     """
     findings = examine(
         segments,
@@ -163,9 +165,10 @@ def examine(
     report: ReportProgress,
     store_run: Callable[[FoundRecords, PhysicalOffset], None],
 ) -> Findings:
-    """Passes 1 and 2 of recovery. Changes nothing but what `store_run` does.
+    """Run passes 1 and 2 of recovery, which change nothing but what `store_run` does.
 
-    It is called with each run of records and with the offset at and above which its requests are to be dispatched.
+    `store_run` is called with each run of records and with the offset at and above which its requests are to be
+    dispatched.
     """
     # pass 1: where to begin. Below the watermark everything is dispatched; below `flushed_up_to` all is whole.
     dispatched = queues.dispatched_up_to()
@@ -203,7 +206,7 @@ def examine(
 
 
 def refusal(segments: SegmentList, findings: Findings) -> StoreDamaged:
-    """The error that names file, offset, reason, and the command that repairs."""
+    """Return the error that names file, offset, reason, and the command that repairs the log."""
     end = findings.end
     if place_of(end, findings.durable_up_to) is Place.BELOW:
         promised = f"everything below {findings.durable_up_to} was durable"
@@ -218,7 +221,9 @@ def refusal(segments: SegmentList, findings: Findings) -> StoreDamaged:
 
 
 class _Saving:
-    """Puts what is found into the queues, and writes down now and then how far that is done for good."""
+    """The helper puts the records that are found into the queues, and saves now and then how far that is done for
+    good.
+    """
 
     def __init__(
         self,
@@ -241,8 +246,8 @@ class _Saving:
         elif run.end - self._saved >= self._every_bytes:
             self._queues.flush()
             self._saved = run.end
-            # It was read from the device, or flushed before a clean stop. The queues may be far behind what is known
-            # to be durable: that is never taken back.
+            # The range was read from the device, or flushed before a clean stop. The queues may be far behind the
+            # offset that is known to be durable: that offset never goes back.
             if run.end > self._flushed_up_to:
                 self._save_position(run.end)
 
@@ -251,7 +256,7 @@ def _start(
     segments: SegmentList, watermark: PhysicalOffset, flushed_up_to: PhysicalOffset | None, stop: Stop
 ) -> PhysicalOffset:
     if watermark > segments.end_of_files:
-        # the queues know records that the log has lost: read the last segment as a whole
+        # the queues have entries of records that the log has lost: read the whole last segment
         return segments.base_of(segments.end_of_files)
     if stop is Stop.CLEAN:
         return watermark
@@ -261,7 +266,7 @@ def _start(
 
 
 def _data_end(segments: SegmentList) -> PhysicalOffset:
-    """An offset behind which the files hold only zeros, for telling how long reading will take."""
+    """Return an offset after which the files hold only zeros, to estimate how long reading will take."""
     for base in reversed(segments.bases):
         length = segments.disk.data_end(segments.path_of(base))
         if length:
@@ -280,8 +285,8 @@ def backfill(
 ) -> None:
     """Add the entries of log range [start, end) that a double-write store has only in its file queues.
 
-    Double write begins on a running broker, so RocksDB holds the entries from then on only. Repeating it is
-    harmless; `save_position` is called with offsets below which it is complete and durable. Raises StoreDamaged.
+    Double write begins on a running broker, so RocksDB holds only the entries from then on. Repeating the call is
+    harmless; `save_position` gets offsets below which RocksDB is complete and durable. Raises StoreDamaged.
     """
     saved = start
     for run in whole_runs(segments, start, end, DenseNumbering(queues)):
@@ -298,12 +303,12 @@ def backfill(
 def whole_runs(
     segments: SegmentList, start: PhysicalOffset, end: PhysicalOffset, numbering: LightQueueNumbering
 ) -> Iterator[FoundRecords]:
-    """The records of [start, end), where the log is known to be whole. Raises StoreDamaged where it is not."""
+    """Yield the records of [start, end), where the log is known to be whole. Raises StoreDamaged where it is not."""
     return (found_in(batch, start, numbering) for batch in whole_batches(segments, start, end))
 
 
 def whole_batches(segments: SegmentList, start: PhysicalOffset, end: PhysicalOffset) -> Iterator[RecordBatch]:
-    """The same as columns."""
+    """Yield the records of [start, end) as `whole_runs` does, but as columns."""
     for batch in scan_log(segments, start, end, check_crc=False):
         if not (batch.ended_by is None or isinstance(batch.ended_by, Blank)):
             path = segments.path_of(batch.end)

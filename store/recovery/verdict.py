@@ -1,8 +1,8 @@
-"""What recovery does about the end of the log that it found: a table.
+"""The module decides what recovery does about the end of the log that it found, by a table.
 
     below    before the offset below which everything was durable: something that was promised is missing
-    at       exactly there: all that was promised is whole
-    above    behind it
+    at       exactly at that offset: all that was promised is whole
+    above    after that offset
 
 | the log ends…   | and last stop was | nothing more | torn   | corrupt |
 |-----------------|-------------------|--------------|--------|---------|
@@ -11,12 +11,12 @@
 | above           | unclean           | end          | end    | end     |
 | above           | clean             | end          | refuse | refuse  |
 
-`end`: the log ends there. Bytes that follow are cut off and kept in `commitlog/broken/`.
-`refuse`: nothing is changed, the store does not open, an operator has to act.
+- `end`: the log ends there. Bytes that follow are cut off and kept in `commitlog/broken/`.
+- `refuse`: nothing is changed, the store does not open, an operator has to act.
 
-The last row: a clean stop flushes the log as a whole. Records behind what we know to be durable were written by another
-broker (RocketMQ) after us, so a broken one among them was whole once. Behind the last record a clean stop leaves
-zeros: other bytes exactly there belong to nobody.
+About the last row: a clean stop flushes the log as a whole. Records after the known durable offset were written by
+another broker (RocketMQ) later, so a broken one among them was whole once. After the last record a clean stop leaves
+zeros: other bytes exactly there are part of no record.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from quarry_mq.store.record import Corrupt, EndOfData, Torn
 
 
 class Ending(Enum):
-    """What stands where the log ends."""
+    """The ending says what lies where the log ends."""
 
     NOTHING_MORE = "nothing more"  # zeros, or the end of its last segment
     TORN = "torn"
@@ -37,7 +37,7 @@ class Ending(Enum):
 
 
 class Place(Enum):
-    """Where the log ends, seen from the offset below which everything was durable."""
+    """The place says where the log ends relative to the offset below which everything was durable."""
 
     BELOW = "below"
     AT = "at"
@@ -45,7 +45,7 @@ class Place(Enum):
 
 
 class Stop(Enum):
-    """How the broker before ended."""
+    """The stop says how the last broker on the store ended."""
 
     CLEAN = "clean"
     UNCLEAN = "unclean"
@@ -101,5 +101,5 @@ def judge(
     durable_up_to: PhysicalOffset,
     stop: Stop,
 ) -> Verdict:
-    """What to do with a log that ends at `end`."""
+    """Decide what to do with a log that ends at `end`."""
     return VERDICTS[place_of(end, durable_up_to), stop, ending_of(stopped_by)]

@@ -1,4 +1,6 @@
-"""Rows that all stores of a cluster share: topics, groups, users, rules and members, each with a version."""
+"""The package replicates metadata: rows that all stores of a cluster share (topics, groups, users, rules and members),
+each with a version.
+"""
 
 from quarry_mq.store.replication.horizons import NOTHING_TOLD, Horizons
 from quarry_mq.store.replication.ledger import Ledger

@@ -1,7 +1,7 @@
-"""How much a store knows of what each member has changed, and up to where deletions were forgotten.
+"""Horizons say how much a store knows of what each member has changed, and up to where deletions were dropped.
 
-Both by the members' own sequences. A store that does not know a member's changes as far as deletions of them were
-forgotten may hold rows that nobody else has any more, and nothing that it reads tells it so.
+Both are sequences of the members. A store that does not know a member's changes up to the point where its deletions
+were dropped may hold rows that no other store has any more, and nothing that it reads shows that.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ _NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Horizons(NamedTuple):
-    """Sequences by the names of members.
+    """The horizons are sequences by the names of members.
 
-    `known`: all changes of the member up to there have come, itself or through others; empty for a store that has read
-    nobody to the end yet. `forgotten`: deletions up to there may have been forgotten, by the member or by others.
+    `known`: all changes of the member up to this sequence have come, from itself or through others; empty for a store
+    that has not read any member to the end yet. `forgotten`: deletions up to this sequence may have been dropped, by
+    the member or by others.
     """
 
     known: Mapping[str, int] = _NONE
     forgotten: Mapping[str, int] = _NONE
 
     def missed(self, forgotten: Mapping[str, int]) -> str | None:
-        """A member of whose deletions some may never be heard of; None when all were, or nothing was known ever."""
+        """Return a member some of whose deletions may never arrive; None if all arrived, or if nothing
+        was ever known.
+        """
         if not self.known:
             return None
         return next((name for name, until in sorted(forgotten.items()) if self.known.get(name, 0) < until), None)
@@ -41,7 +44,7 @@ NOTHING_TOLD: Final = Horizons()
 
 
 class StoredHorizons:
-    """Those of one open store. The ledger's lock guards all calls."""
+    """The horizons of one open store, kept in rows. The change log's lock guards all calls."""
 
     def __init__(self, engine: KeyValueEngine, family: Family) -> None:
         self._engine = engine
@@ -54,7 +57,7 @@ class StoredHorizons:
         return Horizons(MappingProxyType(self._known), MappingProxyType(self._forgotten))
 
     def write(self, batch: WriteBatch, told: Horizons, *, sync: bool = False) -> None:
-        """Whatever the batch holds, and what is higher than before with it."""
+        """Write the batch, and with it every sequence in `told` that is higher than before."""
         known = self._stage(batch, KNOWN, self._known, told.known)
         forgotten = self._stage(batch, FORGOTTEN, self._forgotten, told.forgotten)
         if len(batch):
@@ -63,7 +66,7 @@ class StoredHorizons:
         self._forgotten |= forgotten
 
     def write_anew(self, batch: WriteBatch, told: Horizons) -> None:
-        """Those of another store in place of all that was here."""
+        """Write the batch, and with it the horizons of another store in place of all that were here."""
         for prefix in (KNOWN, FORGOTTEN):
             batch.delete_range(self._family, prefix_range(prefix))
         known = self._stage(batch, KNOWN, _NONE, told.known)

@@ -1,4 +1,4 @@
-"""Keys and values of the family `shared` (docs/formats/shared-rows.md)."""
+"""The module lays out keys and values of the family `shared` (docs/formats/shared-rows.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.replication.rows import VERSION_BYTES, Position, SharedKind, Version, known_kind
 
 MICROSECONDS: Final = 1000
-"""Of a millisecond: sequences count these."""
+"""Microseconds in a millisecond: sequences count microseconds."""
 
 INCARNATION: Final = b"i"
 INCARNATION_BYTES: Final = 16
@@ -40,7 +40,7 @@ EVERYTHING: Final = KeyRange(b"", b"\xff")
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What is kept of a row beside its value."""
+    """A stamp is what is stored about a row besides its value."""
 
     version: Version
     based_on: Version | None
@@ -48,7 +48,7 @@ class Stamp:
     deleted: bool
     sequence: int
     unread: bool = False
-    """Only a newer version understands the value: it lies in `VALUES`, whatever the kind."""
+    """True if only a newer version of Quarry understands the value: then it lies in `VALUES`, whatever its kind."""
 
     def encode(self) -> bytes:
         based_on = _NO_VERSION if self.based_on is None else self.based_on.encode()
@@ -58,7 +58,7 @@ class Stamp:
 
     @classmethod
     def decode(cls, data: bytes) -> Stamp:
-        """Raises StoreDamaged."""
+        """Decode a stamp. Raises StoreDamaged."""
         if len(data) < _STAMP.size or (len(data) - _STAMP.size) % VERSION_BYTES:
             raise StoreDamaged(Path("quarry"), f"table shared: a version row of {len(data)} bytes")
         version, based_on, flags, sequence = _STAMP.unpack_from(data)
@@ -75,7 +75,7 @@ class Stamp:
 
 
 def row_id(kind: str, name: str) -> bytes:
-    """What a row is called in keys, and in the order of changes."""
+    """Return the id of a row in keys, and in the order of changes."""
     return kind.encode() + b"\0" + name.encode()
 
 
@@ -85,7 +85,7 @@ def parse_row_id(row: bytes) -> tuple[str, str]:
 
 
 def kind_range(prefix: bytes, kind: SharedKind) -> KeyRange:
-    """All rows of a kind, in `VERSIONS` or `VALUES`."""
+    """Return the key range of all rows of a kind, in `VERSIONS` or `VALUES`."""
     return prefix_range(prefix + kind.encode() + b"\0")
 
 

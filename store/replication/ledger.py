@@ -1,7 +1,7 @@
-"""Versions and order of shared rows, written in the batches that change the rows themselves.
+"""The ledger is the change log of the shared rows: their versions and order, written in the same batches as the rows.
 
-One lock is held from the first number that a batch is given until it is written. So whoever reads the order of changes
-finds no gap that is filled later, and a row always goes with its own version.
+One lock is held from the first sequence that a batch is given until the batch is written. So a reader of the order of
+changes finds no gap that is filled later, and a row is always written with its own version.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from quarry_mq.store.state.families import SHARED
 
 
 class HybridClock:
-    """Gives versions. One thread at a time."""
+    """The hybrid clock assigns versions. It is used by one thread at a time."""
 
     def __init__(self, clock: Clock, member: bytes) -> None:
         self._clock = clock
@@ -56,7 +56,7 @@ class HybridClock:
         self.counter = 0
 
     def next(self) -> Version:
-        """Later than all that were given and seen, whatever the machine's clock says."""
+        """Return a version later than all that were assigned or seen, whatever the machine's clock says."""
         wall_ms = self._clock.wall_ms()
         if wall_ms > self.time_ms:
             self.time_ms, self.counter = wall_ms, 0
@@ -67,7 +67,7 @@ class HybridClock:
         return Version(self.time_ms, self.counter, self._member)
 
     def saw(self, time_ms: int, counter: int) -> None:
-        """Somebody else has written at that time, or this clock before a restart."""
+        """Note a version with this time, which another member wrote, or this clock before a restart."""
         self.time_ms, self.counter = max((self.time_ms, self.counter), (time_ms, counter))
 
 
@@ -75,10 +75,10 @@ COUNTER_LEAP: Final = 1 << 20
 
 
 class Ledger:
-    """The family `shared` of one open store. Until `begin`, in this life or one before, it keeps account of nothing."""
+    """The change log of one open store, in the family `shared`. It records nothing until `begin` was called once."""
 
     def __init__(self, engine: KeyValueEngine, clock: Clock, member: str) -> None:
-        """`member`: the name by which this store writes. Writes nothing."""
+        """Open the change log. `member` is the name under which this store writes. Writes nothing."""
         self.engine = engine
         self.family = engine.family(SHARED)
         self.member = member
@@ -91,7 +91,7 @@ class Ledger:
         self.sequence = 0
         self.own_changes = 0
         self.changed: Callable[[], None] = _nobody
-        """Called, on any thread, when this store is about to write a change of its own."""
+        """A callback for any thread: this store is about to write a change of its own."""
         if self.incarnation is not None:
             self._load()
 
@@ -103,13 +103,13 @@ class Ledger:
         return KindJournal(self, kind)
 
     def clear(self) -> None:
-        """Forget what an earlier `begin` that was killed has left."""
+        """Delete what an earlier `begin` that was killed has left."""
         batch = self.engine.batch()
         batch.delete_range(self.family, EVERYTHING)
         self.engine.write(batch, sync=True)
 
     def begin(self) -> None:
-        """From here on account is kept: all rows that there are have their versions."""
+        """Record all changes from now on: all existing rows have versions."""
         incarnation = secrets.token_bytes(INCARNATION_BYTES)
         batch = self.engine.batch()
         batch.put(self.family, INCARNATION, incarnation)
@@ -118,7 +118,7 @@ class Ledger:
         self.incarnation = incarnation
 
     def go_on(self) -> None:
-        """A store that has begun is opened again, maybe under another name."""
+        """Open a change log that has begun earlier, perhaps under another member name."""
         if self.family.get(MEMBER) != self.member.encode():
             batch = self.engine.batch()
             batch.put(self.family, MEMBER, self.member.encode())
@@ -128,24 +128,25 @@ class Ledger:
         return self.stamps([row_id(kind, name)])[0]
 
     def stamps(self, rows: Sequence[bytes]) -> list[Stamp | None]:
-        """By `row_id`. Raises StoreDamaged."""
+        """Return the stamps of rows by `row_id`. Raises StoreDamaged."""
         found = self.family.get_many([VERSIONS + row for row in rows])
         return [None if data is None else Stamp.decode(data) for data in found]
 
     def stage_own(self, batch: WriteBatch, kind: str, name: str, *, deleted: bool) -> None:
-        """A row is changed by this store."""
+        """Stage a change of a row that this store makes."""
         self._put_own(batch, kind, name, self.stamp(kind, name), self._versions.next(), deleted=deleted)
 
     def stage_made_by_use(self, batch: WriteBatch, kind: str, name: str) -> None:
-        """A row is made that nobody has asked for: what others make on purpose, unheard of here, is to win.
+        """Stage a row that was created automatically: a row that another member made on purpose must win over it.
 
-        So its version is hardly later than what is known of the name, or, where nothing is, than what may be forgotten.
+        So its version is only slightly later than what is known of the name, or, where nothing is known, than the
+        deletions that may have been dropped.
         """
         before = self.stamp(kind, name)
         base = self._forgotten_until_ms(), 0
         if before is not None:
             base = max(base, (before.version.time_ms, before.version.counter))
-        # by chance, for the reason that `_load` gives
+        # random, for the reason that `_load` gives
         time_ms, counter = base[0], base[1] + 1 + secrets.randbelow(COUNTER_LEAP)
         if counter > COUNTER_MAX:
             time_ms, counter = time_ms + 1, 0
@@ -153,12 +154,14 @@ class Ledger:
         self._put_own(batch, kind, name, before, Version(time_ms, counter, self._id), deleted=False)
 
     def stage_first(self, batch: WriteBatch, kind: str, name: str) -> None:
-        """A row was there before its store was in a cluster: any change that is made in one is later."""
+        """Stage a row that was there before its store was in a cluster: any change made in a cluster is later."""
         lowest = Version(0, 0, self._id)
         self._put(batch, kind, name, None, Stamp(lowest, None, (), deleted=False, sequence=self._next_sequence()))
 
     def stage_taken(self, batch: WriteBatch, row: SharedRow, before: Stamp | None, *, unread: bool = False) -> None:
-        """A row is taken over from another store; `unread`: its value is kept here, in place of its table."""
+        """Stage a row that is taken over from another store; if `unread`, its value is kept here instead of in its
+        table.
+        """
         self._versions.saw(row.version.time_ms, row.version.counter)
         stamp = Stamp(row.version, row.based_on, row.seen, row.value is None, self._next_sequence(), unread)
         self._put(batch, row.kind, row.name, before, stamp)
@@ -166,19 +169,19 @@ class Ledger:
             self.stage_value(batch, row.kind, row.name, row.value)
 
     def stage_read(self, batch: WriteBatch, kind: str, name: str, stamp: Stamp) -> None:
-        """A value that could not be understood is, since an upgrade: it goes into its table."""
+        """Stage the move of a value into its table: it could not be understood before an upgrade."""
         batch.put(self.family, VERSIONS + row_id(kind, name), replace(stamp, unread=False).encode())
         self.stage_value(batch, kind, name, None)
 
     def stage_gone(self, batch: WriteBatch, kind: str, name: str, stamp: Stamp) -> None:
-        """A row, or its deletion, is kept account of no longer."""
+        """Stage that a row, or its deletion, is dropped from the change log."""
         batch.delete(self.family, VERSIONS + row_id(kind, name))
         batch.delete(self.family, order_key(stamp.sequence))
         if stamp.unread:
             self.stage_value(batch, kind, name, None)
 
     def stage_value(self, batch: WriteBatch, kind: str, name: str, value: bytes | None) -> None:
-        """The value of a row that has no table of its own."""
+        """Stage the value of a row that has no table."""
         key = VALUES + row_id(kind, name)
         if value is None:
             batch.delete(self.family, key)
@@ -205,17 +208,17 @@ class Ledger:
         batch.put(self.family, CLOCK, encode_clock(self._versions.time_ms, self._versions.counter))
 
     def _forgotten_until_ms(self) -> int:
-        """No deletion was forgotten whose version is later."""
+        """Return a time such that no later version of a deletion was dropped."""
         until = max(self.horizons.now.forgotten.values(), default=0)
         return min(until // MICROSECONDS + AHEAD_MAX_MS, self.clock.wall_ms()) if until else 0
 
     def _next_sequence(self) -> int:
-        # By time: a store that is put back from a copy never gives a number again that others have read up to.
+        # By time: a store that is restored from a copy never reuses a sequence that others have read up to.
         self.sequence = max(self.sequence + 1, self.clock.wall_ms() * MICROSECONDS)
         return self.sequence
 
     def _seen(self, before: Stamp) -> tuple[Version, ...]:
-        """What a change of the row has seen beside the version that it is based on."""
+        """Return the versions that a change of the row has seen besides the version that it is based on."""
         known = before.seen if before.based_on is None else (before.based_on, *before.seen)
         others = (each for each in known if each.member not in {self._id, before.version.member})
         newest: dict[bytes, Version] = {}
@@ -227,8 +230,8 @@ class Ledger:
         clock = self.family.get(CLOCK)
         if clock is not None:
             time_ms, counter = decode_clock(clock)
-            # While the clock is ahead of the machine's, counters alone tell versions apart: a store that is put back
-            # from a copy must not give those again that it gave after the copy was made.
+            # While this clock is ahead of the machine's, only counters tell versions apart: a store that is restored
+            # from a copy must not assign versions again that it assigned after the copy was made.
             self._versions.saw(time_ms, min(counter + secrets.randbelow(COUNTER_LEAP), COUNTER_MAX))
         last = self.family.scan(ORDER_RANGE, limit=1, reverse=True)
         self.sequence = parse_order_key(last[0][0]) if last else 0
@@ -259,9 +262,9 @@ class KindJournal:
 
 
 def open_ledger(engine: KeyValueEngine, clock: Clock, member: str | None) -> Ledger | None:
-    """The ledger of a member; without a name that of a store that was one before, which goes on under its last name.
+    """Open the change log of a member; without a name, that of a store that once was a member, under its last name.
 
-    None for a store that never was in a cluster.
+    Returns None for a store that never was in a cluster.
     """
     if member is None:
         stored = engine.family(SHARED).get(MEMBER)

@@ -1,4 +1,4 @@
-"""Rows that another store sends are looked at before any of them is stored."""
+"""The module checks rows that another store sends before any of them is stored."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from quarry_mq.store.security.policies import decode_policy
 from quarry_mq.store.security.user_rows import decode_user
 
 VALUE_BYTES_MAX: Final = 1 << 20
-"""The longest rules of a user take three quarters of it."""
+"""The largest value in bytes. The longest rules of a user take three quarters of it."""
 
 TIME_MAX_MS: Final = 2**63 - 1
 QUEUES_MAX: Final = QUEUE_NUMBER_MAX
-"""Topics taken over from RocketMQ keep what they have."""
+"""The largest number of queues. Topics taken over from RocketMQ keep the numbers that they have."""
 
 NAME_SHOWN_MAX: Final = 60
 FAULT_SHOWN_MAX: Final = 300
 
 
 class RowRefused(Invalid):
-    """Another store sent a row that is none; nothing of what it came with was stored."""
+    """Another store sent an invalid row; nothing that came with it was stored."""
 
 
 class PeerAhead(Invalid):
@@ -44,15 +44,15 @@ class PeerAhead(Invalid):
 
 
 class PeerMissed(Invalid):
-    """Another store was away while deletions were forgotten; nothing of what it sent was stored."""
+    """Another store was away while deletions were dropped; nothing of what it sent was stored."""
 
 
 class DeletionsMissed(Invalid):
-    """Others forgot deletions while this store was away; nothing of what they send is stored until it rejoins."""
+    """Other stores dropped deletions while this store was away; nothing that they send is stored until it rejoins."""
 
 
 def check_horizons(here: Horizons, told: Horizons, peer: str) -> None:
-    """Raises PeerMissed, DeletionsMissed."""
+    """Raise PeerMissed or DeletionsMissed if one of the two stores may have missed deletions of the other."""
     missed = told.missed(here.forgotten)
     if missed is not None:
         raise PeerMissed(
@@ -68,7 +68,9 @@ def check_horizons(here: Horizons, told: Horizons, peer: str) -> None:
 
 
 def check_rows(rows: Iterable[SharedRow], peer: str, wall_ms: int) -> None:
-    """Raises RowRefused that names kind, row and peer, PeerAhead."""
+    """Raise RowRefused, naming kind, row and peer, for an invalid row, and PeerAhead for one from a clock too far
+    ahead.
+    """
     for row in rows:
         fault = row_fault(row)
         if fault is not None:
@@ -83,7 +85,7 @@ def check_rows(rows: Iterable[SharedRow], peer: str, wall_ms: int) -> None:
 
 
 def row_fault(row: SharedRow) -> str | None:
-    """Why a row cannot be stored; None when it can."""
+    """Return why a row cannot be stored; None when it can."""
     fault = name_fault(row.kind, row.name) or _version_fault(row)
     if fault is not None or row.value is None:
         return fault
@@ -96,7 +98,9 @@ def row_fault(row: SharedRow) -> str | None:
 
 
 def is_unread(row: SharedRow) -> bool:
-    """Whether only a newer version understands the row: its kind, or what a document of its kind says."""
+    """Return whether only a newer version of Quarry understands the row: its kind, or the document that
+    is its value.
+    """
     if row.value is None:
         return False
     decode = _DECODERS.get(row.kind)

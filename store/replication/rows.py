@@ -1,4 +1,4 @@
-"""Shared rows as values: what members of a cluster tell each other."""
+"""The module holds shared rows as values, the form in which members of a cluster exchange them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from quarry_mq.store.security.model import USER_NAME
 
 MEMBER_ID_BYTES: Final = 8
 SEEN_MAX: Final = 15
-"""Versions that a row carries beside the one it was based on: of that many other members."""
+"""The number of versions that a row carries besides the one it was based on, each by another member."""
 
 COUNTER_MAX: Final = 2**32 - 1
 AHEAD_MAX_MS: Final = 3_600_000
-"""A store does not follow a clock further ahead of its own: its changes would win for as long over all others."""
+"""Milliseconds that another member's clock may be ahead: for as long its changes would win over all others."""
 
 _VERSION: Final = Struct(">QI8s")
 VERSION_BYTES: Final = _VERSION.size
@@ -34,7 +34,7 @@ assert VERSION_BYTES == 20
 
 
 class SharedKind(StrEnum):
-    """What a shared row is about."""
+    """The kind says what a shared row is about."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -49,19 +49,22 @@ _KIND: Final = re.compile(r"[a-z][a-z_]{0,31}")
 
 @dataclass(frozen=True, order=True, slots=True)
 class Version:
-    """When a row was written, on a clock behind nothing its writer had seen, and by whom. The later one wins."""
+    """A version says when a row was written and by whom, on a clock not behind any version its writer had seen.
+
+    The later version wins.
+    """
 
     time_ms: int
     counter: int
     member: bytes
 
     def encode(self) -> bytes:
-        """20 bytes, big endian, in the order of the versions."""
+        """Return 20 bytes, big-endian, which sort like the versions."""
         return _VERSION.pack(self.time_ms, self.counter, self.member)
 
     @classmethod
     def decode(cls, data: bytes) -> Version:
-        """Raises Invalid for anything but 20 bytes."""
+        """Decode a version. Raises Invalid for anything but 20 bytes."""
         if len(data) != VERSION_BYTES:
             raise Invalid(f"a version has {VERSION_BYTES} bytes, not {len(data)}")
         return cls(*_VERSION.unpack(data))
@@ -69,24 +72,23 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class SharedRow:
-    """One row, or its deletion: `value` is None then.
+    """A shared row is one row, or its deletion: then `value` is None.
 
-    `kind` is a SharedKind, or the name of one that only newer versions know. `based_on` is the version that its writer
-    changed, None for one that was new. `seen` are the last versions by other members that came before that, at most
-    `SEEN_MAX`.
+    `kind` is a SharedKind, or the name of a kind that only newer versions know. `based_on` is the version that its
+    writer changed, None for a new row. `seen` are the last earlier versions by other members, at most `SEEN_MAX`.
     """
 
     kind: str
     name: str
     version: Version
     based_on: Version | None
-    value: bytes | None = field(repr=False)  # those of users hold sealed secrets
+    value: bytes | None = field(repr=False)  # rows of users hold sealed secrets
     seen: tuple[Version, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far one store has read the changes of another."""
+    """The position says how far one store has read the changes of another."""
 
     incarnation: bytes
     sequence: int
@@ -94,10 +96,10 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class ChangePage:
-    """Changes of a store behind `since`, in the order in which it came to know them.
+    """A page holds changes of a store after `since`, in the order in which it learned of them.
 
-    `until` is what to ask for next; `more`: there is more at once. `since` is 0 in place of what was asked for where
-    that lies beyond all changes, as after a store was put back from a copy.
+    `until` is what to ask for next; `more`: more changes are there already. `since` is 0 instead of the requested value
+    if that lies after all changes, as when the store was restored from a copy.
     """
 
     incarnation: bytes
@@ -110,7 +112,7 @@ class ChangePage:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A change of this store that gave way to one whose writer did not know of it."""
+    """A conflict is a change of this store that lost against one whose writer did not know of it."""
 
     kind: str
     name: str
@@ -120,9 +122,9 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a page has changed here, and which changes were lost by it.
+    """The result of a page: which rows it has changed here, and which changes were lost by it.
 
-    `unread`: those of `changed` that only a newer version understands; they are kept and told on as they came.
+    `unread`: the rows of `changed` that only a newer version understands; they are kept and passed on unchanged.
     """
 
     changed: tuple[SharedRow, ...]
@@ -131,24 +133,24 @@ class Applied:
 
 
 def member_id(name: str) -> bytes:
-    """By which versions tell members apart: 8 bytes of a member's name."""
+    """Return the 8 bytes by which versions tell members apart, made from the member's name."""
     return hashlib.blake2b(name.encode(), digest_size=MEMBER_ID_BYTES).digest()
 
 
 def known_kind(kind: str) -> str:
-    """The SharedKind where there is one of that name, else the name."""
+    """Return the SharedKind where there is one of that name, else the name."""
     return SharedKind(kind) if kind in _KINDS else kind
 
 
 def is_shared(kind: str, name: str) -> bool:
-    """Whether all members have the row: what clients can name, they find on each of them."""
+    """Return whether all members have the row: clients find everything that they can name on each member."""
     return name_fault(kind, name) is None
 
 
 def name_fault(kind: str, name: str) -> str | None:
-    """Why no member tells others of a row of this name; None when it does.
+    """Return why a row of this name is not shared; None when it is.
 
-    Retry topics, light queues and what is reserved for brokers belong to the messages of one store.
+    Retry topics, light queues and names reserved for brokers belong to the messages of one store.
     """
     match kind:
         case SharedKind.USER | SharedKind.POLICY:
@@ -167,6 +169,6 @@ def name_fault(kind: str, name: str) -> str | None:
 
 
 def was_known(version: Version, row: SharedRow) -> bool:
-    """Whether who wrote the row knew of this version of it, or of a later one by the same member."""
+    """Return whether the writer of the row knew of this version of it, or of a later one by the same member."""
     known = (row.version, row.based_on, *row.seen)
     return any(each is not None and each.member == version.member and each >= version for each in known)

@@ -1,4 +1,4 @@
-"""What a store tells others about its shared rows, and what it takes over from them. `docs/adr/0030`."""
+"""The module exchanges shared rows: what a store sends to others, and what it takes over from them (docs/adr/0030)."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from quarry_mq.store.state.families import GROUPS, POLICIES, TOPICS, USERS
 
 PAGE_ROWS_MAX: Final = 1000
 PAGE_BYTES_MAX: Final = 1 << 20
-"""Of names, versions and values; a page has one row at least, which may be as long."""
+"""Bytes of names, versions and values in a page. A page has at least one row, which may be as long."""
 
 APPLIED_AT_ONCE: Final = 500
-"""Rows of one batch: local changes wait meanwhile, some ten milliseconds."""
+"""Rows of one batch: local changes wait meanwhile, for some ten milliseconds."""
 
 READ_AT_ONCE: Final = 64
 TABLES: Final[Mapping[SharedKind, str]] = {
@@ -58,18 +58,18 @@ TABLES: Final[Mapping[SharedKind, str]] = {
     SharedKind.USER: USERS,
     SharedKind.POLICY: POLICIES,
 }
-"""Families of the kinds that have tables of their own."""
+"""The families of the kinds that have tables."""
 
 
 class SharedTable(Protocol):
-    """Where the rows of one kind are."""
+    """The table that holds the rows of one kind."""
 
     def take_over(self, resolve: Resolve) -> object:
-        """As `store.metadata.rows.NamedRows.take_over`."""
+        """Take over rows as `store.metadata.rows.NamedRows.take_over` does."""
 
 
 class _Taken:
-    """What an `apply` has come to so far."""
+    """The changes that an `apply` has made so far."""
 
     def __init__(self) -> None:
         self.changed: list[SharedRow] = []
@@ -82,13 +82,13 @@ class _Taken:
 
 
 class SharedRows:
-    """The shared rows of one open store. Any thread may call; changes are durable on return.
+    """The shared rows of one open store. Any thread may call its methods; changes are durable on return.
 
-    Locks: those of a table, then the ledger's.
+    Lock order: the locks of a table, then the ledger's.
     """
 
     def __init__(self, ledger: Ledger, tables: Mapping[SharedKind, SharedTable]) -> None:
-        """`tables`: those of all kinds in `TABLES`, with journals of this ledger."""
+        """Make the shared rows. `tables` are those of all kinds in `TABLES`, with journals of this ledger."""
         self._ledger = ledger
         self._engine = ledger.engine
         self._family = ledger.family
@@ -98,9 +98,9 @@ class SharedRows:
         self._tables[SharedKind.MEMBER] = _Values(ledger, SharedKind.MEMBER)
 
     def enable(self) -> None:
-        """Keep account from here on. Rows that are there already get the lowest version, once.
+        """Record all changes from here on. Rows that exist already get the lowest version, once.
 
-        A crash on the way leaves a store that was never enabled.
+        If this crashes, the store was never enabled.
         """
         if self._ledger.is_enabled:
             self._ledger.go_on()
@@ -119,7 +119,7 @@ class SharedRows:
         self._ledger.begin()
 
     def _read_what_is_understood_now(self) -> None:
-        """An earlier version kept what it did not understand; this one may."""
+        """Move values that an earlier version of Quarry did not understand into their tables, if this version does."""
         for kind in TABLES:
             keys = kind_range(VALUES, kind)
             while page := self._family.scan(keys, limit=READ_AT_ONCE):
@@ -144,43 +144,44 @@ class SharedRows:
 
     @property
     def incarnation(self) -> bytes:
-        """16 bytes, made once. Positions are good for one incarnation."""
+        """Return the incarnation: 16 bytes, made once. Positions are valid for one incarnation."""
         assert self._ledger.incarnation is not None
         return self._ledger.incarnation
 
     @property
     def member(self) -> str:
-        """The name under which this store writes."""
+        """Return the name under which this store writes."""
         return self._ledger.member
 
     @property
     def sequence(self) -> int:
-        """The number of the last change: when it grows there is something to tell."""
+        """Return the sequence of the last change: when it grows, there are changes to send."""
         return self._ledger.sequence
 
     @property
     def own_changes(self) -> int:
-        """How many changes this store itself has made since it was opened."""
+        """Return how many changes this store itself has made since it was opened."""
         return self._ledger.own_changes
 
     def on_own_change(self, callback: Callable[[], None]) -> None:
-        """Call back, on any thread, when this store is about to write a change of its own."""
+        """Set a callback that any thread calls when this store is about to write a change of its own."""
         self._ledger.changed = callback
 
     @property
     def horizons(self) -> Horizons:
-        """What this store knows of each member, itself among them, and what was forgotten."""
+        """Return what this store knows of each member, itself included, and which deletions were dropped."""
         with self._ledger.writing:
             known, forgotten = self._horizons.now
-            # one that has read nobody yet holds no row that somebody else could have deleted
-            # and the last of all its changes may be a deletion that it forgot itself
+            # A store that has read no member yet holds no row that another one could have deleted. The last of its own
+            # changes may be a deletion that it dropped itself.
             own = {self.member: max(self._ledger.sequence, forgotten.get(self.member, 0))} if known else {}
             return Horizons({**known, **own}, {**forgotten})
 
     def changes(self, since: int, limit: int = PAGE_ROWS_MAX) -> ChangePage:
-        """At most `limit` rows, 1 MiB in all, that changed behind a sequence (0: all), each at its newest place.
+        """Return at most `limit` rows, 1 MiB in all, that changed after a sequence (0: all), each at its newest
+        position.
 
-        None while this store reads its first member: it cannot say yet how much it knows.
+        The page is empty while this store reads its first member: it cannot say yet how much it knows.
         """
         limit = max(1, min(limit, PAGE_ROWS_MAX))
         with self._ledger.writing:
@@ -199,7 +200,7 @@ class SharedRows:
                     rows.append(row)
                     until = parse_order_key(key)
                 if len(entries) < READ_AT_ONCE:
-                    # numbers behind the last row are of rows that changed again, or were forgotten
+                    # sequences after the last row belong to rows that changed again, or were dropped
                     until = self._ledger.sequence
                     return ChangePage(self.incarnation, since, tuple(rows), until, more=False, horizons=horizons)
 
@@ -213,14 +214,14 @@ class SharedRows:
         more: bool = False,
         told: Horizons = NOTHING_TOLD,
     ) -> Applied:
-        """Take over what is newer than what is here, then remember how far the peer has been read.
+        """Take over rows that are newer than those here, then store the position up to which the peer has been read.
 
-        `since`: where the page began. One that begins behind what was read leaves the position as it is. Rows are
-        durable on return; a position may be lost with the power, and what lies behind it comes again. `more` and
+        `since`: where the page began. A page that begins after the stored position leaves the position unchanged. Rows
+        are durable on return; a position may be lost in a power cut, and the changes after it come again. `more` and
         `told`: as the page says.
 
-        Of rows that come twice the later one counts. A deletion of a row that never was here is a change, too. Raises
-        RowRefused, PeerAhead, PeerMissed or DeletionsMissed, with nothing changed.
+        If a row comes twice, the later one counts. A deletion of a row that never was here is a change, too. Raises
+        RowRefused, PeerAhead, PeerMissed or DeletionsMissed; then nothing is changed.
         """
         check_horizons(self.horizons, told, peer)
         check_rows(rows, peer, self._ledger.clock.wall_ms())
@@ -243,7 +244,7 @@ class SharedRows:
     def _in_parts(
         self, rows: Collection[SharedRow], change: Callable[[Sequence[SharedRow], WriteBatch], Changes]
     ) -> None:
-        """Let their tables take over what becomes of the rows, some of one kind at a time."""
+        """Let the tables take over the results for these rows, a few hundred of one kind at a time."""
         for kind in dict.fromkeys((*self._tables, *(row.kind for row in rows))):
             its = [row for row in rows if row.kind == kind]
             table = self._table_of(kind)
@@ -251,22 +252,22 @@ class SharedRows:
                 table.take_over(partial(change, its[at : at + APPLIED_AT_ONCE]))
 
     def position(self, peer: str) -> Position | None:
-        """How far the peer's changes were read; None when none were."""
+        """Return how far the peer's changes were read; None when none were."""
         data = self._family.get(position_key(peer))
         return None if data is None else decode_position(data)
 
     def get(self, kind: str, name: str) -> SharedRow | None:
-        """The row, of any kind; None when there is none or it is deleted."""
+        """Return the row, of any kind; None when there is none or it is deleted."""
         with self._ledger.writing:
             stamp = self._ledger.stamp(kind, name)
             return None if stamp is None or stamp.deleted else self._row(kind, name, stamp)
 
     def put(self, kind: str, name: str, value: bytes) -> SharedRow:
-        """Store a row of a kind without a table of its own. Raises Invalid for what other members would refuse."""
+        """Store a row of a kind that has no table. Raises Invalid for a row that other members would refuse."""
         return self._change(kind, name, value)
 
     def remove(self, kind: str, name: str) -> bool:
-        """Delete a row of a kind without a table of its own; returns whether there was one."""
+        """Delete a row of a kind that has no table; return whether it existed."""
         with self._ledger.writing:
             if self.get(kind, name) is None:
                 return False
@@ -274,7 +275,7 @@ class SharedRows:
             return True
 
     def list(self, kind: SharedKind) -> Iterator[SharedRow]:
-        """All rows of a kind in name order, without the deleted ones, a page at a time."""
+        """Iterate over all rows of a kind in name order, without the deleted ones, a page at a time."""
         keys = kind_range(VERSIONS, kind)
         while True:
             with self._ledger.writing:
@@ -286,9 +287,9 @@ class SharedRows:
             keys = KeyRange(page[-1][0] + b"\0", keys.end)
 
     def unknown_to(self, rows: Sequence[SharedRow], told: Horizons) -> tuple[Sequence[SharedRow], Sequence[SharedRow]]:
-        """Of the rows here that are not among all those of another store: what it knew once, and what it never knew.
+        """Return the rows here that the other store does not have: those it once knew, and those it never knew.
 
-        What it knew was deleted there, and its deletion is forgotten.
+        A row that it once knew was deleted there, and the deletion was dropped.
         """
         there = {(row.kind, row.name) for row in rows}
         until = told.known.get(self.member, 0)
@@ -309,10 +310,11 @@ class SharedRows:
     def rejoin(
         self, rows: Sequence[SharedRow], *, peer: str, until: Position, told: Horizons, gone: Sequence[SharedRow]
     ) -> Applied:
-        """After this store missed deletions: take over all rows of another one, and drop those that went meanwhile.
+        """Take over all rows of another store after this one missed deletions, and drop rows that were deleted
+        meanwhile.
 
-        `gone` is what `unknown_to` has found of them; what has changed since stays. A crash on the way leaves a store
-        that has to rejoin. Raises as `apply`, but for DeletionsMissed.
+        `gone` are the rows to drop, as `unknown_to` found them; rows that have changed since stay. After a crash the
+        store still has to rejoin. Raises as `apply`, except DeletionsMissed.
         """
         check_rows(rows, peer, self._ledger.clock.wall_ms())
         taken = self._take(rows)
@@ -333,7 +335,7 @@ class SharedRows:
         return dropped
 
     def forget_tombstones(self, before_ms: int) -> int:
-        """Forget deletions that this store has heard of before a time (ms since 1970); returns how many.
+        """Drop the deletions that this store heard of before a time (ms since 1970); return how many.
 
         A member that has not heard of such a deletion by then has to rejoin.
         """
@@ -356,7 +358,7 @@ class SharedRows:
             keys = KeyRange(page[-1][0] + b"\0", keys.end)
 
     def _resolve(self, rows: Sequence[SharedRow], taken: _Taken, batch: WriteBatch) -> Changes:
-        """Of rows of one kind those that win; their table's locks and the ledger's are held."""
+        """Return those rows of one kind that win; their table's locks and the ledger's are held."""
         stamps = self._ledger.stamps([row_id(row.kind, row.name) for row in rows])
         winners: dict[str, bytes | None] = {}
         for row, here in zip(rows, stamps, strict=True):
@@ -383,7 +385,7 @@ class SharedRows:
             before = self.position(peer)
             if since:
                 if before is None or before.incarnation != until.incarnation or before.sequence < since:
-                    return  # what lies before this page was never read
+                    return  # the changes before this page were never read
                 until = max(before, until, key=lambda position: position.sequence)
             batch = self._engine.batch()
             if until != before:
@@ -424,12 +426,12 @@ class SharedRows:
         family = None if unread else self._values.get(kind)
         value = self._family.get(VALUES + row_id(kind, name)) if family is None else family.get(name.encode())
         if value is None:
-            raise _damaged(kind, name, "no value")  # never told as a deletion
+            raise _damaged(kind, name, "no value")  # never sent as a deletion
         return value
 
 
 class _Values:
-    """Implements `SharedTable` for a kind whose rows lie beside their versions."""
+    """The table holds a kind whose rows lie beside their versions; it implements `SharedTable`."""
 
     def __init__(self, ledger: Ledger, kind: str) -> None:
         self._ledger = ledger

@@ -1,7 +1,8 @@
-"""Expiry: old segments leave the log, by age or because the disk fills up (ADR 11).
+"""The package removes old segments from the log, by age or because the disk fills up (ADR 11).
 
-`decide` says which, and does nothing; `LogExpiry` looks, lets the log begin later and removes the files;
-`SegmentRemover` does the last without getting in the way of appends. `QueueExpiry` has consume queues follow (ADR 15).
+`decide` chooses the segments and changes nothing; `LogExpiry` gathers the facts, moves the log's beginning and removes
+the files; `SegmentRemover` removes files without blocking appends. `QueueExpiry` cleans up consume queues accordingly
+(ADR 15).
 """
 
 from quarry_mq.store.retention.log_expiry import LogExpiry

@@ -1,14 +1,14 @@
-"""Letting a log begin later.
+"""The module moves the beginning of a log.
 
-The order of the steps, so that a crash between any two leaves a store that opens without a warning:
+The steps are in this order, so that a crash between any two leaves a store that opens without a warning:
 
-    1. the new beginning M is made durable (`log_begin`): segments missing below it are no surprise to any start
-    2. in memory the log and the consume queues begin at M, from one moment to the next
+    1. the new beginning M is made durable (`log_begin`): later starts expect that segments below it are missing
+    2. in memory the log and the consume queues begin at M, at the same moment
     3. the files are moved out of the log, the oldest first
     4. they are removed, which may take a while
 
-After a crash before 3 is through, the log begins at the first file that is still there: records that had expired are
-back, and expire again at the next round.
+After a crash before step 3 is complete, the log begins at the first file that is still there: records that had expired
+are back, and expire again at the next sweep.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from quarry_mq.store.retention.unread import Unread, count_unread
 from quarry_mq.store.state.identity import StoreIdentity
 
 POSITIONS_MAX: Final = 200_000
-"""Positions of groups that are looked at to tell what they lose: some seconds of a background thread."""
+"""Committed offsets of groups that are read to report what groups lose: some seconds of a background thread."""
 
 PAGE_PAUSE_S: Final = 0.001
 
 
 class ExpiringMessages(Protocol):
-    """What expiry asks of the message store."""
+    """The part of the message store that expiry needs."""
 
     @property
     def reader(self) -> CommitLogReader: ...
@@ -51,10 +51,10 @@ class ExpiringMessages(Protocol):
 
 
 class LogExpiry:
-    """Decides about and removes the oldest segments of one log.
+    """The class chooses and removes the oldest segments of one log.
 
     `retire` belongs to the thread that appends and dispatches. Everything else blocks for the disk and may run on
-    another thread beside it, one call at a time.
+    another thread at the same time, one call at a time.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class LogExpiry:
         self._newest_ms: dict[PhysicalOffset, int] = {}
         self.remover: Final = SegmentRemover(disk, segments.directory, messages.reader, clock=clock)
 
-    # -- looking
+    # -- reading
 
     @property
     def segment_size(self) -> int:
@@ -96,42 +96,42 @@ class LogExpiry:
 
     @property
     def end(self) -> PhysicalOffset:
-        """Where the last segment ends, filled or not."""
+        """Return where the last segment ends, filled or not."""
         return self._segments.end_of_files
 
     @property
     def minimum(self) -> PhysicalOffset:
-        """Where the log begins."""
+        """Return where the log begins."""
         return self._segments.minimum
 
     @property
     def going_bytes(self) -> int:
-        """Room that expired segments still take."""
+        """Return the disk space that expired segments still take, in bytes."""
         return self.remover.pending_bytes(self.segment_size)
 
     @property
     def bases(self) -> list[PhysicalOffset]:
-        """Where the segments begin, the oldest first; without such as are only prepared."""
+        """Return where the segments begin, the oldest first, without segments that are only prepared."""
         return [base for base in self._segments.bases if base < self._reader.end or base == self._segments.minimum]
 
     def first_stored_ms(self, base: PhysicalOffset) -> int | None:
-        """When the first record of a segment was stored; None where there is none, or it cannot be read."""
+        """Return when the first record of a segment was stored; None where there is none, or it cannot be read."""
         known = self._newest_ms.get(base)
         if known is None and base < self._reader.end:
             try:
                 found = self._reader.decode(base)
             except OffsetOutOfRange:
-                return None  # it has expired
+                return None  # the segment has expired
             if isinstance(found, StoredMessage):
                 known = self._newest_ms[base] = found.store_timestamp_ms
         return known
 
     def space(self) -> DiskSpace | None:
-        """How full the log's file system is; None when that is not told. Raises OSError."""
+        """Return how full the log's file system is; None if it does not tell. Raises OSError."""
         return self._disk.space(self._segments.directory)
 
     def situation(self, hour: int, *, requested: bool = False, futile: bool = False) -> Situation:
-        """How things are now. Raises OSError."""
+        """Return the facts that a decision needs, as they are now. Raises OSError."""
         log, queues = (self._file_system(each) for each in (self._segments.directory, self._queue_directory()))
         return Situation(
             now_ms=self._age_clock.wall_ms(),
@@ -144,11 +144,11 @@ class LogExpiry:
         )
 
     def plan(self, settings: ExpirySettings, situation: Situation) -> Plan:
-        """Which segments are to go now. Reads one record for each segment it looks at."""
+        """Return the segments that are to be removed now. Reads one record of each segment that is considered."""
         return decide(settings, situation, self._candidates(), self.segment_size)
 
     def unread_before(self, minimum: PhysicalOffset) -> Unread:
-        """What groups have not read below the offset: what they lose when the log begins there."""
+        """Return what groups have not read below the offset, and so lose when the log begins there."""
         return count_unread(
             self._positions.all_rows(),
             self._queues.unread_below,
@@ -159,10 +159,11 @@ class LogExpiry:
 
     @property
     def latest_beginning(self) -> PhysicalOffset:
-        """The last base at which the log may begin now.
+        """Return the highest segment base at which the log may begin now.
 
         The segment that is being filled stays. So does what is pinned, and everything whose consume queue entries a
-        crash could take back: numbering of a queue goes on from its last entry, which no log would have any more.
+        crash could take back: the offsets of a queue continue after its last entry, whose record no log would have any
+        more.
         """
         end = min(self._reader.end, self._messages.queues_durable_up_to)
         pinned = self._pins.lowest()
@@ -170,36 +171,37 @@ class LogExpiry:
             end = min(end, pinned)
         return self._segments.base_of(max(end, self._segments.minimum)) if len(self._segments) else end
 
-    # -- doing
+    # -- changing
 
     def announce(self, minimum: PhysicalOffset) -> None:
-        """Step 1: from now on no start wonders where the segments below have gone."""
+        """Do step 1: from now on, starts expect that segments below `minimum` are missing."""
         self._identity.log_begin = minimum
         self._messages.forget_deleted_topics(minimum)
 
     def retire(self, minimum: PhysicalOffset) -> PhysicalOffset:
-        """Step 2: let log and queues begin at `minimum`, the base of a segment; their files are the remover's then.
+        """Do step 2: let log and queues begin at `minimum`, the base of a segment; the remover gets the files before
+        it.
 
-        They begin earlier when a pin was set meanwhile. Returns where they begin now.
+        They begin earlier if a pin was set meanwhile. Returns where they begin now.
         """
         minimum = min(minimum, self.latest_beginning)
         if minimum > self._segments.minimum:
             self._queues.set_minimum_physical_offset(minimum)
             self.remover.take(self._segments.retire_before(minimum))
             self._reader.let_go()
-            # a copy: other threads may add to it meanwhile
+            # a copy: other threads may add to the dict meanwhile
             self._newest_ms = {base: known for base, known in self._newest_ms.copy().items() if base >= minimum}
         return self._segments.minimum
 
     def stop(self) -> None:
-        """Let whatever runs on other threads end soon."""
+        """Ask calls on other threads to end soon."""
         self._stopping.set()
         self.remover.stop()
 
-    # -- inside
+    # -- helpers
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Segments before the one that is being filled, whether their queues are durable or not; the oldest first."""
+        """Yield the segments before the one being filled, whether their queues are durable or not; the oldest first."""
         filling = self._segments.base_of(self._reader.end) if len(self._segments) else self._reader.end
         bases = [base for base in self._segments.bases if base <= filling]
         pinned = self._pins.lowest()
@@ -209,8 +211,10 @@ class LogExpiry:
             yield Candidate(base, self._newest(bases[index + 1 :]))
 
     def _newest(self, following: Sequence[PhysicalOffset]) -> int | None:
-        """No record before the first of `following` is newer than this: store times ascend, so it is the first record
-        behind. Where that one cannot be read, or is of a clock that was far ahead, the next segment's tells.
+        """Return a time such that no record before the first of `following` is newer.
+
+        Store times ascend, so this is the time of the first record after. If that one cannot be read, or is from a
+        clock that was far ahead, the next segment's time is used.
         """
         latest_ms = self._age_clock.wall_ms() + JUMP_MAX_MS
         for base in following:

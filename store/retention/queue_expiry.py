@@ -1,7 +1,7 @@
-"""What of the consume queues lies below the log's minimum: which rounds are due, and when the tables are rewritten.
+"""The module cleans up consume queues below the log's minimum: which sweeps are due, and when tables are rewritten.
 
-How far each kind of queues is cleaned up is a row (`store.state.identity`), written when a round is through and
-durable. So a start knows whether one is due.
+A row (`store.state.identity`) says how far each kind of queues is cleaned up. It is written when a sweep is complete
+and durable. So a start knows whether one is due.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from quarry_mq.store.retention.queue_rounds import FileRound, Pause, QueueRound,
 from quarry_mq.store.state.identity import StoreIdentity, UnitCounts
 
 SPARE_BYTES: Final = 64 << 20
-"""Room that a rewrite of the tables leaves to others."""
+"""Bytes of free space that a rewrite of the tables leaves to others."""
 
 GATHERED_TABLES: Final = 64
-"""A round flushes often, and range deletes are large: merged after every other flush, they would have the tables of
-all entries rewritten again and again (ADR 15). Enough for a million queues; each costs a read one microsecond.
+"""Tables that RocksDB gathers before it merges them during a sweep.
+
+A sweep flushes often, and range deletes are large: merged after every other flush, they would cause the tables of all
+entries to be rewritten again and again (ADR 15). This number is enough for a million queues; each table costs a read
+one microsecond.
 """
 
 
 class DueRound:
-    """A round that is to be done. It ends, without being through, when a migration exchanges its queues."""
+    """A due round is a sweep that is to be done. It ends early when a migration exchanges its queues."""
 
     def __init__(
         self,
@@ -39,7 +42,7 @@ class DueRound:
         done: Callable[[], None],
     ) -> None:
         self.kind: Final = kind
-        """`files` or `rocksdb`."""
+        """The kind of queues: `files` or `rocksdb`."""
         self._round = round_
         self._queues = queues
         self._is_current = is_current
@@ -54,16 +57,16 @@ class DueRound:
         return self._round.files
 
     def prepare(self) -> bool:
-        """See `QueueRound`."""
+        """Prepare the next part of the sweep, see `QueueRound`."""
         with self._queues.using_rocks():
             return self._is_current() and self._round.prepare()
 
     def carry_out(self) -> bool:
-        """See `QueueRound`."""
+        """Carry out a part of the sweep, see `QueueRound`."""
         return self._is_current() and self._round.carry_out()
 
     def finish(self) -> bool:
-        """Write down that it is through; False when it is not. Blocks."""
+        """Write down that the sweep is complete; return False if it ended early. Blocks."""
         if not self._is_current():
             return False
         self._done()
@@ -71,7 +74,7 @@ class DueRound:
 
 
 class QueueExpiry:
-    """The expiry of one store's queues. Methods block for the disk, one at a time, except where they say otherwise."""
+    """The expiry of one store's queues. Methods block for the disk and run one at a time, unless they say otherwise."""
 
     def __init__(self, disk: Disk, identity: StoreIdentity, queues: OpenQueues) -> None:
         self._disk = disk
@@ -79,10 +82,13 @@ class QueueExpiry:
         self._queues = queues
         self._is_gathering = False
 
-    # -- rounds
+    # -- sweeps
 
     def expired_below(self) -> PhysicalOffset:
-        """Up to where all queues are cleaned up, but for a RocksDB that is not complete. For any thread."""
+        """Return the offset below which all queues are cleaned up, except a RocksDB that is not complete.
+
+        May be called from any thread.
+        """
         identity = self._identity
         done = [] if self._queues.files is None else [identity.files_expired_below]
         if self._expiring_rocks() is not None:
@@ -90,7 +96,7 @@ class QueueExpiry:
         return min((each or PhysicalOffset(0) for each in done), default=PhysicalOffset(0))
 
     def due(self, minimum: PhysicalOffset, pause: Pause) -> DueRound | None:
-        """The next round to be done for a log that begins at `minimum`. To be called on the thread of `carry_out`."""
+        """Return the next sweep for a log that begins at `minimum`. To be called on the thread of `carry_out`."""
         files, rocks = self._queues.files, self._expiring_rocks()
         if files is not None and (self._identity.files_expired_below or 0) < minimum:
             return self._due_files(files, minimum, pause)
@@ -99,35 +105,35 @@ class QueueExpiry:
         return None
 
     def begin(self) -> None:
-        """Rounds follow. Repeatable."""
+        """Prepare the tables for sweeps that follow. Repeatable."""
         if not self._is_gathering:
             self._gather_tables(GATHERED_TABLES)
 
     def end(self) -> None:
-        """No round and no rewrite is under way any more. Repeatable."""
+        """End the preparation of `begin`: no sweep and no rewrite is running any more. Repeatable."""
         if self._is_gathering:
             self._gather_tables(None)
 
     # -- the tables
 
     def table_bytes(self) -> int:
-        """What RocksDB's tables of entries take; 0 without RocksDB. May be called from any thread."""
+        """Return the bytes of RocksDB's tables of entries; 0 without RocksDB. May be called from any thread."""
         return self._queues.statistics().get(f"{UNITS_FAMILY}.table_bytes", 0)
 
     @property
     def has_tables(self) -> bool:
-        """Whether there is a RocksDB."""
+        """Return whether there is a RocksDB."""
         return self._queues.engine is not None
 
     def is_sparse(self, gone_ratio: float) -> bool:
-        """Whether at least that share of the entries went since RocksDB's tables were rewritten."""
+        """Return whether at least that share of the entries was removed since RocksDB's tables were rewritten."""
         counts = self._identity.rocksdb_units
         return counts.gone > 0 and counts.gone_ratio >= gone_ratio
 
     def rewrite_tables(self) -> None:
-        """Rewrite RocksDB's tables of entries without what went. May take minutes; closing the engine ends it.
+        """Rewrite RocksDB's tables without the removed entries. May take minutes; closing the engine ends it.
 
-        Raises kv.EngineFull where there is no room for old and new tables, kv.EngineClosed, kv.KvError.
+        Raises kv.EngineFull where there is no space for old and new tables, kv.EngineClosed, kv.KvError.
         """
         engine = self._queues.engine
         if engine is None:
@@ -136,15 +142,17 @@ class QueueExpiry:
         needed_bytes = int(self.table_bytes() * (1 - before.gone_ratio)) + SPARE_BYTES
         free_bytes = self._disk.free_bytes(self._queues.rocks_directory)
         if free_bytes is not None and free_bytes < needed_bytes:
-            # no figures: they are others at each try, and the same complaint is told once
+            # no numbers: they differ at each try, and the same error is logged once
             raise EngineFull("the disk has no room for the tables of queue entries beside those that they replace")
         engine.compact(engine.family(UNITS_FAMILY), KeyRange(b"", None))
         self._identity.rocksdb_units = UnitCounts(0, before.kept)
 
-    # -- inside
+    # -- helpers
 
     def _expiring_rocks(self) -> RocksConsumeQueues | None:
-        """Not a RocksDB whose older entries are still being brought over: stored minima would hide them."""
+        """Return RocksDB if it is complete. While older entries are still brought over, stored min offsets would hide
+        them.
+        """
         rocks = self._queues.rocks
         return rocks if rocks is not None and rocks.is_complete else None
 

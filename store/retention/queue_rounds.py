@@ -1,13 +1,13 @@
-"""One round of removing what lies below the log's minimum M from the consume queues, as steps of two halves.
+"""The module does one sweep that removes entries below the log's minimum M from the consume queues, in steps of two
+halves.
 
-    prepare      blocks: finds out what goes, or makes durable what went. On a thread of its own
-    carry_out    a millisecond of changes, until there are no more. On the thread that dispatches
+    prepare      blocks: finds out what to remove, or makes removals durable. Runs on its own thread
+    carry_out    a millisecond of changes, until there are no more. Runs on the thread that dispatches
 
-Between the two anything may happen to the queues: they grow, topics are deleted, M grows. What was found is removed
-only where it is still true. Readers honour M all the while, so they notice nothing of a round.
+Between the two, the queues may grow, topics may be deleted, M may grow. So an entry that was found is removed only if
+it is still to be removed. Readers honour M all the time, so they notice nothing of a sweep.
 
-A crash at any moment takes a round back in whole or in part; the next one begins at the first queue and passes over
-what is done.
+A crash at any moment undoes a sweep in whole or in part; the next one begins at the first queue and skips what is done.
 """
 
 from __future__ import annotations
@@ -22,53 +22,55 @@ from quarry_mq.store.consumequeue.rocks.expired_entries import ExpiredEntries
 from quarry_mq.store.offsets import PhysicalOffset, QueueId
 
 ROWS_PER_SLICE: Final = 256
-"""Bounds looked at in one go: one to two milliseconds with the interpreter's lock, which others wait for."""
+"""Bounds examined at a time: one to two milliseconds with the interpreter's lock, which other threads wait for."""
 
 RANGES_PER_FLUSH: Final = 16_384
 """Range deletes in the memtable. The first read after a write has to sort them: one to two milliseconds."""
 
 ROWS_PER_STEP: Final = 2_048
-"""Range deletes, or minima, written in a step: one to two milliseconds."""
+"""Range deletes, or min offsets, written in a step: one to two milliseconds."""
 
 LOOKS_PER_SLICE: Final = 16
-"""File queues looked at in one go: about 50 us each."""
+"""File queues examined at a time: about 50 us each."""
 
 FILES_PER_STEP: Final = 4
 """Queue files removed in a step: 6 MB each, some hundred microseconds."""
 
 Pause = Callable[[], bool]
-"""Waits after a slice of work; True tells to come to an end."""
+"""A function that waits after a slice of work; it returns True if the work is to end."""
 
 
 _Row = TypeVar("_Row")
 
 
 def never_pause() -> bool:
-    """A `Pause` for work that nobody waits for."""
+    """Never pause: a `Pause` for work that nothing waits for."""
     return False
 
 
 class QueueRound(Protocol):
-    """One round over one kind of queues. Errors of either half (`kv.KvError`) end it; it is begun anew then."""
+    """A queue round is one sweep over one kind of queues. An error of either half (`kv.KvError`) ends it; then a new
+    one begins.
+    """
 
     units: int
-    """Entries removed so far, at most."""
+    """An upper bound of the entries removed so far."""
     files: int
     """Files removed so far."""
 
     def prepare(self) -> bool:
-        """Find out what to do next; False when nothing is left. Then it is durable."""
+        """Find out what to do next; return False when nothing is left. Then everything done is durable."""
 
     def carry_out(self) -> bool:
-        """Do some of it; False when nothing is left of it."""
+        """Do a part of it; return False when nothing is left of it."""
 
 
 class RocksRound:
-    """Some thousand queues at a time: search, range deletes, a flush, and then the minima.
+    """The sweep handles some thousand queues at a time: search, range deletes, a flush, and then the min offsets.
 
-    In this order, because reads are slow while a memtable holds many range deletes, and because a minimum must not
-    outlive a crash that takes the range delete back. `dropped` is told how many units went with each flush, on the
-    thread of `prepare`.
+    The order matters because reads are slow while a memtable holds many range deletes, and because a min offset must
+    not survive a crash that takes the range delete back. `dropped` gets the number of entries that went with each
+    flush, on the thread of `prepare`.
     """
 
     def __init__(
@@ -86,14 +88,14 @@ class RocksRound:
         self._pause = pause
         self._rows_per_slice = rows_per_slice
         self._ranges_per_flush = self._ranges_wanted = ranges_per_flush
-        self._key: bytes | None = b""  # the first one that is not done; None behind the last queue
+        self._key: bytes | None = b""  # the first key that is not done; None after the last queue
         self._removals = queues.removals
         self._found: ExpiredEntries | None = None
         self._ranges: deque[KeyRange] = deque()
         self._minima: deque[tuple[bytes, bytes]] = deque()
         self.units = 0
         self.kept_units = 0
-        """Entries that stay in the queues done so far, at most."""
+        """An upper bound of the entries that stay in the queues done so far."""
         self.files = 0
 
     @property
@@ -112,13 +114,13 @@ class RocksRound:
 
     def carry_out(self) -> bool:
         if self._ranges and not self._queues.drop(_take(self._ranges), removals=self._removals):
-            # Queues were removed since, and may have begun anew: look again. At fewer, so that a time of many
-            # removals is got over.
+            # Queues were removed since, and may have begun again: search again. Examine fewer at a time, so that the
+            # sweep gets through a time of many removals.
             self._ranges.clear()
             self._found = None
             self._ranges_wanted = 1
         if self._minima and not self._queues.store_minima(_take(self._minima), removals=self._removals):
-            self._minima.clear()  # what is not stored costs a later search more time, nothing else
+            self._minima.clear()  # a min offset that is not stored costs a later search more time, nothing else
         return bool(self._ranges or self._minima)
 
     def _find(self, key: bytes) -> ExpiredEntries:
@@ -129,7 +131,7 @@ class RocksRound:
         return found
 
     def _finish(self, found: ExpiredEntries) -> None:
-        """All ranges of what was found are dropped."""
+        """Flush once all ranges that were found are dropped, and continue with their min offsets."""
         if found.ranges:
             self._queues.flush_entries()
             self._dropped(found.units)
@@ -146,7 +148,9 @@ def _take(rows: deque[_Row]) -> list[_Row]:
 
 
 class FileRound:
-    """Whole files that hold nothing at or above M, but for the last one of each queue: it tells its numbering."""
+    """The sweep removes whole files without entries at or above M, but never a queue's last file: it holds the next
+    offset.
+    """
 
     def __init__(self, queues: FileConsumeQueues, minimum: PhysicalOffset, *, pause: Pause = never_pause) -> None:
         self._queues = queues

@@ -1,8 +1,8 @@
-"""Removing files of expired segments without getting in the way of appends.
+"""The module removes files of expired segments without blocking appends.
 
-Removing a file of a gigabyte at once takes ext4 a third of a second on a disk that is told what is free (mount option
-`discard`), during which the log's fdatasync waits behind it: four times the usual 99th percentile (rmq#7799). In
-steps of 16 MiB, with pauses, it is hardly noticed (docs/benchmarks.md).
+To remove a file of a gigabyte at once takes ext4 a third of a second with the mount option `discard`. The log's
+fdatasync waits for that: four times the usual 99th percentile (rmq#7799). Removal in steps of 16 MiB, with pauses, is
+hardly noticed (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ log = structlog.get_logger(__name__)
 
 STEP_BYTES: Final = 16 << 20
 PAUSE_PER_STEP: Final = 3
-"""A step is followed by a pause so many times as long: three quarters of the disk's time are left to others."""
+"""The pause after a step, as a multiple of the step's time: three quarters of the disk's time are left to others."""
 
 STEP_PAUSE_MIN_S: Final = 0.005
 
 
 class Removed(NamedTuple):
-    """One file that is gone."""
+    """A file that was removed."""
 
     path: Path
     size: int
@@ -38,15 +38,15 @@ class Removed(NamedTuple):
 
 
 class SegmentRemover:
-    """Takes files of segments that are no part of the log any more, and removes them one after the other.
+    """The remover takes files of segments that are no longer part of the log, and removes them one after the other.
 
-    First all are moved to `commitlog/expired/`, where no start takes them for a part of the log; what a start finds
-    there is removed. Then each is cut shorter in steps and unlinked. A file that this process still has mapped
-    (somebody reads a view) waits; after `patience_s` it is unlinked as it is, which leaves the views good and the
-    room taken until the last of them is gone. So is one that has another name: somebody else's copy (`quarry backup`
-    makes hard links) must stay whole.
+    First all are moved to `commitlog/expired/`, where no start takes them for a part of the log; a start removes what
+    it finds there. Then each file is truncated in steps and unlinked. A file that this process still has mapped (a
+    reader has a view) waits; after `patience_s` it is unlinked without truncation, so the views stay valid and its disk
+    space is freed with the last of them. A file that has another name is unlinked in the same way: somebody else's copy
+    (`quarry backup` makes hard links) must stay whole.
 
-    One thread calls `run`; everything else may come from any thread.
+    One thread calls `run`; all other methods may be called from any thread.
     """
 
     def __init__(
@@ -76,37 +76,37 @@ class SegmentRemover:
         self._mapped_since_s: dict[Path, float] = {}
 
     def configure(self, *, patience_s: float, pause_s: float) -> None:
-        """How long views are waited for, and the pause between two files."""
+        """Set how long views are waited for, and the pause between two files."""
         self._patience_s = patience_s
         self._pause_s = pause_s
 
     def take(self, paths: Iterable[Path]) -> None:
-        """Remove these, too, at the next `run`: the oldest first."""
+        """Remove these files, too, at the next `run`: the oldest first."""
         with self._lock:
             self._to_move.extend(paths)
 
     @property
     def pending(self) -> int:
-        """How many files are still there."""
+        """Return how many files are still there."""
         with self._lock:
             return len(self._to_move) + len(self._waiting)
 
     def pending_bytes(self, segment_size: int) -> int:
-        """The room they take."""
+        """Return the disk space that these files take, in bytes."""
         with self._lock:
             return len(self._to_move) * segment_size + sum(self._waiting.values())
 
     @property
     def is_stuck(self) -> bool:
-        """Whether files could not even be moved away: nothing more should expire before they are."""
+        """Return whether some files could not even be moved away: nothing more should expire before they are."""
         with self._lock:
             return bool(self._to_move)
 
     def run(self) -> list[Removed]:
-        """Remove what can be removed now; returns what is gone. To be repeated while something is `pending`.
+        """Remove what can be removed now; return what was removed. To be repeated while something is `pending`.
 
-        Blocks for the disk and for pauses. Raises OSError when the disk refuses; the file at fault is the first one
-        of the next run, none is passed over.
+        Blocks for the disk and for pauses. Raises OSError when the disk refuses; the next run begins with the file at
+        fault, none is skipped.
         """
         self._move_all()
         with self._lock:
@@ -128,11 +128,11 @@ class SegmentRemover:
         return removed
 
     def stop(self) -> None:
-        """Let a running `run` end soon, in the middle of a file if need be; another one does nothing."""
+        """Ask a running `run` to end soon, in the middle of a file if need be; later calls of `run` do nothing."""
         self._stopping.set()
 
     def _move_all(self) -> None:
-        """In order, so that a crash in between leaves a log without a gap."""
+        """Move all files in order, so that a crash in between leaves a log without a gap."""
         while not self._stopping.is_set():
             with self._lock:
                 if not self._to_move:
@@ -148,7 +148,7 @@ class SegmentRemover:
                     self._waiting[target] = size
 
     def _move(self, path: Path) -> None:
-        """Out of the log. Where the disk has no room for another name the file is removed where it is."""
+        """Move a file out of the log. If the disk has no space for another name, remove the file where it is."""
         try:
             self._disk.make_directories(self._directory)
             self._disk.move(path, self._directory / path.name)
@@ -158,11 +158,13 @@ class SegmentRemover:
             self._disk.remove(path)
 
     def _size(self, path: Path) -> int | None:
-        """None when it is gone: moved by a move that then failed, or taken away by somebody."""
+        """Return the size; None when the file is gone: moved by a move that then failed, or removed by
+        somebody else.
+        """
         return next((each.size for each in self._disk.list_directory(path.parent) if each.name == path.name), None)
 
     def _may_go(self, path: Path) -> bool:
-        # the reader keeps the segment it read last, whoever asks it or nobody
+        # the reader keeps the segment that it read last, even if no caller uses it any more
         self._reader.let_go()
         if not self._disk.exists(path) or not self._disk.is_mapped(path):
             return True
@@ -170,7 +172,7 @@ class SegmentRemover:
         return now_s - self._mapped_since_s.setdefault(path, now_s) >= self._patience_s
 
     def _give_back(self, path: Path, size: int) -> None:
-        """Cut the file shorter until what is left may go at once."""
+        """Truncate the file in steps until the rest may go at once."""
         if not self._disk.exists(path):
             return
         if self._disk.is_mapped(path):

@@ -1,4 +1,4 @@
-"""When segments expire, as pure functions.
+"""The pure functions of this module decide when segments expire.
 
     any time              a segment is past its retention when its newest record is `retention_ms` old
     in a `delete_when`    segments past their retention go, the oldest first
@@ -8,7 +8,7 @@
     above refuse_percent  no sends are taken; receives and acknowledgements go on
 
 Thresholds and hours are RocketMQ's (`diskMaxUsedSpaceRatio`, `diskSpaceCleanForciblyRatio`,
-`diskSpaceWarningLevelRatio`, `deleteWhen`). Unlike there, forced deletion ends when it has made enough room.
+`diskSpaceWarningLevelRatio`, `deleteWhen`). Unlike in RocketMQ, forced deletion ends when it has freed enough space.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ HOUR_MS: Final = 3_600_000
 
 
 class Cause(Enum):
-    """Why a segment goes."""
+    """The cause says why a segment is deleted."""
 
     AGE = "age"
-    ROOM = "room"  # it is young, but the disk is nearly full
+    ROOM = "room"  # it is not old enough, but the disk is nearly full
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpirySettings:
-    """How long the log is kept, and how full the disk may get.
+    """The settings of expiry say how long the log is kept, and how full the disk may get.
 
-    `delete_when` are hours of the local clock, each true for the whole hour; without any, every hour is one.
-    `force` allows to delete what is younger than `retention_ms`.
+    `delete_when` are hours of the local clock, each valid for the whole hour; without any, every hour counts. `force`
+    allows to delete segments that are younger than `retention_ms`.
     """
 
     retention_ms: int = 72 * HOUR_MS
@@ -57,7 +57,7 @@ class ExpirySettings:
 
 
 class FileSystem(NamedTuple):
-    """One of the store's folders and how full its file system is."""
+    """One of the store's folders, and how full its file system is."""
 
     directory: Path
     space: DiskSpace
@@ -65,11 +65,11 @@ class FileSystem(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Situation:
-    """What a decision rests on.
+    """The situation holds the facts that a decision is based on.
 
     `now_ms` is compared with store times; `hour` is the local hour, 0 to 23. `log` is None when the file system does
-    not tell its size. `going_bytes` belong to segments that expired before and still have their files. `futile`:
-    deletion was forced lately and made no room, as when backups hold the same files.
+    not tell its size. `going_bytes` belong to segments that expired before and still have their files. `futile`: a
+    recent forced deletion freed no space, as when backups hold the same files.
     """
 
     now_ms: int
@@ -94,20 +94,20 @@ class Candidate(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The segments to delete, the oldest first, each with the cause."""
+    """A plan lists the segments to delete, the oldest first, each with the cause."""
 
     segments: tuple[tuple[Candidate, Cause], ...]
 
     @property
     def forced(self) -> int:
-        """How many are younger than they should get."""
+        """Return how many segments are deleted before their time."""
         return sum(cause is Cause.ROOM for _, cause in self.segments)
 
 
 def decide(settings: ExpirySettings, situation: Situation, candidates: Iterable[Candidate], segment_size: int) -> Plan:
-    """Which of the candidates (oldest first) are to be deleted now.
+    """Return which of the candidates (oldest first) are to be deleted now.
 
-    Never passes one over: it ends at the first that has to stay. Candidates behind that one are not asked for.
+    No candidate is skipped: the plan ends at the first that has to stay. Later candidates are not asked for.
     """
     may_expire = (
         situation.requested
@@ -138,19 +138,21 @@ def is_expired(settings: ExpirySettings, now_ms: int, candidate: Candidate) -> b
 
 
 class Forced(NamedTuple):
-    """A deletion that was to make room: what was deleted, and how things were before."""
+    """A deletion that was to free space: what was deleted, and how much was used before."""
 
     freed_bytes: int
     used_bytes: int
     log_end: PhysicalOffset
 
     def was_futile(self, used_bytes: int, log_end: PhysicalOffset) -> bool:
-        """Whether, now that the files are gone, less than half of their room is back. New segments are allowed for."""
+        """Return whether less than half of the space is free again now that the files are gone; new segments are
+        allowed for.
+        """
         return used_bytes - (log_end - self.log_end) > self.used_bytes - self.freed_bytes // 2
 
 
 def refusal(settings: ExpirySettings, situation: Situation) -> str:
-    """Why no sends are to be taken; empty when they are."""
+    """Return why sends are refused; empty when they are not."""
     for each in ([situation.log] if situation.log is not None else []) + list(situation.others):
         if each.space.used_percent > settings.refuse_percent:
             return (
@@ -161,7 +163,7 @@ def refusal(settings: ExpirySettings, situation: Situation) -> str:
 
 
 def _wanted_bytes(settings: ExpirySettings, situation: Situation) -> int:
-    """How much room has to be made whatever it costs: only on the log's file system, where deleting makes any."""
+    """Return how many bytes have to be freed regardless of age: only on the log's file system, where deleting helps."""
     if situation.log is None or situation.futile or not settings.force:
         return 0
     space = situation.log.space

@@ -1,4 +1,6 @@
-"""What consumer groups lose when the log begins later (rmq#4549: a full disk deleted messages nobody had read)."""
+"""The module counts what consumer groups lose when the log begins later (rmq#4549: a full disk deleted messages that
+no consumer had read).
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,17 @@ from typing import Final, NamedTuple
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 PAGE_POSITIONS: Final = 64
-"""So few that the event loop's thread does not wait longer for the interpreter than for one of its own calls."""
+"""Committed offsets per page: so few that the event loop's thread does not wait longer for the interpreter than for one
+of its own calls.
+"""
 
 
 class Unread(NamedTuple):
-    """Messages that a group has not been given yet and never will be, over all queues."""
+    """Messages that a group has not received yet and never will, over all queues."""
 
     messages_by_group: dict[str, int]
     complete: bool
-    """False when there were more positions of groups than were looked at."""
+    """False when there were more committed offsets of groups than were read."""
 
     @property
     def messages(self) -> int:
@@ -31,10 +35,10 @@ def count_unread(
     positions_max: int,
     go_on: Callable[[], bool],
 ) -> Unread:
-    """What each group has not read below `minimum`. Looks at `positions_max` positions at most.
+    """Return what each group has not read below `minimum`. Reads at most `positions_max` committed offsets.
 
-    `go_on` is asked after each page of them; it may take its time, and tell to end.
-    Messages that were handed out and not acknowledged are not counted, those that a group's filter would pass over are.
+    `go_on` is called after each page of them; it may take its time, and returns False to end the count. Messages that
+    were delivered and not acknowledged are not counted; messages that a group's filter would skip are.
     """
     found: dict[str, int] = {}
     for looked_at, (group, queue, next_offset) in enumerate(positions):

@@ -1,1 +1,3 @@
-"""The database `<store>/quarry/`: column families, identity of the store, jobs, and keys of messages in flight."""
+"""The package is the database `<store>/quarry/`: column families, identity of the store, jobs, keys of
+in-flight rows.
+"""

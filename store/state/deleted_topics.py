@@ -1,12 +1,12 @@
-"""What of a topic was deleted with it: the records stay in the log until their segments expire, and are nobody's.
+"""The module remembers which records were deleted with their topic: they stay in the log until their segments expire.
 
-Family `meta` of `quarry/`, a row for each topic that was deleted while the log had records of it:
+The rows are in the family `meta` of `quarry/`, one for each topic that was deleted while the log had records of it:
 
-Key:   "deleted:" and the topic (UTF-8)
-Value: i64, where the log ended then
+    key    "deleted:" and the topic (UTF-8)
+    value  i64, where the log ended then
 
-A topic that is made again has new queues, which tell apart what is read by them. Who finds records otherwise (by their
-keys, by where they lie) or expects queues to have them has to ask here.
+A topic that is created again has new queues, so reads through queues are correct. Code that finds records in another
+way (by their keys, by their offsets), or expects queues to have them, has to ask here.
 """
 
 from __future__ import annotations
@@ -24,25 +24,28 @@ _OFFSET: Final = Struct(">q")
 
 
 class DeletedTopics:
-    """The rows. They are written one by one, and durable with the next synchronous write. Any thread."""
+    """The rows of deleted topics. They are written one by one, and durable with the next synchronous write.
+
+    May be used from any thread.
+    """
 
     def __init__(self, engine: KeyValueEngine) -> None:
         self._engine = engine
         self._family = engine.family(META)
 
     def deleted(self, topic: str, end: PhysicalOffset) -> None:
-        """Everything of the topic below the end of the log is deleted."""
+        """Note that every record of the topic below the end of the log is deleted."""
         batch = self._engine.batch()
         batch.put(self._family, _PREFIX + topic.encode(), _OFFSET.pack(end))
         self._engine.write(batch)
 
     def below(self, topic: str) -> PhysicalOffset:
-        """Records of the topic below the offset were deleted with it; 0: none that the log has."""
+        """Return the offset below which records of the topic were deleted with it; 0 if the log has no such records."""
         value = self._family.get(_PREFIX + topic.encode())
         return PhysicalOffset(0 if value is None else _OFFSET.unpack(value)[0])
 
     def settle(self, minimum: PhysicalOffset, end: PhysicalOffset) -> None:
-        """The log goes from `minimum` to `end`. What it has lost at its end, new records take the place of."""
+        """Adapt the rows to a log from `minimum` to `end`: new records take the place of those lost at its end."""
         batch = self._engine.batch()
         for key, value in self._family.iterate(_ROWS):
             (below,) = _OFFSET.unpack(value)

@@ -1,8 +1,8 @@
-"""How many changes of `quarry/` must be there: written down beside the database, compared when it is opened.
+"""The module writes down how many changes of `quarry/` are durable, and compares that when the database is opened.
 
-RocksDB takes the end of its write-ahead log for torn wherever it cannot read on, and a log file that is missing for
-one that never was: one flipped bit, and topics, positions and deliveries of hours are gone without a word. Every
-change has a number, so the number of the last one tells.
+RocksDB treats a place in its write-ahead log that it cannot read as the torn end, and a missing log file as one that
+never was: one flipped bit, and topics, committed offsets and deliveries of hours are lost without a message. Every
+change has a number, so the number of the last one shows a loss.
 
     quarry/DURABLE      decimal number of a change that survived, and a line feed
 """
@@ -20,7 +20,7 @@ FILE_NAME: Final = "DURABLE"
 
 
 class DurableState:
-    """The file of one open database."""
+    """The file that belongs to one open database."""
 
     def __init__(self, disk: Disk, directory: Path, engine: KeyValueEngine) -> None:
         self._disk = disk
@@ -29,11 +29,11 @@ class DurableState:
 
     @property
     def changes(self) -> int:
-        """The number of the last change: durable once a synchronous write that follows has returned."""
+        """Return the number of the last change, which is durable once a later synchronous write has returned."""
         return self._engine.sequence()
 
     def check(self) -> None:
-        """Raises StoreDamaged when changes are missing."""
+        """Raise StoreDamaged when changes are missing."""
         try:
             text = self._disk.read(self._path)
         except FileNotFoundError:
@@ -49,5 +49,5 @@ class DurableState:
             )
 
     def save(self, changes: int) -> None:
-        """Tell that this many are durable. Raises OSError."""
+        """Write down that this many changes are durable. Raises OSError."""
         self._disk.replace_atomically(self._path, b"%d\n" % changes)

@@ -1,4 +1,4 @@
-"""Opening the database `<store>/quarry/`, whose tables are in `store.state.families`."""
+"""The module opens the database `<store>/quarry/`, whose tables are in `store.state.families`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The second database, `<store>/quarry/`: metadata and delivery state, with a write-ahead log.
+"""The second database of a store, `<store>/quarry/`, holds metadata and delivery state and has a write-ahead log.
 
-It never holds the only copy of a message. One column family per table:
+It never holds the only copy of a message. It has one column family per table:
 
 | family     | owner                             | holds |
 |------------|-----------------------------------|-------|
@@ -12,11 +12,11 @@ It never holds the only copy of a message. One column family per table:
 | `users`    | store.security.users              | user name -> user JSON, secrets sealed |
 | `policies` | store.security.policies           | user name -> JSON of its rules |
 | `shared`   | store.replication                 | versions of topics, groups, users and rules in a cluster |
-| `lite`     | store.metadata.lite_subscriptions | which clients want which lite topics |
+| `lite`     | store.metadata.lite_subscriptions | which clients subscribe to which lite topics |
 
 Rows of `meta` are written by store.state.identity (what this store is), store.state.jobs, store.state.deleted_topics,
 store.metadata.owners, store.migration.rows, store.verify.verdicts, server.settings.live_settings and
-server.cluster.handover.handover_row. Each has keys of its own.
+server.cluster.handover.handover_row. Each has its own keys.
 
 A store that an older version made has no `users`, `policies`, `shared` or `lite`: they are added when it is opened for
 writing, and a reading open goes without them.
@@ -37,4 +37,4 @@ SHARED: Final = "shared"
 LITE: Final = "lite"
 FAMILIES: Final = (TOPICS, GROUPS, OFFSETS, INFLIGHT, META, USERS, POLICIES, SHARED, LITE)
 ADDED_FAMILIES: Final = frozenset({USERS, POLICIES, SHARED, LITE})
-"""Those that a store of an older version does not have."""
+"""The families that a store of an older version lacks."""

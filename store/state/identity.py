@@ -1,4 +1,4 @@
-"""What a store knows about itself: a few rows in the `meta` family of `quarry/`.
+"""The identity of a store is what it knows about itself: a few rows in the `meta` family of `quarry/`.
 
 | key               | value                   | meaning |
 |-------------------|-------------------------|---------|
@@ -48,7 +48,7 @@ _COUNTS: Final = Struct(">qq")
 
 
 def check_format(engine: KeyValueEngine, directory: Path) -> None:
-    """Raises NotAStore for a layout that this version does not know. Writes nothing."""
+    """Raise NotAStore for a layout that this version does not know. Writes nothing."""
     found = engine.family(META).get(b"format")
     if found not in {None, FORMAT}:
         stamp = (found or b"").decode(errors="replace")
@@ -58,7 +58,7 @@ def check_format(engine: KeyValueEngine, directory: Path) -> None:
 
 
 def refuse_newer(directory: Path) -> None:
-    """`check_format` of the database in a directory, for who needs nothing else of it. None, or a damaged one, passes.
+    """Run `check_format` on the database in a directory. A missing or damaged database passes.
 
     Raises NotAStore.
     """
@@ -73,7 +73,7 @@ def refuse_newer(directory: Path) -> None:
 
 
 class UnitCounts(NamedTuple):
-    """What RocksDB's tables hold: entries that went and still take room, and entries that were left then."""
+    """The counts of entries in RocksDB's tables: removed ones that still take space, and those that were left then."""
 
     gone: int
     kept: int
@@ -84,7 +84,7 @@ class UnitCounts(NamedTuple):
 
 
 class StoreIdentity:
-    """Reads and writes the rows, each in a write of its own."""
+    """The rows of a store's identity, each of which is written in its own write."""
 
     def __init__(self, engine: KeyValueEngine, directory: Path) -> None:
         self._engine = engine
@@ -103,9 +103,9 @@ class StoreIdentity:
         self._put(b"origin", value.encode())
 
     def handle_key(self, log_end: PhysicalOffset) -> tuple[bytes, PhysicalOffset]:
-        """The key that proves of handles that they are the store's own, and where the log ended when it was made.
+        """Return the key that proves that handles are the store's own, and where the log ended when it was made.
 
-        It is made when it is asked for first, durably.
+        The key is made durably at the first call.
         """
         row = self._family.get(b"handle_key")
         if row is None:
@@ -145,7 +145,7 @@ class StoreIdentity:
         self._put(b"seen_up_to", _OFFSET.pack(offset))
 
     def stage_seen_up_to(self, batch: WriteBatch, offset: PhysicalOffset) -> None:
-        """Add the row to the batch of the changes that rest on what was seen."""
+        """Add the row to the batch of those changes that depend on what was seen."""
         batch.put(self._family, b"seen_up_to", _OFFSET.pack(offset))
 
     @property
@@ -224,7 +224,7 @@ class StoreIdentity:
         self._put(b"sparse_rocksdb", _COUNTS.pack(*counts))
 
     def forget_files(self) -> None:
-        """The file queues are gone, or about to be taken away: all of the log is to be put again."""
+        """Note that the file queues are gone, or about to be removed: the whole log is to be put again."""
         self.set_files_up_to(PhysicalOffset(0), emptied=False)
 
     @property
@@ -251,7 +251,7 @@ class StoreIdentity:
         self._put(name.encode(), packed)
 
     def forget_index(self, name: str) -> None:
-        """Nothing is known of the index files any more: who finds some makes them anew."""
+        """Delete the row of an index, so that existing index files are rebuilt."""
         batch = self._engine.batch()
         batch.delete(self._family, name.encode())
         self._engine.write(batch, sync=True)

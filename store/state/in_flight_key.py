@@ -1,8 +1,8 @@
-"""Keys of in-flight rows, family `inflight` of `quarry/` (docs/formats/delivery-state.md).
+"""The module encodes the keys of in-flight rows, family `inflight` of `quarry/` (docs/formats/delivery-state.md).
 
     u16 group length, group, u16 topic length, topic, i32 queue number, i64 queue offset      big-endian
 
-What the rows say is the business of `server.delivery.state.inflight`; which messages they are of can be told from here.
+The keys tell which messages the rows are about; `server.delivery.state.inflight` defines the values.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.state.families import INFLIGHT
 
 INDEX_BEGIN: Final = b"\xff\xff"
-"""Begins the keys that are no rows but the index of `server.delivery.state.inflight`; no name is that long."""
+"""The prefix of the keys that are no rows but the index of `server.delivery.state.inflight`; no name is that long."""
 
 ROWS: Final = KeyRange(b"", INDEX_BEGIN)
-"""Where the rows are, without the index."""
+"""The key range of the rows, without the index."""
 
 _LENGTH: Final = Struct(">H")
 _POSITION: Final = Struct(">iq")
@@ -27,45 +27,47 @@ _TIME: Final = Struct(">q")
 
 
 def group_prefix(group: str) -> bytes:
-    """The common beginning of all rows of one group."""
+    """Return the common prefix of all rows of one group."""
     return _text(group)
 
 
 def prefix_of_group(key: bytes) -> bytes:
-    """The beginning of a row's key, or of any prefix, that is its group's. Raises struct.error for other bytes."""
+    """Return the part of a row's key, or of any prefix, that is its group's prefix. Raises struct.error for other
+    bytes.
+    """
     return key[: _LENGTH.size + _LENGTH.unpack_from(key)[0]]
 
 
 def group_of(prefix: bytes) -> str:
-    """The group whose rows begin so. Raises struct.error or UnicodeDecodeError for other bytes."""
+    """Return the group whose rows have this prefix. Raises struct.error or UnicodeDecodeError for other bytes."""
     return _read_text(prefix, 0)[0]
 
 
 def subscription_prefix(group: str, topic: str) -> bytes:
-    """The common beginning of all rows of one group on one topic."""
+    """Return the common prefix of all rows of one group on one topic."""
     return _text(group) + _text(topic)
 
 
 def pack_position(number: int, offset: int) -> bytes:
-    """What completes a subscription's prefix to a key: queue number and queue offset."""
+    """Return what completes a subscription's prefix to a key: queue number and queue offset."""
     return _POSITION.pack(number, offset)
 
 
 def parse_position(key: bytes, at: int) -> tuple[int, QueueOffset]:
-    """Queue number and queue offset, which stand at a place of the key."""
+    """Return the queue number and queue offset that stand at position `at` of the key."""
     number, offset = _POSITION.unpack_from(key, at)
     return number, QueueOffset(offset)
 
 
 def index_key(key: bytes, value: bytes) -> bytes:
-    """The key of the index's entry of a row. Raises struct.error for bytes that are no row."""
+    """Return the key of a row's entry in the index. Raises struct.error for bytes that are no row."""
     at = len(key) - _POSITION.size
     (visible_at_ms,) = _TIME.unpack_from(value)
     return INDEX_BEGIN + key[:at] + _TIME.pack(visible_at_ms) + key[at:]
 
 
 def parse_key(key: bytes) -> tuple[str, QueueId, QueueOffset]:
-    """Group, queue and offset of a row. Raises struct.error or UnicodeDecodeError for other bytes."""
+    """Return group, queue and offset of a row. Raises struct.error or UnicodeDecodeError for other bytes."""
     group, at = _read_text(key, 0)
     topic, at = _read_text(key, at)
     number, offset = _POSITION.unpack_from(key, at)
@@ -73,7 +75,7 @@ def parse_key(key: bytes) -> tuple[str, QueueId, QueueOffset]:
 
 
 def delete_beyond(engine: KeyValueEngine, maximum_of: Callable[[QueueId], QueueOffset]) -> int:
-    """Delete the rows of messages that their queues do not have, durably; returns how many. Costs a step per row."""
+    """Delete the rows of messages that their queues do not have, durably; return how many. Costs a step per row."""
     family, batch, deleted = engine.family(INFLIGHT), engine.batch(), 0
     for key, _ in family.iterate(ROWS):
         _, queue, offset = parse_key(key)

@@ -1,9 +1,9 @@
-"""Long work that operators have asked for, kept in the store: rows of the family `meta` of `quarry/`.
+"""Jobs are long work that operators have asked for, kept in the store as rows of the family `meta` of `quarry/`.
 
     key    ASCII `job/`, then i64 begin, wall clock ms, which is also the id
     value  JSON: the fields of `Job`
 
-A job that has not ended goes on at its cursor after a restart. The newest `ENDED_KEPT` of those that have ended stay.
+A job that has not ended continues at its cursor after a restart. Of the ended jobs, the newest `ENDED_KEPT` are kept.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from quarry_mq.store.state.families import META
 ENDED_KEPT: Final = 100
 FIRST_ERRORS_MAX: Final = 20
 TEXT_MAX: Final = 500
-"""Characters of an error, or of who has asked."""
+"""The most characters that are kept of an error, or of the name of the one who asked."""
 
 _PREFIX: Final = b"job/"
 _ID: Final = Struct(">q")
 
 
 class JobState(Enum):
-    """How a job stands; the value is its name."""
+    """The state of a job; the value is its name."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -44,32 +44,32 @@ class JobState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What was asked for, and what it has come to."""
+    """A job is what was asked for, and what has come of it."""
 
     id: int
     kind: str
     asked_by: str
     asked: Mapping[str, Any]
-    """What is to be done, in JSON; its kind knows the fields."""
+    """The request in JSON; the job's kind knows the fields."""
     is_dry_run: bool = False
-    """It counts, and changes nothing."""
+    """True if the job only counts and changes nothing."""
     state: JobState = JobState.WAITING
     done: int = 0
     total: int | None = None
-    """Of how many; None: not known."""
+    """The number of things to do; None when it is not known."""
     counts: Mapping[str, int] = field(default_factory=dict)
     first_errors: tuple[str, ...] = ()
-    """Of the things that could not be done."""
+    """The first errors of things that could not be done."""
     cursor: Mapping[str, Any] = field(default_factory=dict)
-    """Where to go on, in JSON; its kind knows the fields."""
+    """The place where to continue, in JSON; the job's kind knows the fields."""
     remark: str | None = None
-    """Why it failed."""
+    """The reason of the failure."""
     ended_at_ms: int | None = None
 
     def further(
         self, done: int, cursor: Mapping[str, Any], counts: Mapping[str, int], errors: tuple[str, ...] = ()
     ) -> Job:
-        """With so much more done."""
+        """Return the job with this progress added to it."""
         added = {name: self.counts.get(name, 0) + count for name, count in counts.items()}
         room = FIRST_ERRORS_MAX - len(self.first_errors)
         return replace(
@@ -86,13 +86,13 @@ class Job:
 
 
 class JobTable:
-    """The rows. Whoever stages a batch writes it. Reads see what was written."""
+    """The rows of jobs. The caller that stages a change writes the batch. Reads see what was written."""
 
     def __init__(self, engine: KeyValueEngine) -> None:
         self._family = engine.family(META)
 
     def stage(self, batch: WriteBatch, job: Job) -> None:
-        """Add the job as it stands now; where it has ended, the oldest ended ones beyond `ENDED_KEPT` go."""
+        """Add the job as it is now; if it has ended, the oldest ended jobs beyond `ENDED_KEPT` are deleted."""
         row = {**{each.name: getattr(job, each.name) for each in fields(job)}, "state": job.state.value}
         batch.put(self._family, _PREFIX + _ID.pack(job.id), json.dumps(row, sort_keys=True).encode())
         if job.state.is_end:
@@ -105,7 +105,7 @@ class JobTable:
         return None if value is None else _decoded(json.loads(value))
 
     def all(self) -> list[Job]:
-        """The newest first."""
+        """Return all jobs, the newest first."""
         return [_decoded(json.loads(value)) for _, value in self._family.scan(prefix_range(_PREFIX), reverse=True)]
 
 
