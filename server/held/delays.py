@@ -2,7 +2,7 @@
 
 A scheduled message is delivered by appending a copy of it to its real topic. The copy names the original, so the append
 itself ends the wait. Copies on their way are known in memory only: after a crash before the append the message is still
-pending, after a crash behind it the message is not.
+pending, after a crash that comes later the message is not.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ class Transactions:
                 self._later(check, now_ms, check.checks)
         if len(due) == CHECKED_AT_ONCE:
             return True
-        # what was due before has been put off, or is gone: the database need not pass over it again
+        # earlier checks have been rescheduled, or are gone: the database need not skip over them again
         self._checked_until_ms = max(0, now_ms - CLOCK_MARGIN_MS)
         return False
 

@@ -36,7 +36,7 @@ def make_lite_subscriptions(
     )
 
     def lost(client_id: str) -> None:
-        # one that has only lost its streams may come back, and goes on as before
+        # a client that has only lost its streams may come back, and keeps its subscriptions
         if clients.find(client_id) is None:
             subscriptions.client_gone(client_id)
 

@@ -113,7 +113,7 @@ class LiteTopicCounts:
                     await self._count(parent, queues, executor)
             parents_key = found.next_key
         for parent, changes in (self._changes or {}).items():
-            self._counts[parent] = sum(changes.values())  # their first ones came when the walk had passed them
+            self._counts[parent] = sum(changes.values())  # their first lite topics came after the walk had passed
         self._changes = None
 
     async def _count(self, parent: str, queues: CountedQueues, executor: Executor) -> None:

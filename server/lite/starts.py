@@ -49,7 +49,7 @@ def offset_of(queues: Queues, queue: QueueId, start: Start) -> QueueOffset | Non
     if start.kind is StartKind.STANDING:
         return None
     if start.kind is StartKind.NEWEST:
-        return queues.maximum(queue)  # clients ask it of thousands, and bounds cost a search
+        return queues.maximum(queue)  # clients ask for it in thousands of queues, and bounds cost a search
     bounds = queues.bounds(queue)
     match start.kind:
         case StartKind.OLDEST:

@@ -142,7 +142,7 @@ class LiteSubscriptions:
         A client with a hundred lite topics repeats them every 30 seconds, and comparing a hundred is costly.
         """
         said = self._said_by(asking.client_id)
-        self._writer.write_now()  # from here on the rows tell: the group may have been deleted meanwhile
+        self._writer.write_now()  # the rows are now up to date: the group may have been deleted meanwhile
         if said is None or said.terms != asking.terms or not self._table.is_known(asking.group, asking.client_id):
             return False
         self._table.stage_synced(self._writer.batch(), asking.group, asking.client_id, self._clock.wall_ms())
@@ -203,7 +203,7 @@ class LiteSubscriptions:
     def _forget_gone(self) -> bool:
         """Delete the rows of some clients that are gone; return whether there are more."""
         end_s = self._clock.monotonic_s() + FORGETTING_S
-        self._writer.write_now()  # from here on the rows tell
+        self._writer.write_now()  # the rows are now up to date
         while self._gone and self._clock.monotonic_s() < end_s:
             client_id = next(iter(self._gone))
             self._forget(self._gone.pop(client_id), client_id)
@@ -211,7 +211,7 @@ class LiteSubscriptions:
 
     def _sweep(self) -> bool:
         """Check some of the clients; return whether expired ones are left to be deleted."""
-        self._writer.write_now()  # from here on the rows tell
+        self._writer.write_now()  # the rows are now up to date
         now_ms = self._clock.wall_ms()
         if self._clock.monotonic_s() - self._up_since_s < EXPIRY_MS / 1000:
             return False  # clients could not synchronize while the broker was down
@@ -233,7 +233,7 @@ class LiteSubscriptions:
     # -- changes
 
     def _begin(self, asking: Asking) -> None:
-        self._writer.write_now()  # from here on the rows tell
+        self._writer.write_now()  # the rows are now up to date
         gone_from = self._gone.pop(asking.client_id, None)
         if gone_from is not None:
             self._forget(gone_from, asking.client_id)

@@ -38,7 +38,7 @@ from quarry_mq.store.retention import (
 
 log = structlog.get_logger(__name__)
 
-THREADS: Final = 2  # one that looks, one that removes
+THREADS: Final = 2  # one checks, one removes
 FUTILE_PAUSE_S: Final = 600.0
 """Seconds in which no segment is deleted before its time, after such deletions have freed no space."""
 
@@ -229,7 +229,7 @@ class Retention:
             if self._clock.monotonic_s() - self._started_s < self._times.start_delay_s:
                 return
             if self._expiry.remover.is_stuck:
-                return  # what expired before comes first
+                return  # segments that expired before come first
             plan = await self._elsewhere(self._expiry.plan, self._settings, situation)
             done, _ = await self._carry_out(plan)
             if done.forced and situation.log is not None:

@@ -1,6 +1,6 @@
-"""What each call of the protocol needs to be allowed to do: RocketMQ's table (docs/security.md).
+"""Defines the rights that each call of the protocol needs: RocketMQ's table (docs/security.md).
 
-A request without a row needs what nobody but super users has.
+A request without a row in the table is for super users only.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from quarry_mq.store.record.properties import LIGHT_QUEUES
 from quarry_mq.store.security.model import Action, ResourceKind
 
 Needs = Callable[[Any], Iterable[Need]]
-"""What a request needs. Raises Refused for one that names more than a request may."""
+"""Returns the rights that a request needs. Raises Refused for a request that names more than allowed."""
 
 
 NOBODY: Final[Need] = ()
-"""What no rule allows: for super users."""
+"""A need that no rule grants, so that only super users have it."""
 
 
 def publish(topic: str) -> Need:
@@ -34,9 +34,11 @@ def publish(topic: str) -> Need:
 
 
 def read(topic: str, group: str | None = None) -> Need:
-    """Who may be the group may read what was set aside for it: nobody has to be granted such topics (rmq#10370).
+    """Return the need for reading a topic. A group's own retry
+    and dead letter topics need no grant of their own (rmq#10370).
 
-    Whose a retry topic is, the authorizer finds out. `group`: who reads; none but its own group reads a retry topic.
+    A client that may join the group may read what was set aside for it. The authorizer finds out which group a retry
+    topic belongs to. `group` is the reading group; only its own group reads a retry topic.
     """
     if topic.startswith(DEAD_LETTER_PREFIX):
         return join(topic.removeprefix(DEAD_LETTER_PREFIX))
@@ -50,14 +52,15 @@ def join(group: str) -> Need:
 
 
 def settings_needs(group: str | None, topics: Iterable[str]) -> list[Need]:
-    """Of a client: a producer has no group."""
+    """Return the needs of a client that sends its settings; a producer has no group."""
     if group is None:
         return [publish(topic) for topic in topics]
     return [join(group), *(read(topic, group) for topic in topics)]
 
 
 def _send(request: service.SendMessageRequest) -> list[Need]:
-    """Every topic that one of the messages names, and every light queue: readers know those by name, too.
+    """Return the needs for every topic and every light queue that
+    a message names: consumers know light queues by name, too.
 
     A light queue that is a lite topic needs the right to its topic as well, whose consumers get the message.
     """
@@ -102,7 +105,7 @@ def _group(request: Any) -> list[Need]:
 
 
 def _group_if_any(request: Any) -> list[Need]:
-    """A producer names none."""
+    """Return the need for the group, if the request names one; a producer names none."""
     return [join(request.group.name)] if request.group.name else []
 
 

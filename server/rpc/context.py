@@ -1,7 +1,7 @@
-"""What every call has in common: who calls, and how errors become answers.
+"""Serves what all calls have in common: authentication, and errors that become answers.
 
-Each handler made here answers whatever happens: an error raised while serving becomes the status of an ordinary
-answer, since clients take any other gRPC status than OK for a broken network and send the same again.
+Each handler made here answers whatever happens: an error raised while serving becomes the status of an ordinary answer,
+since clients take any other gRPC status than OK for a broken network and send the same again.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ from quarry_mq.store.native import Native
 
 CLIENT_ID: Final = "x-mq-client-id"
 GATHERED_SIZE_MAX: Final = 16 * 1024
-"""Bytes of a request that may wait for the end of the pass, to be served together with others. A larger one is served
-in the turn of the address that sent it, which pays for it."""
+"""Largest request in bytes that may wait for the end of the loop iteration, to be served together with others.
+
+A larger one is served in the turn of the address that sent it, so that its cost counts for that address.
+"""
 
 HEADERS: Final = frozenset({CLIENT_ID, AUTHORIZATION, DATE, TRACEPARENT, *LOGGED_HEADERS.values()})
-"""All that is asked of a call's headers, for fronts that keep no others (`tests/house/test_headers.py`)."""
+"""All headers of a call that are read, for fronts that keep no others (`tests/house/test_headers.py`)."""
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 3_000  # every official client's default
 CLIENT_ID_SIZE_MAX: Final = 1024
-"""Bytes. Libraries use up to a few hundred; the registry keeps ids, so they must end somewhere."""
+"""Bytes of a client's id. Libraries use up to a few hundred; the registry stores ids, so their size needs a limit."""
 
 
 class Answer(Protocol):
@@ -54,17 +56,20 @@ class Answer(Protocol):
 
 
 RequestHandler = Callable[[Call, "Identity | None", str, bytes], None]
-"""Answers the request of a caller that was let in, whatever happens: who it is, its client's id, the bytes."""
+"""Answers a request of a caller that was let in, whatever happens.
+
+The arguments are the call, the identity, the client's id and the bytes.
+"""
 
 Check = Callable[[], None]
-"""Raises what speaks against a call by now."""
+"""Raises the error that speaks against a call by now."""
 
 RequestT = TypeVar("RequestT", bound=Message)
 AnswerT = TypeVar("AnswerT", bound=Answer)
 
 
 def client_id_of(call: Call) -> str:
-    """The caller's id. Raises Refused (CLIENT_ID_REQUIRED) when the header is missing or blank."""
+    """Return the caller's id. Raises Refused (CLIENT_ID_REQUIRED) when the header is missing or blank."""
     client_id = call.header(CLIENT_ID) or ""
     if is_blank(client_id):
         raise Refused(definition.CLIENT_ID_REQUIRED, f"client id cannot be empty: the header {CLIENT_ID} is missing")
@@ -76,8 +81,8 @@ def client_id_of(call: Call) -> str:
 class Edge:
     """Makes handlers for a front out of functions that take a parsed request and raise errors.
 
-    A function gets the call, the client's id and the request. It may return the response, or None to answer
-    the call later; then it uses `refuse_unary` or `refuse_stream` for errors of its own.
+    A function gets the call, the client's id and the request. It may return the response, or None to answer the call
+    later; then it uses `refuse_unary` or `refuse_stream` for its own errors.
     """
 
     def __init__(
@@ -90,7 +95,7 @@ class Edge:
         limits_met: LimitsMet | None = None,
         native: Native | None = None,
     ) -> None:
-        """`gate` None: everybody may do everything. `native` counts fields of large requests."""
+        """A `gate` of None allows every caller everything. `native` counts fields of large requests."""
         self._clients = clients
         self._faults = faults
         self._rates = rates
@@ -98,16 +103,19 @@ class Edge:
         self._native = native
         self.gate = gate
         self.user = ANYBODY
-        """Whose call is being served: of use while it is, on the one thread there is."""
+        """The user whose call is being served; valid only while it is, on the one thread there is."""
         self._identity: Identity | None = None
-        """The same, as it was proved."""
+        """The authenticated identity of the same user."""
 
     def identify(self, call: Call) -> Identity | None:
-        """Who calls; None where nobody asks. Raises Unauthenticated, TooManyFailures."""
+        """Return the caller's identity; None without access control. Raises Unauthenticated, TooManyFailures."""
         return None if self.gate is None else self.gate.identify(call)
 
     def caller(self, call: Call, identity: Identity | None) -> str:
-        """The caller's id, and a sign of life of that client. Raises Refused, PermissionDenied, OverLimit."""
+        """Return the client's id, and note a sign of life of that client.
+
+        Raises Refused, PermissionDenied, OverLimit.
+        """
         client_id = client_id_of(call)
         self.user, self._identity = ANYBODY if identity is None else identity.user, identity
         if self.gate is not None and identity is not None:
@@ -118,23 +126,23 @@ class Edge:
         return client_id
 
     def parse(self, request_type: type[RequestT], body: bytes) -> RequestT:
-        """The request of who was let in. Raises DecodeError, Refused."""
+        """Parse the request of a caller that was let in. Raises DecodeError, Refused."""
         return parse_bounded(request_type, body, self._native)
 
     def authorize(self, call: Call, identity: Identity | None, needs: Needs, request: Message) -> None:
-        """Raises PermissionDenied, Refused."""
+        """Check the rights that a request needs. Raises PermissionDenied, Refused."""
         if identity is not None:
             self.require(call, identity, needs(request))
 
     def require(self, call: Call, identity: Identity, needs: Iterable[Need]) -> None:
-        """Raises PermissionDenied."""
+        """Check that an identity has the needed rights. Raises PermissionDenied."""
         if self.gate is not None:
             self.gate.authorize(call, identity, needs)
 
     def to_ask_again(self, call: Call, request: Message) -> Check:
-        """What asks later whether the caller of now still may do what it asked for. Costs little until rights change.
+        """Return a function that checks later whether the present caller still has the rights for its request.
 
-        It raises PermissionDenied.
+        The function costs little until rights change, and raises PermissionDenied.
         """
         gate, identity = self.gate, self._identity
         if gate is None or identity is None:
@@ -148,7 +156,7 @@ class Edge:
         return ask_again
 
     def may(self, call: Call, need: Need) -> bool:
-        """Whether the caller is allowed something that the call does not need by itself."""
+        """Return whether the caller has a right that the call itself does not need."""
         if self.gate is None:
             return True
         try:
@@ -163,12 +171,12 @@ class Edge:
         answer_type: type[AnswerT],
         serve: Callable[[Call, str, RequestT], AnswerT | None],
     ) -> Method:
-        """How one request and one response are served."""
+        """Make the handler of a call with one request and one response."""
         serve_admitted = self.unary_admitted(request_type, answer_type, serve)
 
         def handler(call: Call, body: bytes) -> None:
             try:
-                # before the parsing: who does not say who he is gets no other answer
+                # before the parsing: an unauthenticated caller gets no other answer
                 identity = self.identify(call)
                 client_id = self.caller(call, identity)
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
@@ -179,8 +187,9 @@ class Edge:
         return Method(handler, admit=partial(self._admit, partial(self.refuse_unary, answer_type=answer_type)))
 
     def _admit(self, refuse: Callable[..., None], call: Call) -> None:
-        """Refuse a call of who does not say who it is before its request has come. Handlers ask, too: most requests
-        come with their headers.
+        """Refuse an unauthenticated call before its request arrives.
+
+        Handlers authenticate, too, since most requests arrive together with their headers.
         """
         try:
             self.identify(call)
@@ -193,7 +202,7 @@ class Edge:
         answer_type: type[AnswerT],
         serve: Callable[[Call, str, RequestT], AnswerT | None],
     ) -> RequestHandler:
-        """The part of `unary` that follows when the caller is let in."""
+        """Return the part of `unary` that follows once the caller is let in."""
         needs = needs_of(request_type)
 
         def serve_admitted(call: Call, identity: Identity | None, client_id: str, body: bytes) -> None:
@@ -215,7 +224,7 @@ class Edge:
         serve: Callable[[Call, str, RequestT], None],
         last_item: Callable[[], bytes] | None = None,
     ) -> Method:
-        """How one request and a stream of answers are served, which `serve` sends and finishes.
+        """Make the handler of a call with one request and a stream of answers, which `serve` sends and finishes.
 
         An error becomes a status item, followed by `last_item()` where the stream must end with one.
         """
@@ -235,7 +244,9 @@ class Edge:
         return Method(handler, streaming_out=True, admit=partial(self._admit, refuse))
 
     def later(self, call: Call, answer: Answer) -> Callable[[Exception | None], None]:
-        """What answers the call when it is told how it went: with `answer` and OK, or with the error as status."""
+        """Return a function that answers the call once the outcome
+        is known: with `answer` and OK, or with the error as status.
+        """
         return partial(self._answer_later, call, answer)
 
     def _answer_later(self, call: Call, answer: Answer, error: Exception | None) -> None:
@@ -246,14 +257,16 @@ class Edge:
         call.reply(answer.SerializeToString())
 
     def refuse_unary(self, call: Call, answer_type: type[AnswerT], error: Exception) -> None:
-        """Answer with the error as status. Faults of the broker are reported."""
+        """Answer a call with the error as status. Faults of the broker are reported."""
         self.report(call, error)
         answer = answer_type()
         fill_status(answer.status, error)
         call.reply(answer.SerializeToString())
 
     def refusal(self, answer_type: type[AnswerT], error: Exception, **where: object) -> bytes:
-        """The same for a call that came by another member; `where` is for the report of a fault."""
+        """Return the refusal of a call that another member forwarded;
+        `where` describes the call when a fault is reported.
+        """
         self._limits_met.count(error)
         if not is_expected(error):
             self._faults.report(error, **where)
@@ -274,11 +287,11 @@ class Edge:
         call.finish()
 
     def report(self, call: Call, error: Exception) -> None:
-        """Log an error that is a fault of the broker, count one that is a limit's."""
+        """Log an error that is a fault of the broker, and count one that comes from a limit."""
         self._limits_met.count(error)
         if not is_expected(error):
             self._faults.report(error, **told_of(call))
 
 
 def _nobody_asks() -> None:
-    """Where there are no users."""
+    """Allow everything: the check where there is no access control."""

@@ -1,4 +1,4 @@
-"""EndTransaction and RecallMessage: what happens to messages that wait."""
+"""EndTransaction and RecallMessage: end the wait of pending messages."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ class HeldMessageService:
     def _end_transaction(
         self, call: Call, _client_id: str, request: service.EndTransactionRequest
     ) -> service.EndTransactionResponse | None:
-        """Who asks does not matter: the producer by itself, or because it was checked; some clients do not say."""
+        """End a transaction.
+
+        The source of the request is ignored: the producer itself, or its answer to a check; some clients leave it out.
+        """
         check_topic(request.topic.name)
         if is_blank(request.transaction_id):
             raise Refused(definition.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
@@ -71,7 +74,7 @@ class HeldMessageService:
         return None
 
     def _recall(self, call: Call, _client_id: str, request: service.RecallMessageRequest) -> None:
-        """The message will not be delivered once this is answered with OK."""
+        """Recall a scheduled message: it will not be delivered once the call is answered with OK."""
         check_topic(request.topic.name)
         topic = self._directory.topic(request.topic.name)
         if definition.DELAY not in ACCEPTED_TYPES[topic.type]:

@@ -1,7 +1,7 @@
 """Limits on what clients may have the broker keep or do: counted here, refused with TOO_MANY_REQUESTS.
 
-Each has a name, which is a label of `quarry_limits_met_total` and a row of docs/limits.md. What the front refuses by
-itself is counted there (`server.front.figures`).
+Each limit has a name, which is a label of `quarry_limits_met_total` and a row of docs/limits.md. Refusals by the front
+itself are counted in `server.front.figures`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from quarry_mq.server.errors import OverLimit
 from quarry_mq.store.clock import Clock
 
 RATES_KEPT_MAX: Final = 65_536
-"""Clients whose rate is remembered. One that is forgotten begins with a full second's requests again."""
+"""Number of clients whose rate is remembered. A client that was evicted begins with a full second's requests again."""
 
 BURST_S: Final = 1.0
 
@@ -37,26 +37,28 @@ EDGE_LIMITS: Final = (
     "admin_calls",
     "admin_strangers",
 )
-"""Those that are found out here; `server.front.figures` has the front's."""
+"""The limits that are checked outside of the front; `server.front.figures` has the front's."""
 
 
 class LimitsMet(Counter[str]):
-    """How often each limit was met, by its name."""
+    """The number of times that each limit was met, by the limit's name."""
 
     def __init__(self) -> None:
         super().__init__(dict.fromkeys(EDGE_LIMITS, 0))
 
     def count(self, error: Exception) -> None:
-        """Count a refusal, if a limit is its reason."""
+        """Count a refusal if a limit is its reason."""
         if isinstance(error, OverLimit):
             self[error.limit] += 1
 
 
 class HeldSizes:
-    """Bytes that are held for clients until something is done with them."""
+    """Counts the bytes that wait on behalf of clients, in all and for each client, and enforces the limits on them."""
 
     def __init__(self, name: str, *, total_max: int, client_max: int) -> None:
-        """`name` is that of the limit in all; with `_per_client` behind it, of the one for each client."""
+        """`name` is the name of the limit in all; with the suffix
+        `_per_client` it is that of the limit for each client.
+        """
         self._name = name
         self._sizes: dict[str, int] = {}
         self._total = 0
@@ -71,7 +73,10 @@ class HeldSizes:
         return self._total
 
     def take(self, client_id: str, size: int) -> None:
-        """Hold so much more. Raises OverLimit, unless nothing is held: what is allowed at all has to pass."""
+        """Add waiting bytes of a client.
+
+        Raises OverLimit, unless none are waiting: a request of allowed size must pass.
+        """
         held = self._sizes.get(client_id, 0)
         if held and held + size > self._client_max:
             raise OverLimit(f"{self._name}_per_client", f"{held} bytes of this client are waiting already")
@@ -81,7 +86,7 @@ class HeldSizes:
         self._total += size
 
     def give(self, client_id: str, size: int) -> None:
-        """So much is held no longer."""
+        """Subtract waiting bytes of a client."""
         self._total -= size
         left = self._sizes[client_id] - size
         if left:
@@ -91,12 +96,12 @@ class HeldSizes:
 
 
 class RequestRates:
-    """How many requests each client makes per second: as many as it likes (0), or up to a number."""
+    """Limits the requests per second of each client; 0 means any number."""
 
     def __init__(self, clock: Clock, per_second: int) -> None:
         self._clock = clock
         self._free_at_s: OrderedDict[str, float] = OrderedDict()
-        """By client, when it will have made up for what it asked so far."""
+        """The time, for each client, when its allowed rate has caught up with its requests so far."""
         self.configure(per_second)
 
     def configure(self, per_second: int) -> None:
@@ -104,7 +109,7 @@ class RequestRates:
         self._free_at_s.clear()
 
     def request(self, client_id: str) -> None:
-        """The client makes a request. Raises OverLimit when it had a second's requests in advance."""
+        """Count a request of a client. Raises OverLimit when it was a second's requests ahead of its rate."""
         if not self._interval_s:
             return
         now_s = self._clock.monotonic_s()

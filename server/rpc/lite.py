@@ -1,4 +1,4 @@
-"""SyncLiteSubscription: a client says which lite topics it wants."""
+"""SyncLiteSubscription: a client subscribes to lite topics, or unsubscribes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VALUES: Final = {"offset": StartKind.OFFSET, "tail_n": StartKind.TAIL, "timesta
 
 
 class LiteService:
-    """The call of clients of lite topics."""
+    """Serves the subscription call of clients of lite topics."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class LiteService:
         limits: WireLimits,
         spreading: LiteSpreading | None = None,
     ) -> None:
-        """`spreading` tells other members; None where there is one."""
+        """`spreading` forwards subscriptions to other members; None where there is one member."""
         self._edge = edge
         self._directory = directory
         self._subscriptions = subscriptions
@@ -57,7 +57,10 @@ class LiteService:
         }
 
     def _synchronize(self, call: Call, client_id: str, request: service.SyncLiteSubscriptionRequest) -> None:
-        """Answered when it is stored, by other members, too, as far as they are there."""
+        """Change the client's subscriptions.
+
+        The call is answered once they are stored, also by the reachable other members.
+        """
         answer = self._edge.later(call, service.SyncLiteSubscriptionResponse())
         spreading = self._spreading
         if spreading is None:
@@ -73,7 +76,10 @@ class LiteService:
         self._apply(client_id, request, self._edge.user, stored)
 
     def take_told(self, change: LiteChange, done: Done) -> None:
-        """What another member was told, which has let its client in. Raises what is wrong with it."""
+        """Apply a change that another member forwarded, which has let its client in.
+
+        Raises the error of a wrong request.
+        """
         request = parsed(service.SyncLiteSubscriptionRequest, change.body)
         self._apply(change.client_id, request, ANYBODY, done)
 
@@ -113,7 +119,7 @@ class LiteService:
 
 
 def _start_of(request: service.SyncLiteSubscriptionRequest) -> Start:
-    """Raises Refused for what cannot be meant."""
+    """Return the start that a request asks for. Raises Refused for values that make no sense."""
     option = request.offset_option
     kind = option.WhichOneof("offset_type")
     if kind is None:

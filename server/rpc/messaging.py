@@ -1,4 +1,4 @@
-"""The messaging service of one broker: its calls, over the components that serve them."""
+"""Builds the messaging service of one broker: its calls, and the components that serve them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Components:
-    """What the calls need of a broker."""
+    """The parts of a broker that the calls need."""
 
     store: OpenStore
     identity: BrokerIdentity
@@ -120,7 +120,7 @@ class Messaging:
             components.store.messages.use(components.native)
             components.store.queues.use(components.native)
         self.sending = self._make_sending(self._edge, limits, components.native)
-        # for operators, whom the admin port has let in
+        # for operators, whom the admin port has authenticated
         self._operators_sending = self._make_sending(
             Edge(components.clients, components.faults, limits_met=components.limits_met), limits
         )
@@ -144,14 +144,14 @@ class Messaging:
             )
 
     def sweep(self) -> None:
-        """End what goes on for users that may not, and note what goes through; to be called every few seconds."""
+        """Sample the throughput, and end calls of users that lost their rights; to be called every few seconds."""
         self.throughput.sample()
         self.rates.sample()
         if self._revocation is not None:
             self._revocation.sweep()
 
     def configure(self, settings: BrokerSettings) -> None:
-        """Other settings from now on."""
+        """Apply changed settings from now on."""
         self._directory.configure(settings.for_auto_creation())
         self._rates.configure(settings.limits.requests_per_client)
         self._waiting_sizes.configure(**_waiting_sizes(settings))
@@ -171,12 +171,12 @@ class Messaging:
 
     @property
     def operators_send(self) -> MessageHandler:
-        """SendMessage for those who have been let in already."""
+        """SendMessage for operators, whom the admin port has let in already."""
         return self._operators_sending.methods()["SendMessage"].handler
 
     @property
     def operators_resend(self) -> MessageHandler:
-        """The same for messages that were stored before."""
+        """SendMessage for operators who send messages again that were stored before."""
         return self._operators_sending.resending()
 
     def _make_sending(self, edge: Edge, limits: WireLimits, native: Native | None = None) -> SendService:
@@ -227,7 +227,7 @@ class Messaging:
         )
 
     def methods(self) -> Methods:
-        """For a front to serve."""
+        """Return all calls, for a front to serve."""
         edge, directory, its = self._edge, self._directory, self._components
         methods = messaging_methods(
             self.sending.methods(),
@@ -249,10 +249,10 @@ class Messaging:
         return methods if its.tracing is None else traced(methods, its.tracing, its.native)
 
     def _start_groups(self, group: str, settings: ClientSettings) -> None:
-        """A consumer has said what it wants: fix where its group starts, before anything is sent.
+        """Fix the offsets where a consumer's group starts, before a message is sent to it.
 
-        The group is made by that, and counted: its starts are kept. What a group gets of lite topics it says itself.
-        Raises OverLimit.
+        The group is created by that, and counted: its starts are stored. For lite topics the consumer itself says where
+        its group starts. Raises OverLimit.
         """
         if settings.kind in LITE_CONSUMERS:
             return
@@ -261,14 +261,14 @@ class Messaging:
             if found:
                 self._directory.group_to_receive(group, self._edge.user)
         except GroupNotFound:
-            return  # it may not be made, so it will not receive
+            return  # the group may not be created, so it will not receive
         for topic in found:
             queues = range(topic.queue_count)
             self._components.delivery.start_group(group, topic.name, queues)
 
 
 def native_part(settings: BrokerSettings) -> Native | None:
-    """What of it is installed, unless it is not wanted."""
+    """Return the native part if it is installed and the settings do not turn it off."""
     if settings.broker.native and NATIVE is None:
         log.info("no native part: all is done in Python", reason=WHY_NOT)
     return NATIVE if settings.broker.native else None

@@ -1,4 +1,4 @@
-"""All calls of the messaging service by their full path, for a front to serve."""
+"""Joins all calls of the messaging service by their full path, for a front to serve."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ METHOD_NAMES: Final = frozenset(_SERVICE.methods_by_name)
 
 
 SMALL_REQUEST_SIZE: Final = 64 * 1024
-"""Bytes: for all that name topics, groups, messages and a filter of 4,096 characters."""
+"""Bytes that suffice for requests that name topics, groups, messages and a filter of 4,096 characters."""
 
 REQUEST_SIZES: Final[Mapping[str, int | None]] = {
     "SendMessage": None,
@@ -22,15 +22,17 @@ REQUEST_SIZES: Final[Mapping[str, int | None]] = {
     "Telemetry": 4 * 1024 * 1024,
     "SyncLiteSubscription": 4 * 1024 * 1024,
 }
-"""Bytes of the requests that may be larger; None: as many as the front takes. An acknowledgement has 4,096 entries of
-512 bytes, settings have 4,096 topics with their filters, and a client's answer all of its threads; lite topics have 64
-bytes each, and there are as many as a group's quota says."""
+"""Bytes of the requests that may be larger; None: as many as the front takes.
+
+An acknowledgement has 4,096 entries of 512 bytes, settings have 4,096 topics with their filters, and a client's answer
+has all of its threads. Lite topics have 64 bytes each, and a group's quota limits their number.
+"""
 
 
 def messaging_methods(*parts: Mapping[str, Method]) -> Methods:
     """Join the services' methods (by short name) into those of the whole service (by full path).
 
-    Raises ValueError unless the parts hold every method of the protocol exactly once, streaming as it says.
+    Raises ValueError unless the parts hold every method of the protocol exactly once, streaming as the protocol says.
     """
     names = [name for part in parts for name in part]
     twice = {name for name in names if names.count(name) > 1}

@@ -1,4 +1,4 @@
-"""Calls as spans: sends, receives and acknowledgements, as parts of the traces that clients name.
+"""Records calls as spans: sends, receives and acknowledgements, as parts of the traces that clients name.
 
 A client names its trace in the header `traceparent`, as instrumented gRPC libraries do, or in a message's
 `trace_context`, as some clients of RocketMQ do. Attributes follow OpenTelemetry's conventions for messaging.
@@ -22,14 +22,14 @@ from quarry_mq.server.wire.status import Refused
 from quarry_mq.store.native import Native
 
 SUCCESSES: Final = frozenset({definition.OK, definition.MESSAGE_NOT_FOUND})
-"""Statuses with which nothing is wrong."""
+"""Statuses that mean success."""
 
 Describe = Callable[[CallSpan, bytes], None]
 DescribeRequest = Callable[[CallSpan, Any], None]
 
 
 def traced(methods: Methods, tracing: Tracing, native: Native | None = None) -> Methods:
-    """The same methods; those that carry messages begin a span for each call that is sampled.
+    """Return the same methods; those that carry messages begin a span for each call that is sampled.
 
     `native` counts fields of large requests.
     """
@@ -43,14 +43,14 @@ def _traced(name: str, method: Method, tracing: Tracing, native: Native | None) 
     serve = method.handler
 
     def parsed(body: bytes) -> Message | None:
-        """None for a request that is none: it is answered by who serves it."""
+        """Parse the request; None for an invalid one, which its handler will refuse."""
         try:
             return request_of(request_type, body, native=native)
         except (DecodeError, Refused):
             return None
 
     def handler(call: Call, body: bytes) -> None:
-        if method.admit is not None:  # before anything is made of what strangers send
+        if method.admit is not None:  # before a request of an unauthenticated caller is parsed
             method.admit(call)
             if call.closed:
                 return
@@ -144,7 +144,7 @@ class _TracedCall:
 
 
 def _attempt(describe: Describe, span: CallSpan, answer: bytes) -> None:
-    """A call is not to fail for its span."""
+    """Describe an answer in the span; an answer that cannot be parsed must not make the call fail."""
     try:
         describe(span, answer)
     except DecodeError:
@@ -152,7 +152,7 @@ def _attempt(describe: Describe, span: CallSpan, answer: bytes) -> None:
 
 
 def _context_of_first(request: Any) -> str | None:
-    """What the first message of a send says of its trace."""
+    """Return the trace that the first message of a send names."""
     if request is None or not request.messages:
         return None
     return request.messages[0].system_properties.trace_context or None
@@ -193,7 +193,7 @@ def _describe_acknowledged(span: CallSpan, body: bytes) -> None:
 
 
 def _describe_item(span: CallSpan, body: bytes) -> None:
-    """Of a receive: its status, or a message, whose own trace is linked."""
+    """Describe an item of a receive: its status, or a message, whose own trace is linked."""
     item = service.ReceiveMessageResponse.FromString(body)
     if item.HasField("status"):
         _note(span, item.status)

@@ -269,7 +269,7 @@ class Exchange:
             position = self._shared.position(name)
             page = await self._ask(followed, position, PAGE_ROWS)
             if page.name != name:
-                followed.name = None  # another one has its address now
+                followed.name = None  # another member has its address now
                 return
             applied = Applied((), ())
             if page.rows or page.until != position or page.told != followed.told:

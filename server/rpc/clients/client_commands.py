@@ -1,4 +1,4 @@
-"""Commands that clients answer on their telemetry streams, and who waits for the answers."""
+"""Sends commands to clients on their telemetry streams, and hands the answers to the callers that wait for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def random_nonce() -> str:
 
 
 class Pushing(Protocol):
-    """The telemetry streams."""
+    """The service that pushes commands on telemetry streams."""
 
     def push_if_allowed(self, client_id: str, needs: Sequence[Need], command: service.TelemetryCommand) -> bool: ...
 
@@ -35,7 +35,10 @@ class _Waiting:
 
 
 class ClientCommands:
-    """Lives on the event loop's thread. An answer counts once, from the client that was asked."""
+    """The commands that wait for answers. An answer counts once, from the client that was asked.
+
+    Lives on the event loop's thread.
+    """
 
     def __init__(self, new_nonce: Callable[[], str] = random_nonce) -> None:
         self._new_nonce = new_nonce
@@ -49,7 +52,8 @@ class ClientCommands:
         command: Callable[[str], service.TelemetryCommand],
         wait_s: float | None,
     ) -> service.TelemetryCommand:
-        """The client's answer to a command with a nonce, which must be there within `wait_s`, if not sooner.
+        """Return the client's answer to a command with a nonce,
+        which must arrive within `wait_s`, at most `WAIT_MAX_S`.
 
         Raises Refused: TOO_MANY_REQUESTS, NOT_FOUND without a stream to a client that may know of it, PROXY_TIMEOUT.
         """
@@ -69,7 +73,7 @@ class ClientCommands:
             del self._waiting[nonce]
 
     def answered(self, client_id: str, command: service.TelemetryCommand) -> None:
-        """What a client says; what nobody waits for is dropped."""
+        """Hand a client's answer to the caller that waits for it; an answer that no caller waits for is dropped."""
         kind = command.WhichOneof("command")
         nonce = "" if kind is None else getattr(command, kind).nonce
         waiting = self._waiting.get(nonce)

@@ -1,4 +1,4 @@
-"""Calls that go on for long, when their users' rights change under them."""
+"""Ends calls that last long when the rights of their users have changed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from quarry_mq.server.security.gate import Gate
 
 
 class Revocation:
-    """Looks, when users or rules have changed, who may not go on.
+    """Ends streams and waiting receives of clients that may not continue, when users or rules have changed.
 
-    All waiting receives end as if nothing had come: their clients ask again and are asked who they are.
+    All waiting receives end as if no message had come: their clients ask again, and their rights are checked again.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Revocation:
         self._generation = gate.generation
 
     def sweep(self) -> None:
-        """To be called every few seconds."""
+        """End what is no longer allowed; to be called every few seconds."""
         self._telemetry.end_silent_strangers()
         generation = self._gate.generation
         if generation == self._generation:
@@ -44,7 +44,7 @@ class Revocation:
             end()
 
     def _check(self, call: Call, identity: Identity, client_id: str | None) -> None:
-        """Raises PermissionDenied for a client that could not register again as it did."""
+        """Check that a client could register again as it did. Raises PermissionDenied."""
         settings = None if client_id is None else self._clients.find(client_id)
         needs = [] if settings is None else settings_needs(settings.group, settings.topics)
         self._gate.check(identity, call.peer, needs)

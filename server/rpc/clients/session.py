@@ -1,4 +1,4 @@
-"""Heartbeat and NotifyClientTermination: the life of a client between its telemetry streams."""
+"""Heartbeat and NotifyClientTermination: keep a client registered, or end its registration."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SessionService:
         }
 
     def _heartbeat(self, _call: Call, client_id: str, request: service.HeartbeatRequest) -> service.HeartbeatResponse:
-        """A sign of life, which every call is; this one also tells a client whether the broker knows it."""
+        """Tell a client whether the broker knows it. Like every call, a heartbeat is a sign of life."""
         settings = self._settings(client_id)
         if settings.kind in _WITHOUT_HEARTBEAT:
             raise Refused(

@@ -1,6 +1,7 @@
 """Telemetry: the stream on which clients send their settings and the broker its commands.
 
-Streams are ended only for what the protocol demands: some client libraries reopen a lost one after minutes.
+A stream is ended only for errors for which the protocol demands
+it: some client libraries reopen a lost stream only after minutes.
 """
 
 from __future__ import annotations
@@ -30,28 +31,31 @@ from quarry_mq.server.wire.validate import check_settings
 from quarry_mq.store.record import StoredMessage
 
 UNREAD_ANSWERS_MAX: Final = 64
-"""Answers a client may leave unread, beyond what the front buffers, before its stream is ended."""
+"""Number of answers that a client may leave unread, beyond what the front buffers, before its stream is ended."""
 
 _NEEDS: Final = needs_of(service.TelemetryCommand)
 _SAID_IN_BAND: Final = frozenset({definition.CLIENT_ID_REQUIRED, definition.TOO_MANY_REQUESTS})
 """Codes that a client is sent before its stream ends."""
 
 Subscribed = Callable[[str, ClientSettings], None]
-"""Told the group and the settings of a consumer, so that it misses nothing sent from now on."""
+"""Called with the group and the settings of a consumer, so that it misses nothing sent from then on."""
 
 CommandAnswered = Callable[[str, service.TelemetryCommand], None]
-"""Told the client's id and its answer to a command of the broker."""
+"""Called with a client's id and its answer to a command of the broker."""
 
 
 STRANGERS_MAX: Final = 256
-"""Streams of those who did not prove who they are that may wait for their first message, or for `end_silent_strangers`;
-beyond them the oldest is told at once."""
+"""Number of unauthenticated streams that may wait for their first message, or for `end_silent_strangers`.
+
+Beyond it the oldest stream is refused at once.
+"""
 
 
 class _Refusal(NamedTuple):
-    """How a stream is ended for an error: what the client is sent, and the gRPC status.
+    """The end of a stream after an error: the answer that the client is sent, and the gRPC status.
 
-    It stands for the error, which must not be kept: that refers to its frames, and so to the stream and its call.
+    It is stored in place of the error, which must not be kept: an
+    error refers to its frames, and so to the stream and its call.
     """
 
     answer: bytes | None
@@ -68,7 +72,10 @@ class _Stream:
 
 
 class TelemetryService:
-    """`subscribed` hears of every consumer's settings, `command_answered` of the answers to pushed commands."""
+    """Serves telemetry streams.
+
+    `subscribed` is called with every consumer's settings, `command_answered` with the answers to pushed commands.
+    """
 
     def __init__(
         self,
@@ -88,11 +95,11 @@ class TelemetryService:
         self._command_answered = command_answered
         self._streams: dict[Call, _Stream] = {}
         self._strangers: dict[Call, _Refusal] = {}
-        """Streams of which nobody knows who opened them, the oldest first, and what each will be told."""
+        """Unauthenticated streams, the oldest first, and the refusal that each will get."""
         self._is_ending = False
 
     def configure(self, limits: WireLimits) -> None:
-        """For clients that send their settings from now on."""
+        """Apply changed limits to clients that send their settings from now on."""
         self._limits = limits
 
     def methods(self) -> dict[str, Method]:
@@ -109,25 +116,25 @@ class TelemetryService:
 
     @property
     def open_streams(self) -> int:
-        """Those of strangers too."""
+        """The number of open streams, unauthenticated ones included."""
         return len(self._streams) + len(self._strangers)
 
     def end_streams(self) -> None:
-        """End all streams in good order, and those that are still to come: the broker stops."""
+        """End all streams with status OK, also those that are opened later: the broker stops."""
         self._is_ending = True
         self.end_silent_strangers()
         for call in tuple(self._streams):
             self._end(call, GrpcStatus.OK)
 
     def end_silent_strangers(self) -> None:
-        """End the streams of those who did not say who they are, nor anything else so far."""
+        """End the unauthenticated streams that have not sent any message so far."""
         for call in tuple(self._strangers):
             self._tell_stranger(call)
 
     def end_where(self, may_go_on: Callable[[Call, Identity, str | None], None]) -> None:
-        """End the streams for which `may_go_on` raises PermissionDenied, and take their clients for gone.
+        """End the streams for which `may_go_on` raises PermissionDenied, and unregister their clients.
 
-        It is given the stream, who opened it and its client's id, if it has said one.
+        It is called with the stream, the identity that opened it, and its client's id if the client has sent one.
         """
         for call, stream in tuple(self._streams.items()):
             if stream.identity is None:
@@ -149,7 +156,9 @@ class TelemetryService:
         return True
 
     def push_check(self, client_id: str, topic: str, record: StoredMessage, transaction_id: str) -> bool:
-        """Ask a producer what has become of a transaction; False when it is not there, or may not know of it."""
+        """Ask a producer for the outcome of a transaction; False
+        when it is not connected, or may not know of the transaction.
+        """
         command = service.TelemetryCommand()
         check = command.recover_orphaned_transaction_command
         check.transaction_id = transaction_id
@@ -157,7 +166,10 @@ class TelemetryService:
         return self.push_if_allowed(client_id, [publish(topic)], command)
 
     def push_taken_away(self, client_id: str, lite_topic: str) -> None:
-        """Tell a client of lite topics that another one has this one now. Others know no such command."""
+        """Tell a consumer of lite topics that another client now has this one.
+
+        Other clients do not know the command.
+        """
         settings = self._clients.find(client_id)
         if settings is not None and settings.kind in LITE_CONSUMERS:
             command = service.TelemetryCommand()
@@ -165,7 +177,7 @@ class TelemetryService:
             self.push(client_id, command)
 
     def push_if_allowed(self, client_id: str, needs: Sequence[Need], command: service.TelemetryCommand) -> bool:
-        """Send a client what tells of something; False when it is not there, or may not know of it."""
+        """Send a client a command that reveals something; False when it is not connected, or lacks the rights."""
         return self._may(client_id, needs) and self.push(client_id, command)
 
     def _may(self, client_id: str, needs: Sequence[Need]) -> bool:
@@ -180,12 +192,13 @@ class TelemetryService:
         return True
 
     def _open(self, call: Call) -> None:
-        """Who opens it is found out now: what it is signed with is stale long before the stream ends.
+        """Authenticate the opener of a stream now, since its signature is out of date long before the stream ends.
 
-        A stranger is told at its first message: libraries fail otherwise when they send to a stream that has ended.
+        An unauthenticated stream is refused at its first message:
+        libraries fail otherwise when they send to a stream that has ended.
         """
         if self._is_ending:
-            # it was on its way already, and would keep the stop waiting for as long as that may take
+            # the stream was on its way already, and would delay the stop as long as it stays open
             call.finish()
             return
         try:
@@ -202,7 +215,7 @@ class TelemetryService:
 
     def _message(self, call: Call, body: bytes) -> None:
         stream = self._streams.get(call)
-        if stream is None:  # a stranger's, or ended by the broker: what the client had already sent still comes in
+        if stream is None:  # unauthenticated, or ended by the broker: messages that were already sent still come in
             self._tell_stranger(call)
             return
         try:
@@ -231,7 +244,7 @@ class TelemetryService:
         self._answer(call, stream, answer)
 
     def _answer(self, call: Call, stream: _Stream, answer: service.TelemetryCommand) -> None:
-        """Send, but do not pile up answers for a client that only sends and never reads."""
+        """Send an answer, but do not pile up answers for a client that only sends and never reads."""
         if stream.stalled:
             stream.unread_answers += 1
             if stream.unread_answers > UNREAD_ANSWERS_MAX:
@@ -251,7 +264,7 @@ class TelemetryService:
             self._end(call, GrpcStatus.OK)
 
     def _tell_stranger(self, call: Call) -> None:
-        """End the stream, if it is a stranger's that is open."""
+        """Refuse the stream if it is an unauthenticated one that is open."""
         refusal = self._strangers.pop(call, None)
         if refusal is not None:
             _end_by(call, refusal)
@@ -288,6 +301,9 @@ def _end_by(call: Call, refusal: _Refusal) -> None:
 
 
 def _grpc_status(error: Exception) -> GrpcStatus:
-    """The one place where business errors become gRPC codes, as clients expect of this stream alone."""
+    """Return the gRPC code for a business error.
+
+    It is the only place that does so: clients expect it of this stream alone.
+    """
     is_request_at_fault = isinstance(error, Refused | DecodeError) or code_of(error) < definition.INTERNAL_ERROR
     return GrpcStatus.INVALID_ARGUMENT if is_request_at_fault else GrpcStatus.INTERNAL

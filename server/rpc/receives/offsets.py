@@ -1,4 +1,4 @@
-"""QueryOffset: where a queue begins, ends, or stood at a time."""
+"""QueryOffset: returns a queue's min or max offset, or the offset at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
 
 
 class QueriedStore(Protocol):
-    """What the call asks of the message store. Asking makes no queue (rmq#9792)."""
+    """The part of the message store that the call needs. A query creates no queue (rmq#9792)."""
 
     def bounds(self, queue: QueueId) -> QueueBounds: ...
 
@@ -63,7 +63,7 @@ class OffsetService:
 
 
 def readable_queue(directory: Directory, asked: definition.MessageQueue) -> QueueId:
-    """The queue that a client names. Raises TopicNotFound, Forbidden, Refused (BAD_REQUEST)."""
+    """Return the queue that a client names. Raises TopicNotFound, Forbidden, Refused (BAD_REQUEST)."""
     check_topic(asked.topic.name)
     topic = directory.topic(asked.topic.name)
     if Permission.READ not in topic.permission:

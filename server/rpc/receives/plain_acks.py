@@ -1,7 +1,7 @@
-"""Acknowledgements that have nothing unusual: those of a loop pass together, and the work per call in native code.
+"""Fast path for plain acknowledgements: those of a loop iteration are served together, in native code where possible.
 
-Plain is a request with one entry, by a handle of ours, whose delivery stands beyond doubt. Whatever is not goes the
-ordinary way (`MessageService`), which alone refuses; so nothing here is needed for a right answer.
+A plain request has one entry, with a handle of this broker whose delivery is beyond doubt. Any other request takes the
+slow path (`MessageService`), which alone refuses; so nothing here is needed for a right answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quarry_mq.store.native import Native
 
 
 class _PlainAck(NamedTuple):
-    """One that nothing speaks against, as far as its request tells."""
+    """An acknowledgement against which nothing in its request speaks."""
 
     call: Call
     identity: Identity | None
@@ -35,11 +35,11 @@ class _PlainAck(NamedTuple):
 
 
 _Accepted = dict[tuple[str, str], list[_PlainAck]]
-"""By group and topic."""
+"""Accepted acknowledgements by group and topic."""
 
 
 class PlainAcks:
-    """The acknowledgements of a pass, and what becomes of them."""
+    """Collects the acknowledgements of a loop iteration, and serves them together."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class PlainAcks:
         state_writer: StateWriter,
         metrics: ServerMetrics,
     ) -> None:
-        """`ordinary` serves whatever is not plain."""
+        """`ordinary` serves every request that is not plain."""
         self._native = native
         self._edge = edge
         self._ordinary = ordinary
@@ -61,7 +61,10 @@ class PlainAcks:
         self._gathered: list[tuple[Call, bytes]] = []
 
     def take(self, call: Call, body: bytes) -> None:
-        """Serve the call when the pass ends; a large one now, with those before it, in the turn of who sent it."""
+        """Serve the call when the loop iteration ends.
+
+        A large one is served now, with those before it, in the turn of its sender.
+        """
         if not self._gathered:
             self._state_writer.before_write(self._serve)
         self._gathered.append((call, body))
@@ -83,7 +86,7 @@ class PlainAcks:
             self._state_writer.when_written(partial(self._written, done))
 
     def _check(self, call: Call, body: bytes, accepted: _Accepted) -> None:
-        """Accept the acknowledgement, or serve it the ordinary way. Raises whatever it is to be refused for."""
+        """Accept the acknowledgement, or pass it to the slow path. Raises the error for which it is to be refused."""
         edge = self._edge
         identity = edge.identify(call)
         client_id = edge.caller(call, identity)
@@ -102,10 +105,10 @@ class PlainAcks:
         acks.append(_PlainAck(call, identity, client_id, body, message_id, receipt_handle, ReceiptHandle(*delivery)))
 
     def _acknowledge(self, group: str, topic: str, acks: list[_PlainAck]) -> list[_PlainAck]:
-        """Those whose messages are done. The others are served one by one."""
+        """Return the acknowledgements whose messages are done. The others go to the slow path one by one."""
         try:
             outcomes = self._delivery.acknowledge_all(group, topic, [each.delivery for each in acks])
-        except Exception:  # noqa: BLE001 - met again, and told, by those whose fault it is
+        except Exception:  # noqa: BLE001 - the slow path meets the error again, and reports it
             outcomes = [False] * len(acks)
         done = []
         for ack, is_done in zip(acks, outcomes, strict=True):

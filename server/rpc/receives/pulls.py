@@ -1,4 +1,7 @@
-"""PullMessage, UpdateOffset, GetOffset: for clients that keep their own place in each queue. No official one does."""
+"""PullMessage, UpdateOffset, GetOffset: for clients that keep their own offset in each queue.
+
+No official client does.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,10 @@ class PullService:
     # -- PullMessage
 
     def _pull(self, call: Call, client_id: str, request: service.PullMessageRequest) -> None:
-        """A status first, then the messages, then where to go on; that comes with an offset out of range, too."""
+        """Answer with a status, then the messages, then the next offset.
+
+        The next offset is also sent when the requested offset is out of range.
+        """
         queue = self._may_pull(request)
         remaining_s = call.remaining_s()
         polling_ms = min(max(to_ms(request.long_polling_timeout), 0), self._limits.polling_max_ms)
@@ -81,7 +87,7 @@ class PullService:
         may_still = self._edge.to_ask_again(call, request)
 
         def check() -> None:
-            """Of one that has waited: as before it began to."""
+            """Check a pull that has waited, as before its wait."""
             may_still()
             self._may_pull(request)
 
@@ -95,7 +101,7 @@ class PullService:
             call.on_close(lambda: self._pulls.cancel(waiting))
 
     def _may_pull(self, request: service.PullMessageRequest) -> QueueId:
-        """The queue. Raises what speaks against the pull as its topic and group are now."""
+        """Return the queue of a pull. Raises the error that forbids the pull as its topic and group are now."""
         queue = readable_queue(self._directory, request.message_queue)
         self._check_reader(request.group.name)
         return queue
@@ -127,7 +133,7 @@ class PullService:
     # -- offsets
 
     def _update_offset(self, call: Call, _client_id: str, request: service.UpdateOffsetRequest) -> None:
-        """The group goes on there, durably once it is answered as all of its progress is."""
+        """Set the group's committed offset; the call is answered once it is as durable as all progress of the group."""
         queue = readable_queue(self._directory, request.message_queue)
         group = self._check_reader(request.group.name)
         bounds = self._store.bounds(queue)
@@ -150,7 +156,9 @@ class PullService:
         return response
 
     def _check_reader(self, name: str) -> str:
-        """The group, which is not made: nothing of a pull is kept, so there is nothing to keep it for."""
+        """Return the group's name without creating the group: a
+        pull stores nothing for which the group would be needed.
+        """
         check_group(name)
         group = self._directory.group(name)
         if not group.enabled:

@@ -1,4 +1,4 @@
-"""What receives are answered with: each message as an item of the stream."""
+"""Writes the answers to receives: each message is an item of the stream."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from quarry_mq.server.wire.messages import RARE_PROPERTIES, fill_message
 from quarry_mq.store.native import Native
 
 MessageItems = Callable[[str, Sequence[Delivered]], list[bytes]]
-"""The items of messages, by the topic that they were asked for by."""
+"""Returns the items of messages, given the topic as the client named it."""
 
 UNUSUAL_PROPERTIES: Final = RARE_PROPERTIES | SPECIAL_PROPERTIES
-"""Messages with one of these are written in Python."""
+"""Messages with one of these properties are written in Python."""
 
 
 def message_items(native: Native | None) -> MessageItems:
-    """How items are made: with the native part, if there is one, all of those that are plain at once."""
+    """Return the function that writes items. The native part, if there is one, writes all plain ones at once."""
     if native is None:
         return lambda topic, messages: [_item(topic, each) for each in messages]
     write = native.ReceiveWriter(RESERVED_PROPERTIES, UNUSUAL_PROPERTIES).write

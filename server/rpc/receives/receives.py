@@ -1,4 +1,6 @@
-"""ReceiveMessage, AckMessage, ChangeInvisibleDuration and the way to the dead letters: check, call, translate."""
+"""Serves ReceiveMessage, AckMessage, ChangeInvisibleDuration
+and ForwardMessageToDeadLetterQueue: check, call, translate.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ from quarry_mq.store.native import Native
 
 
 class MessageService:
-    """The calls of consumers."""
+    """Serves the calls of consumers."""
 
     def __init__(
         self,
@@ -103,7 +105,7 @@ class MessageService:
     # -- ReceiveMessage
 
     def _receive(self, call: Call, client_id: str, request: service.ReceiveMessageRequest) -> None:
-        """A status first, then the messages, then the time of delivery: clients rely on the order."""
+        """Answer with a status, then the messages, then the time of delivery: clients rely on the order."""
         settings = self._clients.find(client_id)
         terms = check_receive(
             request,
@@ -135,9 +137,10 @@ class MessageService:
     def _wanted(
         self, terms: ReceiveTerms, client_id: str, user: str, *, is_lite: bool | None
     ) -> tuple[ReceiveRequest, LiteGroup | None]:
-        """What a receive asks for, as its topic and its group are now. Raises what speaks against it.
+        """Return the request for delivery, as its topic and its
+        group are now. Raises the error that forbids the receive.
 
-        Asked when it comes, and again when it has waited: both may have changed by then.
+        Called when a receive arrives, and again when it has waited: topic and group may have changed by then.
         """
         topic = self._directory.topic(terms.topic)
         if Permission.READ not in topic.permission or topic.read_queues < 1:
@@ -161,10 +164,10 @@ class MessageService:
         return wanted, lite
 
     def _group_of(self, name: str, topic: str, user: str, *, is_lite: bool | None) -> tuple[Group, LiteGroup | None]:
-        """The group, and what it says of lite topics if it gets those: it gets either them or whole topics.
+        """Return the group, and its lite settings if it gets lite topics: it gets either those or whole topics.
 
-        What a client is that has sent no settings, the group tells: after a restart some libraries send them again
-        only minutes later.
+        If a client has sent no settings, the group tells of which kind the client is: after a restart some libraries
+        send settings again only minutes later.
         """
         if is_lite is None:
             known = self._directory.find_group(name)
@@ -209,11 +212,14 @@ class MessageService:
             stages.answer.add(self._clock.monotonic_s() - began_s)
 
     def _broke_off(self, call: Call, group: str, topic: str, handles: Sequence[str]) -> None:
-        """An attempt counts once the first byte of its answer was written."""
+        """Report the messages of an answer that was cut off.
+
+        An attempt counts once the first byte of its answer was written.
+        """
         self._delivery.undeliverable(group, topic, handles, has_begun=call.has_begun)
 
     def _count(self, group: str, topic: str, messages: Sequence[Delivered]) -> None:
-        """What comes out of the group's retry topics is counted apart."""
+        """Count received messages; those from the group's retry topics are counted separately."""
         again = [each.record.size for each in messages if each.record.topic.startswith(RETRY_PREFIX)]
         traffic = self._observing.traffic
         if len(again) < len(messages):
@@ -230,7 +236,7 @@ class MessageService:
     # -- AckMessage
 
     def _acknowledge(self, call: Call, _client_id: str, request: service.AckMessageRequest) -> None:
-        """Each entry has its own result; they are answered when all of them are stored."""
+        """Acknowledge messages. Each entry has its own result; the call is answered when all of them are stored."""
         terms = check_ack(request)
         results: list[Exception | None] = []
         for entry in request.entries:
@@ -266,7 +272,10 @@ class MessageService:
     # -- ForwardMessageToDeadLetterQueue
 
     def _bury(self, call: Call, _client_id: str, request: service.ForwardMessageToDeadLetterQueueRequest) -> None:
-        """Answered when the copy is stored, and that the message is done."""
+        """Move a message to the dead letter queue.
+
+        The call is answered when the copy is stored, and the message's acknowledgement, too.
+        """
         check_topic(request.topic.name)
         check_group(request.group.name)
         _check_lite_topic(request)
@@ -285,7 +294,10 @@ class MessageService:
     def _change_invisible(
         self, call: Call, _client_id: str, request: service.ChangeInvisibleDurationRequest
     ) -> service.ChangeInvisibleDurationResponse | None:
-        """The new handle replaces the old one. A failing answer echoes the old one: clients keep what they get."""
+        """Change the invisible duration. The new handle replaces the old one; a failing answer repeats the old one.
+
+        Clients keep the handle that they get.
+        """
         try:
             terms = check_change(request, self._limits)
             _check_lite_topic(request)
@@ -305,11 +317,11 @@ def _first_item() -> bytes:
 
 
 _FIRST_ITEM: Final = _first_item()
-"""Of a receive that brings messages."""
+"""The first item of a receive that brings messages."""
 
 
 class _NamesDelivery(Protocol):
-    """What names a delivery by its handle, and perhaps the lite topic of its message."""
+    """A request that names a delivery by its handle, and perhaps the lite topic of its message."""
 
     @property
     def receipt_handle(self) -> str: ...
@@ -319,7 +331,10 @@ class _NamesDelivery(Protocol):
 
 
 def _check_lite_topic(request: _NamesDelivery) -> None:
-    """Not all clients say it, and the handle does. Raises InvalidReceiptHandle when they say different things."""
+    """Check that a request's lite topic is that of its handle; some clients leave it out.
+
+    Raises InvalidReceiptHandle.
+    """
     if request.lite_topic and request.lite_topic != lite_topic_of(request.receipt_handle):
         raise InvalidReceiptHandle("the receipt handle belongs to another lite topic")
 

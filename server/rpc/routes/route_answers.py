@@ -1,4 +1,4 @@
-"""Routes of topics with many queues, as bytes."""
+"""Caches the serialized routes of topics with many queues."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from typing import Final
 from quarry_mq.store.metadata import Topic
 
 QUEUES_MIN: Final = 64
-"""From here on making an answer anew costs more than 200 µs; one of 8,192 queues holds the event loop up for 10 ms."""
+"""Smallest number of queues for which answers are cached: building one costs more than 200 µs from there on, and one of
+8,192 queues blocks the event loop for 10 ms.
+"""
 
 BYTES_MAX: Final = 16 << 20
-"""Some forty of the largest answers."""
+"""Bytes of all answers: some forty of the largest."""
 
 Key = tuple[bytes, bytes]
-"""What an answer repeats for every queue: the topic's name as it was asked for, and the broker. Both serialized."""
+"""The parts that an answer repeats for every queue: the topic's name as the client wrote it, and the broker.
+
+Both are serialized.
+"""
 
 
 class RouteAnswers:
-    """The answers given lately, the latest last. All clients ask every 30 s, mostly for the same."""
+    """The recent answers, the latest last. All clients ask every 30 s, mostly for the same topics."""
 
     def __init__(self) -> None:
         self._answers: OrderedDict[Key, tuple[Topic, bytes]] = OrderedDict()
@@ -26,11 +31,11 @@ class RouteAnswers:
 
     @property
     def size(self) -> int:
-        """Bytes of all answers and keys."""
+        """The bytes of all answers and keys."""
         return self._size
 
     def find(self, key: Key, topic: Topic) -> bytes | None:
-        """The answer for the topic as it is now."""
+        """Return the cached answer if the topic is still the same."""
         kept = self._answers.get(key)
         if kept is None or kept[0] != topic:
             return None

@@ -1,4 +1,4 @@
-"""QueryRoute and QueryAssignment: which queues there are, and where."""
+"""QueryRoute and QueryAssignment: the queues of a topic, and the brokers that have them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from quarry_mq.server.wire.validate import check_group, check_topic
 from quarry_mq.store.metadata import READ_WRITE, Permission, Topic, TopicType
 
 ANY_QUEUE: Final = -1
-"""How the protocol writes "any queue of this broker" in an assignment."""
+"""The number that means "any queue of this broker" in an assignment."""
 
 MASTER: Final = 0
 """The broker id of a broker that takes writes."""
@@ -32,7 +32,7 @@ ADDRESSES_MAX: Final = 16
 HOST_SIZE_MAX: Final = 255
 ENDPOINTS_SIZE_MAX: Final = 1_024
 NAMESPACE_SIZE_MAX: Final = 255
-# what a request holds is repeated for every queue of the answer, so it must not be large
+# the content of a request is repeated for every queue of the answer, so it must not be large
 
 _PERMISSIONS: Final[Mapping[Permission, definition.Permission]] = {
     Permission(0): definition.NONE,
@@ -48,7 +48,7 @@ _SCHEMES: Final[Mapping[int | None, definition.AddressScheme]] = {
 
 
 class Place(NamedTuple):
-    """A broker of the cluster, and what clients may do there whatever a topic allows."""
+    """A broker of the cluster, and the most that clients may do there, whatever a topic allows."""
 
     broker: definition.Broker
     limit: Permission
@@ -96,13 +96,13 @@ class RouteService:
         call.reply(answer)
 
     def _owners(self, topic: Topic) -> Sequence[str]:
-        """Of the slots of message groups, for a topic that has no other messages; nothing for all others."""
+        """Return the owner of each slot if the topic has only messages of message groups; nothing for other topics."""
         if self._members is None or topic.type is not TopicType.FIFO or Permission.WRITE not in topic.permission:
             return ()
         return self._members.view.owners
 
     def _topic_for(self, call: Call, client_id: str, name: str) -> Topic:
-        """Only who may be about to send makes a topic by asking (server/metadata.py)."""
+        """Return the topic; it is created only for a client that may be about to send to it (server/metadata.py)."""
         settings = self._clients.find(client_id)
         if (settings is None or settings.kind is ClientKind.PRODUCER) and self._edge.may(call, publish(name)):
             return self._directory.topic_to_send(name, self._edge.user)
@@ -128,7 +128,7 @@ class RouteService:
         return response
 
     def _places(self, call: Call, dialled: definition.Endpoints) -> list[Place]:
-        """All brokers that such a client can reach, by name: every member says the same."""
+        """Return all brokers that the client can reach, by name: every member returns the same."""
         own, members = self._broker_at(call, dialled), self._members
         if members is None:
             return [Place(own, READ_WRITE)]
@@ -143,10 +143,12 @@ class RouteService:
         return sorted(places, key=lambda place: place.broker.name)
 
     def _broker_at(self, call: Call, dialled: definition.Endpoints) -> definition.Broker:
-        """The broker, reachable where it advertises itself or else, outside of clusters, where the client dialled."""
+        """Return the broker at its advertised address or else,
+        outside of clusters, at the address that the client dialled.
+        """
         broker = definition.Broker(name=self._broker.name, id=MASTER)
         announced = None if self._members is None else self._members.own
-        # what a client of a cluster has dialled may lead to any member
+        # in a cluster the address that a client has dialled may lead to any member
         advertised = (announced or self._broker).advertised_to(is_secure=call.is_secure)
         if advertised is not None:
             _fill_endpoints(broker.endpoints, advertised)
@@ -174,7 +176,7 @@ def _route(
     for number, permission in route_queues(topic):
         for queue, (_, limit) in zip(queues, places, strict=True):
             queue.id, queue.permission = number, _PERMISSIONS[permission & limit]
-            response.message_queues.append(queue)  # copies it, at a third of what filling in a new one costs
+            response.message_queues.append(queue)  # copies it, which costs a third of filling in a new one
     return response
 
 
@@ -185,22 +187,22 @@ def _add_slots(
     queues: Sequence[definition.MessageQueue],
     owners: Sequence[str],
 ) -> None:
-    """One queue for each slot of message groups, at its owner; then those of members that are only read.
+    """Add one queue for each slot of message groups, at its owner; then those of members that are only read.
 
-    So a client that hashes groups over the list, as Java's and Go's do, calls the owner itself. The list is as long
-    whoever is away: another member takes the calls for one that is, and lets them wait.
+    So a client that hashes groups over the list, as Java's and Go's do, calls the owner itself. The list has the same
+    length whichever member is away: another member takes the calls for that one, and lets them wait.
     """
     writable = [queue for queue, (_, limit) in zip(queues, places, strict=True) if Permission.WRITE in limit]
     by_name = {queue.broker.name: queue for queue in writable}
     for slot, owner in enumerate(owners if writable else ()):
         queue = by_name.get(owner, writable[slot % len(writable)])
-        # all numbers that there are: who reads queue by queue learns them here
+        # all existing numbers: a client that reads queue by queue learns them here
         queue.id, queue.permission = slot % max(1, topic.read_queues), _PERMISSIONS[topic.permission]
         response.message_queues.append(queue)
     if Permission.READ in topic.permission:
         names = {queue.broker.name for queue in response.message_queues}
         for queue in queues:
-            # of who has no slots all of them; of the others those beyond the slots
+            # all queues of a member without slots; of other members the queues beyond the slots
             for number in range(SLOTS if queue.broker.name in names else 0, topic.read_queues):
                 queue.id, queue.permission = number, definition.READ
                 response.message_queues.append(queue)
@@ -223,7 +225,7 @@ def _check_resource(topic: definition.Resource) -> None:
 
 
 def _check_endpoints(endpoints: definition.Endpoints) -> None:
-    addresses = endpoints.addresses  # counted before any of them is looked at: there may be millions
+    addresses = endpoints.addresses  # counted before any of them is read: there may be millions
     if len(addresses) > ADDRESSES_MAX or any(len(each.host) > HOST_SIZE_MAX for each in addresses):
         raise Refused(
             definition.ILLEGAL_ACCESS_POINT,

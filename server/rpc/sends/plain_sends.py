@@ -1,8 +1,8 @@
-"""Sends that have nothing unusual: those of a loop pass together, and the work per message in native code.
+"""Fast path for plain sends: those of a loop iteration are stored together, with the work per message in native code.
 
-Plain is a request of NORMAL messages of one topic within all limits. Whatever is not goes the ordinary way
-(`SendService`), which alone refuses messages; so nothing here is needed for a right answer, and who has no native part
-misses nothing.
+A plain request has NORMAL messages of one topic within all limits. Any other request takes the slow path
+(`SendService`), which alone refuses messages; so nothing here is needed for a right answer, and a broker without the
+native part works the same.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def make_reader(native: Native, limits: WireLimits) -> SendReader:
 
 
 class _PlainSend(NamedTuple):
-    """A send that nothing speaks against. `size` is that of its bodies."""
+    """A send against which nothing speaks. `size` is that of its bodies."""
 
     call: Call
     identity: Identity | None
@@ -67,7 +67,7 @@ class _PlainSend(NamedTuple):
 
 
 class _Accepted:
-    """What is known and accepted in a pass. `topics` holds None for those that plain messages may not go to."""
+    """The topics and sends of one loop iteration. `topics` holds None for topics to which plain messages may not go."""
 
     __slots__ = ("messages", "now_ms", "sends", "store_host", "topics")
 
@@ -80,7 +80,7 @@ class _Accepted:
 
 
 class PlainSends:
-    """The sends of a pass, and what becomes of them."""
+    """Collects the sends of a loop iteration, and stores them together."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class PlainSends:
         observing: Observing,
         waiting_sizes: HeldSizes,
     ) -> None:
-        """`ordinary` serves whatever is not plain; `queues` is shared with it, so that all queues get their turns."""
+        """`ordinary` serves every request that is not plain; it shares `queues`, so that all queues get their turns."""
         self._native = native
         self._edge = edge
         self._ordinary = ordinary
@@ -118,7 +118,10 @@ class PlainSends:
         self._reader = make_reader(self._native, limits)
 
     def take(self, call: Call, body: bytes) -> None:
-        """Serve the call when the pass ends; a large one now, with those before it, in the turn of who sent it."""
+        """Serve the call when the loop iteration ends.
+
+        A large one is served now, with those before it, in the turn of its sender.
+        """
         if not self._gathered:
             self._since_s = self._clock.monotonic_s()
             self._commit.after_pass(self._serve)
@@ -145,7 +148,7 @@ class PlainSends:
             self._commit.send_encoded(accepted.messages, stored, self._since_s, sends=len(accepted.sends))
 
     def _check(self, call: Call, body: bytes, accepted: _Accepted) -> None:
-        """Accept the send, or serve it the ordinary way. Raises whatever it is to be refused for."""
+        """Accept the send, or pass it to the slow path. Raises the error for which it is to be refused."""
         edge = self._edge
         identity = edge.identify(call)
         client_id = edge.caller(call, identity)
@@ -156,7 +159,7 @@ class PlainSends:
             return
         name, messages = plain
         if identity is not None:
-            edge.require(call, identity, [publish(name)])  # before the topic is made
+            edge.require(call, identity, [publish(name)])  # before the topic is created
         topics = accepted.topics
         topic = topics[name] if name in topics else self._plain_topic(name, topics)
         if topic is None:
@@ -174,7 +177,7 @@ class PlainSends:
             )
 
     def _plain_topic(self, name: str, topics: dict[str, Topic | None]) -> Topic | None:
-        """The topic, made now if need be; None when the ordinary way has to say what is wrong with it."""
+        """Return the topic, created now if need be; None when the slow path has to report what is wrong with it."""
         topic = self._directory.stored_topic(name)
         if topic is None or not topic.is_for_clients:
             check_topic(name)
@@ -193,7 +196,7 @@ class PlainSends:
         for send in sends:
             self._waiting_sizes.give(send.client_id, send.size)
         if error is not None:
-            # none of them is stored, and it may be the fault of one
+            # none of them is stored, and one of them may be the cause
             for send in sends:
                 self._ordinary(send.call, send.identity, send.client_id, send.body)
             return

@@ -1,4 +1,4 @@
-"""SendMessage: check, find the place, store, answer."""
+"""SendMessage: checks a send, chooses its queue, stores it and answers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from quarry_mq.store.record.properties import LIGHT_QUEUES
 
 
 class _Accepted(NamedTuple):
-    """A send that nothing speaks against, and how it is answered."""
+    """A send against which nothing speaks, and the functions that answer it."""
 
     request: service.SendMessageRequest
     checked: CheckedSend
@@ -54,7 +54,7 @@ class _Accepted(NamedTuple):
 
 
 class SendService:
-    """The call that brings messages."""
+    """Serves the call that sends messages."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class SendService:
     ) -> None:
         """`waiting_sizes` counts the bodies of sends that are not answered yet.
 
-        `grouped` brings messages of message groups to the member that has them; None where there is one member. With
-        `native` plain sends are served together when a pass ends.
+        `grouped` brings messages of message groups to the member that owns them; None where there is one member. With
+        `native` plain sends are served together when a loop iteration ends.
         """
         self._edge = edge
         self._directory = directory
@@ -123,12 +123,14 @@ class SendService:
         return {"SendMessage": replace(send, handler=handler)}
 
     def resending(self) -> MessageHandler:
-        """SendMessage of messages that are in the log already: one of a transaction needs no other."""
+        """Return SendMessage for messages that are in the log already:
+        one of a transaction topic may be sent again as NORMAL.
+        """
         send = partial(self._send, is_again=True)
         return self._edge.unary(service.SendMessageRequest, service.SendMessageResponse, send).handler
 
     def _timed(self, send: MessageHandler) -> MessageHandler:
-        """The same, with the time of some calls taken."""
+        """Return the handler with the time of some of its calls measured."""
         stages = self._observing.send_stages
 
         def handler(call: Call, body: bytes) -> None:
@@ -160,7 +162,7 @@ class SendService:
     # -- of message groups, in a cluster
 
     def _send_grouped(self, grouped: GroupedSends, accepted: _Accepted, remaining_s: float | None) -> None:
-        """To the member that has the group."""
+        """Bring a send to the member that owns its message group."""
         client_id, size = accepted.client_id, sum(len(each.message.body) for each in accepted.checked.messages)
         patience_s = (DEFAULT_REQUEST_TIMEOUT_MS / 1000 if remaining_s is None else remaining_s) - CLIENTS_SHARE_S
         self._waiting_sizes.take(client_id, size)
@@ -190,14 +192,15 @@ class SendService:
         )
 
     def take_forwarded(self, send: ForwardedSend, answered: Callable[[bytes | None], None]) -> None:
-        """A send that another member has forwarded, which has let its client in; `answered` hears None: not now.
+        """Store a send that another member has forwarded, which has let its client in.
 
-        What is wrong with it is said to the client, as if it had called here.
+        `answered` is called with None if the send cannot be stored now.
+        Errors of the send go to the client, as if it had called here.
         """
 
         def refuse(error: Exception) -> None:
             if isinstance(error, TopicNotFound):
-                answered(None)  # whoever forwards it knows the topic, so it comes
+                answered(None)  # the forwarding member knows the topic, so it will arrive here, too
             else:
                 answered(self._edge.refusal(service.SendMessageResponse, error, client=send.client_id))
 
@@ -218,7 +221,7 @@ class SendService:
         self._store_in(self._grouped, place, accepted)
 
     def _store_in(self, grouped: GroupedSends, place: Place, accepted: _Accepted) -> None:
-        """Store it here, and say when that is done."""
+        """Store a send on this member, and tell `grouped` when that has begun and ended."""
 
         def answer(body: bytes) -> None:
             grouped.ended(place)
@@ -237,7 +240,7 @@ class SendService:
     # -- here
 
     def _store(self, accepted: _Accepted) -> None:
-        """All messages of the request become records of one queue, one after the other. Raises OverLimit."""
+        """Store all messages of the request in one queue, one after the other. Raises OverLimit."""
         request, checked, topic, client_id, peer, now_ms, _, _ = accepted
         number = self._queue_for(topic, checked)
         messages = [
@@ -292,7 +295,7 @@ class SendService:
         self._commit.send(messages, stored)
 
     def _queue_for(self, topic: Topic, checked: CheckedSend) -> int:
-        """All messages of a send go to the queue of the first."""
+        """Return the queue of the first message, to which all messages of a send go."""
         system = checked.messages[0].message.system_properties
         ordered = system.message_group or system.lite_topic
         if ordered:
@@ -309,13 +312,13 @@ def _lite_topics_of(checked: CheckedSend) -> Sequence[str]:
 
 
 def _check_lite_topics(checked: CheckedSend) -> None:
-    """All go to the member that has the first. Raises Refused."""
+    """Check that there is one lite topic: all messages go to the member that has the first. Raises Refused."""
     if len(set(_lite_topics_of(checked))) > 1:
         raise Refused(definition.MESSAGE_CORRUPTED, "the messages of one request must have one lite topic in a cluster")
 
 
 def _check_light_queues(messages: Sequence[Message], may_have: Callable[[str], bool]) -> None:
-    """Raises Invalid for one that the store cannot have: the message would never be seen there."""
+    """Raises Invalid for a light queue that the store cannot have, where the message would never be seen."""
     for message in messages:
         if LIGHT_QUEUES in message.properties:
             for name in message.properties[LIGHT_QUEUES].split(","):
@@ -327,7 +330,7 @@ def _check_light_queues(messages: Sequence[Message], may_have: Callable[[str], b
 
 
 def _check_for(topic: Topic, checked: CheckedSend, *, is_again: bool = False) -> None:
-    """Raises Refused, Forbidden."""
+    """Check a send against its topic. Raises Refused, Forbidden."""
     was_committed = is_again and topic.type is TopicType.TRANSACTION
     check_types(topic, [each for each in checked.types if not (was_committed and each == definition.NORMAL)])
     if Permission.WRITE not in topic.permission or topic.write_queues < 1:
@@ -335,14 +338,16 @@ def _check_for(topic: Topic, checked: CheckedSend, *, is_again: bool = False) ->
 
 
 def _as_held(message: Message, kind: definition.MessageType, due_ms: int | None) -> Message:
-    """The message as it is stored: one that waits for something lies where such messages wait."""
+    """Return the message as it is stored: scheduled and prepared messages are stored in
+    the topics of pending messages.
+    """
     if kind == definition.TRANSACTION:
         return half_of(message)
     return message if due_ms is None else held_until(message, due_ms)
 
 
 def _due_ms(checked: CheckedMessage, now_ms: int) -> int | None:
-    """When a delayed message is to be delivered; None for one that is delivered at once."""
+    """Return the time at which a scheduled message is to be delivered; None for one that is delivered at once."""
     if checked.type != definition.DELAY:
         return None
     due_ms = to_ms(checked.message.system_properties.delivery_timestamp)
