@@ -1,8 +1,9 @@
-"""The broker's own copies of messages: delivered late, given to a group again, laid among the dead letters.
+"""The broker's own copies of messages: delayed deliveries, returns to a group, dead letters.
 
-What was accepted fits with all that a copy says beside (`server.wire.property_room`). Messages of older stores, and of
-RocketMQ's, may fill their records. They must not wait for ever for a copy that cannot be: it goes without what nobody
-needs of the broker's own properties, else without properties of its user, the largest first.
+An accepted message always leaves enough space for the properties that its copies add (`server.wire.property_room`).
+Messages of older stores and of RocketMQ may fill their records completely. Such a message must not wait for ever for a
+copy that cannot be written. So its copy first leaves out those of the broker's own properties that are not needed, then
+properties of the user, the largest first.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ SIZE_MAX: Final = PROPERTIES_LENGTH_MAXIMUM - CRC_PROPERTY_SIZE
 SHOWN_MAX: Final = 60
 
 _SAID_ELSEWHERE: Final = (DEAD_LETTER_MESSAGE_ID, TRANSACTION_ID, TIMER_OUT_MS, REAL_QUEUE, REAL_TOPIC)
-"""Properties that a copy can do without: it says the same elsewhere, or has arrived."""
+"""Properties that a copy can do without: it says the same elsewhere, or it has arrived where they point to."""
 _NEEDED: Final = frozenset({DEAD_LETTER_TOPIC, DELIVER_AT_MS, DEQUEUED_MS, ROLL_TIMES, RECALLED_KEY, UNIQUE_KEY})
-"""Properties by which the copy is known for what it is. Together they fit, but perhaps for an id of another broker."""
+"""Properties that identify the copy. Together they always fit, except perhaps with an id made by another broker."""
 _WHERE_IT_GOES: Final = frozenset({REAL_TOPIC, REAL_QUEUE})
-"""Needed as long as the message waits."""
+"""Properties that are needed as long as the message is pending."""
 
 Send = Callable[[Sequence[Message], Stored], None]
 
@@ -54,7 +55,7 @@ Send = Callable[[Sequence[Message], Stored], None]
 def copy_of(
     record: StoredMessage, *, topic: str, queue_number: int, properties: Mapping[str, str], store_host: Host
 ) -> Message:
-    """The message of a record for another queue. It names nothing as what it is a copy of."""
+    """Return the message of a record as a message for another queue. The result does not name its original."""
     return Message(
         topic=topic,
         queue_number=queue_number,
@@ -70,7 +71,7 @@ def copy_of(
 
 
 def is_final(error: Exception) -> bool:
-    """Whether a copy that was refused for the error will be refused for ever, rather than for now."""
+    """Return whether a copy refused with this error will always be refused, rather than only for now."""
     return isinstance(error, (Invalid, ValueError, TypeError, ArithmeticError, struct.error))
 
 
@@ -81,7 +82,7 @@ class CopyMetrics(Protocol):
 
 
 class Copies:
-    """Sends copies, each made to fit."""
+    """Sends copies of messages after making each of them fit into a record."""
 
     def __init__(self, send: Send, metrics: CopyMetrics) -> None:
         self._send = send
@@ -97,12 +98,12 @@ class Copies:
             message_id = message.properties.get(UNIQUE_KEY, "")[:SHOWN_MAX]
             log.warning("a copy goes without some properties", topic=message.topic, message_id=message_id, names=names)
             self.metrics.left_out(len(left_out))
-        # as a copy it may be larger than what is taken from senders
+        # a copy may be larger than a message that senders may send
         return MessageCopy(*message._replace(properties=properties))
 
 
 def fitted(topic: str, properties: Mapping[str, str]) -> tuple[Mapping[str, str], list[str]]:
-    """The properties that a message of the topic can have, and the names of those that it goes without."""
+    """Return the properties that fit a message of the topic, and the names of those that are left out."""
     size = _encoded_size(properties)
     if size is not None and size + _offsets_size(topic, properties) <= SIZE_MAX:
         return properties, []
@@ -119,7 +120,7 @@ def fitted(topic: str, properties: Mapping[str, str]) -> tuple[Mapping[str, str]
 
 
 def _in_turn(topic: str, sizes: Mapping[str, int]) -> Iterator[str]:
-    """Which to leave out first."""
+    """Yield the names of the properties in the order in which they are left out."""
     waits = topic in HELD_TOPICS and RECALLED_KEY not in sizes
     first = [name for name in _SAID_ELSEWHERE if name in sizes and not (waits and name in _WHERE_IT_GOES)]
     largest = sorted((name for name in sizes if name not in first), key=lambda name: -sizes[name])
@@ -131,7 +132,7 @@ def _in_turn(topic: str, sizes: Mapping[str, int]) -> Iterator[str]:
 
 
 def _encoded_size(properties: Mapping[str, str]) -> int | None:
-    """None for properties that are too long, or of which one cannot be written."""
+    """Return the encoded size, or None if the properties are too long or one of them cannot be encoded."""
     try:
         return len(encode_properties(properties))
     except Invalid:
@@ -139,7 +140,7 @@ def _encoded_size(properties: Mapping[str, str]) -> int | None:
 
 
 def _offsets_size(topic: str, properties: Mapping[str, str]) -> int:
-    """What the record will say of the light queues beside their names."""
+    """Return the bytes that the record needs for the offsets of its light queues, beside their names."""
     if LIGHT_QUEUES not in properties or not may_name_light_queues(topic):
         return 0
     names = properties[LIGHT_QUEUES].split(",")

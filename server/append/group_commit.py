@@ -1,16 +1,16 @@
-"""Sends of one loop pass in one append, sends of one flush behind one fdatasync.
+"""Group commit: the sends of one loop iteration share one append, and the sends of one flush share one fdatasync.
 
-    pass end     all sends that came in during the pass are appended together
-    sync         a flush follows; sends that come in while it runs are one round after it, behind the next flush
-    async        they go on at once; a flush begins when the oldest of them is half a flush interval old
-    dispatch     their consume queue entries are written in one batch, who waits for them is woken, they are answered
+    iteration end    the sends that came in during the iteration are appended together
+    sync             a flush follows; sends that come in while it runs form one batch after it, for the next flush
+    async            the sends go on at once; a flush begins when the oldest of them is half a flush interval old
+    dispatch         the consume queue entries are written in one batch, receives are woken, the sends are answered
 
-A failed write or flush of the log poisons the store: everyone who waits is told, nothing is accepted any more. Consume
-queues that find no room on the disk are another matter: they are made from the log, so what is in it is stored and is
-answered so. It becomes visible when there is room; until then no more is taken.
+A failed write or flush of the log poisons the store: all waiting sends fail, and nothing is accepted any more. It is
+different when the disk has no space left for the consume queues. They are derived from the log, so messages in the log
+are stored and are answered as such. They become visible when there is space; until then no more sends are accepted.
 
-A message that cannot be recorded never poisons the store, whatever the encoder says: its sender alone is refused, and
-the other messages of the round are stored.
+A message that cannot be encoded never poisons the store, whatever the encoder raises: only its sender is refused, and
+the other messages of the batch are stored.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ log = structlog.get_logger(__name__)
 
 
 class Refusals:
-    """Why no sends are taken: reasons by what they are about: the disk that is too full, descriptors that are few."""
+    """Holds the reasons why sends are refused, by cause: a disk that is too full, or too few file descriptors left."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
 
     @property
     def first(self) -> str | None:
-        """The reason that has been there for longest; None: sends are taken."""
+        """Return the oldest reason, or None if sends are accepted."""
         return next(iter(self._reasons.values()), None)
 
     def put(self, cause: str, reason: str) -> bool:
-        """The reason of a cause, empty when it is over. Returns whether there is one, or was."""
+        """Set the reason of a cause, or clear it with an empty text. Returns whether there is a reason, or was one
+        before.
+        """
         before = self._reasons.get(cause, "")
         if reason:
             self._reasons[cause] = reason
@@ -62,19 +64,19 @@ class Refusals:
 
 
 ROOM_CHECK_INTERVAL_S: Final = 1.0
-"""How soon queues that found no room are tried again. RocksDB looks for itself every five seconds, and takes writes
-again once a whole memtable would fit (32 MiB).
+"""Seconds until a flush of queues that found no space is tried again. RocksDB itself checks every five seconds, and
+accepts writes again once a whole memtable would fit (8 MiB).
 """
 
 DURABLE_LOOK_S: Final = 0.01
-"""How often it is looked whether the log is on the disk, by who waits for that under `async`."""
+"""Seconds between two checks by which `until_durable` waits, under `async`, until the log is on the disk."""
 
 Stored = Callable[[Sequence[Appended], Exception | None], None]
-"""How a send ends: where its messages went, or why they are not stored."""
+"""Callback with the result of a send: where its messages were appended, or the error for which they are not stored."""
 
 
 def settle(done: asyncio.Future[None], error: Exception | None) -> None:
-    """Tell the one who awaits it how it went, unless he has given up."""
+    """Complete the future with the result, unless its caller has cancelled it."""
     if done.cancelled():
         return
     if error is None:
@@ -84,7 +86,7 @@ def settle(done: asyncio.Future[None], error: Exception | None) -> None:
 
 
 def _tell(stored: Stored, appended: Sequence[Appended], error: Exception | None) -> None:
-    """Call back. A fault of the one who is told is its own: the store and the other sends go on."""
+    """Call back. An exception raised by the callback is logged: the store and the other sends go on."""
     try:
         stored(appended, error)
     except Exception as fault:
@@ -101,7 +103,7 @@ MessageT = TypeVar("MessageT", Message, EncodedMessage)
 
 
 class _Send(NamedTuple, Generic[MessageT]):
-    """What is told of together: a send, or `sends` of them."""
+    """One send, or `sends` of them that get their result in one callback."""
 
     messages: Sequence[MessageT]
     stored: Stored
@@ -109,7 +111,7 @@ class _Send(NamedTuple, Generic[MessageT]):
 
 
 class _Waiting(NamedTuple):
-    """A send whose records end at `end` and that waits until they are durable."""
+    """A send whose records end at `end`, waiting until they are durable."""
 
     end: PhysicalOffset
     appended: Sequence[Appended]
@@ -118,7 +120,10 @@ class _Waiting(NamedTuple):
 
 
 class GroupCommit:
-    """The only caller of `append` and `dispatch`. Lives on the event loop's thread; flushes run on `threads`."""
+    """Groups sends into appends and flushes; it is the only caller of the store's `append` and `dispatch`.
+
+    Lives on the event loop's thread; flushes run on `threads`.
+    """
 
     def __init__(
         self,
@@ -137,7 +142,9 @@ class GroupCommit:
         stages: SendStages | None = None,
         sync_thread: SyncThread | None = None,
     ) -> None:
-        """`sends_refused` hears why the disk allows no sends, and the empty text when it does again."""
+        """`sends_refused` is called with the reason why sends are refused, and with an empty text when they are not any
+        more.
+        """
         self._store = store
         self._durability = durability
         self._flush_interval_s = flush_interval_s
@@ -146,7 +153,7 @@ class GroupCommit:
         self._threads = threads
         self._log_flushes = LogFlushes(store, threads, sync_thread)
         self.after_pass: Final = after_pass
-        """Runs a callback when the pass ends that is under way: where sends are put together."""
+        """Runs a callback at the end of the current loop iteration, where its sends are put together."""
         self._messages_arrived = messages_arrived
         self._poisoned = poisoned
         self._sends_refused = sends_refused
@@ -163,7 +170,7 @@ class GroupCommit:
         self._queue_flush_succeeded = False
         self._queues_flushed_up_to = store.dispatched_up_to
         self._dispatch_held = False
-        # why nothing is taken: texts, since an error that is told twice refers to the frames of all who raised it
+        # why sends are refused: texts, since an error that is raised twice refers to the frames of all who raised it
         self._failure: str | None = None
         self._no_room: str | None = None
         self._refusals = Refusals()
@@ -182,10 +189,10 @@ class GroupCommit:
             self.after_pass(self._run_round)
 
     def send_encoded(self, messages: list[EncodedMessage], stored: Stored, since_s: float, *, sends: int) -> None:
-        """Store the messages of some sends, which came in during the pass that ends now, from `since_s` on.
+        """Store the messages of several sends, which came in from `since_s` on during the iteration that ends now.
 
-        `stored` is called once for all. With an error other than a failure of the store none is in the log, and it may
-        be the fault of one: send them one by one.
+        `stored` is called once for all of them. If its error is not a failure of the store, none of the messages is in
+        the log, and a single one may be the cause: send them one by one.
         """
         if not self._is_gathering:
             self._gathering_since_s = since_s
@@ -194,7 +201,7 @@ class GroupCommit:
             self._run_round()
 
     async def until_durable(self) -> None:
-        """Wait until what is in the log now is on the disk. Raises StorePoisoned."""
+        """Wait until everything that is in the log now is on the disk. Raises StorePoisoned."""
         end = self._store.appended_up_to
         while self._store.flushed_up_to < end:
             if self._failure is not None:
@@ -202,27 +209,27 @@ class GroupCommit:
             await asyncio.sleep(DURABLE_LOOK_S)
 
     def is_storing(self, topic: str) -> bool:
-        """Whether messages of the topic, plain sends aside, are on their way and not visible yet."""
+        """Return whether messages of the topic are accepted but not visible yet; encoded sends do not count."""
         incoming = any(message.topic == topic for send in self._incoming for message in send.messages)
         return incoming or self._store.is_undispatched(topic)
 
-    # -- rounds
+    # -- batches
 
     @property
     def _is_gathering(self) -> bool:
-        """Whether sends wait for their round."""
+        """Return whether sends wait for the next batch."""
         return bool(self._incoming or self._incoming_encoded)
 
     @property
     def _round_follows_flush(self) -> bool:
-        """Whether what comes in now has to wait for a running flush anyway: appending it together costs less."""
+        """Return whether new sends have to wait for a running flush anyway: appending them together costs less."""
         return self._flush_task is not None and self._durability is Durability.SYNC
 
     def _run_round(self) -> None:
         sends, self._incoming = self._incoming, []
         encoded, self._incoming_encoded = self._incoming_encoded, []
         if not sends and not encoded:
-            return  # a flush that ended in this pass has taken them along
+            return  # a flush that ended in this iteration has appended them
         if (self._failure or self._no_room or self._too_full) is not None:
             for stored in [*(send.stored for send in sends), *(each.stored for each in encoded)]:
                 _tell(stored, (), self._refusal())
@@ -240,7 +247,7 @@ class GroupCommit:
         self._go_on()
 
     def _append(self, sends: Sequence[_Send[MessageT]], append: Callable[[list[MessageT]], Sequence[Appended]]) -> bool:
-        """Whether all of them went in together."""
+        """Append the messages of the sends together and return whether that succeeded."""
         if self._failure is not None:
             for send in sends:
                 _tell(send.stored, (), self._refusal())
@@ -268,7 +275,9 @@ class GroupCommit:
         append: Callable[[list[MessageT]], Sequence[Appended]],
         error: Exception,
     ) -> None:
-        """One send of the round is at fault, or does not fit any more: find out which and store the others."""
+        """Store the sends of a failed batch one by one, so that only those at fault, or for which there is no space,
+        fail.
+        """
         if isinstance(error, DiskRefused):
             self._tell_refusing(str(error))
         if len(sends) == 1:
@@ -300,7 +309,7 @@ class GroupCommit:
             self._flush_task = asyncio.get_running_loop().create_task(self._flush())
 
     async def _flush(self) -> None:
-        """Flush until nothing appended is left; sends that come in meanwhile share the next fdatasync."""
+        """Flush until everything appended is durable; sends that come in meanwhile share the next fdatasync."""
         try:
             while True:
                 if self._store.flushed_up_to < self._store.appended_up_to:
@@ -317,10 +326,10 @@ class GroupCommit:
             self._flush_task = None
 
     async def _flush_once(self) -> None:
-        """One fdatasync, for all sends so far.
+        """Run one fdatasync for all sends so far.
 
-        Under `async` a power cut takes back at most what came in during one flush interval. So it begins when the
-        oldest send that is not on disk is half an interval old; the other half is for the fdatasync itself.
+        Under `async` a power failure loses at most what came in during one flush interval. So the flush begins when the
+        oldest send that is not on the disk is half an interval old; the other half is for the fdatasync itself.
         """
         if self._durability is Durability.ASYNC:
             age_s = self._clock.monotonic_s() - self._unflushed_since_s
@@ -329,13 +338,15 @@ class GroupCommit:
         started_s = self._clock.monotonic_s()
         await self._log_flushes.flush()
         if self._store.flushed_up_to >= self._store.appended_up_to:
-            # it has taken along what came in before the disk was asked
+            # the flush included what came in before the disk was asked
             sends, self._unflushed_sends = sends + self._unflushed_sends, 0
         self._metrics.observe_flush(self._clock.monotonic_s() - started_s, sends)
 
     @property
     def _needs_flush_task(self) -> bool:
-        """Whether something is to be flushed, or was by `flush_queues` at a moment when nobody told the senders."""
+        """Return whether anything is left to flush, or was flushed by `flush_queues` without its senders being
+        answered.
+        """
         if self._store.flushed_up_to < self._store.appended_up_to:
             return True
         return self._durability is Durability.SYNC and bool(self._waiting) and not self._dispatch_held
@@ -362,14 +373,16 @@ class GroupCommit:
             self._start_queue_flush()
 
     def _wake(self, requests: Sequence[DispatchRequest]) -> None:
-        """Who is not woken by a fault finds the messages when it asks again: they are stored and visible."""
+        """Wake the waiting receives. A receive that an exception skips finds the messages later: they are stored and
+        visible.
+        """
         try:
             self._messages_arrived(requests)
         except Exception as error:
             log.exception("those who wait for messages could not be told of some", error=str(error))
 
     def _answer(self, up_to: PhysicalOffset, durable_s: float, dispatched_s: float) -> None:
-        """Tell those whose messages are visible. The times are on the monotonic clock."""
+        """Answer the sends whose messages are visible. The times are on the monotonic clock."""
         waiting, stages = self._waiting, self._stages
         woken_s = self._clock.monotonic_s()
         stages.wake.add(woken_s - dispatched_s)
@@ -399,8 +412,8 @@ class GroupCommit:
     # -- derived data
 
     def flush_queues_soon(self) -> None:
-        """Begin to make the queues durable as they are now: for changes that the log does not repeat."""
-        # a flush that runs already may be past the change
+        """Start to make the queues durable in their present state, for changes that the log does not repeat."""
+        # a running flush may already have passed the change
         self._queue_flush_repeats = self._queue_flush_task is not None
         self._start_queue_flush()
 
@@ -409,18 +422,18 @@ class GroupCommit:
             self._queue_flush_task = asyncio.get_running_loop().create_task(self.flush_queues())
 
     async def make_queues_durable(self) -> bool:
-        """Make the queues durable as far as they are dispatched now; returns, when that is tried, whether they are."""
+        """Make the queues durable up to what is dispatched now; return whether that succeeded."""
         self.flush_queues_soon()
         while self._queue_flush_task is not None:
             await asyncio.wait([self._queue_flush_task])
-        # of the last flush, which began after this call
+        # the result of the last flush, which began after this call
         return self._queue_flush_succeeded
 
     async def flush_queues(self) -> None:
-        """Make the entries durable up to now, so that a restart dispatches little again.
+        """Make the consume queue entries durable up to now, so that a restart has little to dispatch again.
 
-        The log goes first, so that entries on disk never point beyond it; the bulk of the entries is written
-        beside running dispatch; only the rest and the watermark need it to pause.
+        The log is flushed first, so that entries on disk never point beyond it. The bulk of the entries is written
+        while dispatch goes on; dispatch pauses only for the rest and the watermark.
         """
         try:
             self._queue_flush_succeeded = False
@@ -429,7 +442,7 @@ class GroupCommit:
                 self._queue_flush_succeeded = True
             except EngineFull as error:
                 self._await_room(error)
-            # also where there was no room: senders wait for the end of the pause
+            # also without free space: senders wait for the end of the pause
             self._make_visible(self._may_be_visible)
             if self._no_room is not None and self._room_check is None:
                 self._go_on_with_room()
@@ -461,13 +474,15 @@ class GroupCommit:
     # -- a full disk
 
     def refuse_sends(self, reason: str, cause: str = "disk") -> None:
-        """Take no sends from now on; the empty text: this cause is over. They are taken when no cause is left."""
+        """Accept no sends from now on, for this cause. An empty text clears it; sends are accepted when no cause is
+        left.
+        """
         if self._refusals.put(cause, reason):
             self._too_full = self._refusals.first
             self._tell_refusing(self._too_full or self._no_room or "")
 
     def _await_room(self, error: EngineFull) -> None:
-        """Take no more sends until a flush of the queues gets through, which is tried again and again."""
+        """Accept no more sends until a flush of the queues succeeds. It is retried at an interval."""
         if self._no_room is None:
             self._no_room = f"{error.shortage}: {error}"
             log.error("no room for the queues, sends are refused until there is", error=str(error))
@@ -490,7 +505,7 @@ class GroupCommit:
         self._sends_refused(reason)
 
     async def drain(self) -> None:
-        """Store and answer everything that was accepted; called when no new sends can come in."""
+        """Store and answer everything that was accepted; to be called when no new sends can come in."""
         if self._is_gathering:
             self._run_round()
         while self._failure is None and (self._flush_task is not None or self._queue_flush_task is not None):

@@ -1,4 +1,4 @@
-"""Flushes of the log beside the event loop."""
+"""Flushing of the log without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quarry_mq.store.offsets import PhysicalOffset
 
 
 class FlushedStore(Protocol):
-    """Whose log is flushed: `store.message_store.MessageStore`."""
+    """A store whose log can be flushed: `store.message_store.MessageStore`."""
 
     def flush(self) -> PhysicalOffset: ...
 
@@ -26,7 +26,7 @@ class FlushedStore(Protocol):
 
 
 class AppendingStore(FlushedStore, Protocol):
-    """What group commit asks of the store."""
+    """The part of the store that group commit uses."""
 
     @property
     def appended_up_to(self) -> PhysicalOffset: ...
@@ -57,10 +57,10 @@ class _Running(NamedTuple):
 
 
 class LogFlushes:
-    """One flush of the log at a time, on the thread of the native part where there is one, else on Python's.
+    """Runs one flush of the log at a time, on the native sync thread if there is one, else on a Python thread.
 
-    A thread of Python's has to get the interpreter's lock from the loop's thread twice, before the fdatasync and after
-    it, and both times the loop has to get it back. With the native thread nobody waits for it (ADR 45).
+    A Python thread has to get the interpreter's lock from the loop's thread twice, before the fdatasync and after it,
+    and both times the loop has to get it back. With the native thread neither waits for the lock (ADR 45).
     """
 
     def __init__(self, store: FlushedStore, threads: LoopThreads, sync_thread: SyncThread | None) -> None:
@@ -71,9 +71,9 @@ class LogFlushes:
         self._running: _Running | None = None
 
     def flush(self) -> asyncio.Future[None] | asyncio.Future[PhysicalOffset]:
-        """Make durable what was appended before this call. Not while another of them runs. Raises StorePoisoned.
+        """Make durable what was appended before this call. Must not be called while a flush runs. Raises StorePoisoned.
 
-        Goes on to its end also when nobody waits for it any more.
+        The flush runs to its end even if its future is not awaited any more.
         """
         assert self._running is None, "a flush runs already"
         thread = self._sync_thread
@@ -88,7 +88,7 @@ class LogFlushes:
         return self._running.future
 
     def close(self) -> None:
-        """Waits for the flush that runs."""
+        """Wait for the running flush and stop watching the sync thread."""
         if self._stop_listening is not None:
             self._stop_listening()
             self._stop_listening = None

@@ -1,9 +1,9 @@
-"""Which queue of a topic a send goes to. What the client chose is ignored, as RocketMQ's proxy does.
+"""Choice of the queue of a topic that a send goes to. The client's choice is ignored, as by RocketMQ's proxy.
 
 | what the message has | queue |
 |----------------------|-------|
-| a message group      | the same for all messages of the group, as long as the topic has as many queues |
-| a priority           | of that number, or the last one |
+| a message group      | the same for all messages of the group, as long as the topic's number of queues is the same |
+| a priority           | the queue of that number, or the last one |
 | neither              | one after the other |
 """
 
@@ -21,11 +21,14 @@ TOPICS_REMEMBERED: Final = 131_072
 _JUMP: Final = 2_862_933_555_777_941_757
 _SPAN: Final = float(1 << 31)
 _SPREAD: Final = 2_654_435_769
-"""2^32 over the golden ratio: the upper bits of its multiples are spread evenly, whatever the step between them."""
+"""2^32 divided by the golden ratio: the upper bits of its multiples are spread evenly, whatever the step."""
 
 
 def queue_of_group(message_group: str, queues: int) -> int:
-    """Consistent: when the topic gets more queues, groups move to new ones or stay ("jump hash", Lamping and Veach)."""
+    """Return the queue of a message group, by consistent hashing ("jump hash", Lamping and Veach).
+
+    When the topic gets more queues, a group either stays in its queue or moves to a new one.
+    """
     key = int.from_bytes(blake2b(message_group.encode(), digest_size=8).digest(), "big")
     chosen = following = 0
     while following < queues:
@@ -40,7 +43,11 @@ def queue_of_priority(priority: int, queues: int) -> int:
 
 
 class QueueChooser:
-    """Round robin per topic. A topic that may have been forgotten begins anywhere, so that no queue is favoured."""
+    """Chooses queues round robin, per topic.
+
+    Counters are kept for a limited number of topics. Once some have been evicted, a topic without a counter begins at a
+    spread-out queue number, so that no queue is favoured.
+    """
 
     def __init__(self) -> None:
         self._counters: GenerationCache[str, count[int]] = GenerationCache(TOPICS_REMEMBERED)
@@ -59,6 +66,6 @@ class QueueChooser:
 
 
 def _spread() -> Iterator[int]:
-    """Numbers of 16 bits, far from those before."""
+    """Yield numbers of 16 bits, each far from those before."""
     for number in count(1):
         yield (number * _SPREAD & 0xFFFF_FFFF) >> 16

@@ -1,4 +1,6 @@
-"""Delivery rules: who gets which message, for how long it stays hidden, when it comes back. No gRPC in here."""
+"""Delivery rules: which consumer gets a message, how long it stays hidden, when it is redelivered. There is no gRPC
+here.
+"""
 
 from quarry_mq.server.delivery.delivery import Delivery
 from quarry_mq.server.delivery.fetch.fetch import DeadLetters, Forwarded

@@ -1,4 +1,4 @@
-"""Acknowledgements of many messages at once: those that nothing speaks against, in few steps."""
+"""The fast path for acknowledgements of many messages at once: it ends the clear cases in few steps."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from quarry_mq.store.offsets import QueueOffset
 
 
 class Acknowledging:
-    """Ends deliveries that stand beyond doubt.
+    """Ends deliveries in the clear cases, and reports which they were.
 
-    That is: of a group that consumes the topic in no order and has it in memory, from the topic's own queues, with a
-    row that is written, unchanged and hidden by its time. Of everything else it says that it is not.
+    A case is clear if the group consumes the topic without order and has the subscription in memory, and if the message
+    is from one of the topic's own queues and its row is written, unchanged and hidden by its time.
     """
 
     def __init__(self, subscriptions: OpenSubscriptions, deliveries: Deliveries) -> None:
@@ -23,7 +23,10 @@ class Acknowledging:
         self._deliveries = deliveries
 
     def acknowledge(self, group: str, topic: str, handles: Sequence[ReceiptHandle]) -> list[bool]:
-        """Which of the messages are done, as by `Delivery.acknowledge`; nothing was done about the others."""
+        """Acknowledge the messages of clear cases as `Delivery.acknowledge` does, and return which they are.
+
+        Nothing is done about the others.
+        """
         subscription = self._subscriptions.find(group, topic)
         if subscription is None or subscription.is_ordered or subscription.is_retry:
             return [False] * len(handles)

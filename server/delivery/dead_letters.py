@@ -1,7 +1,7 @@
-"""Dead letters: messages that a group was given as often as it allows, in a topic of the group's own.
+"""Dead letters: messages that were delivered to a group as often as it allows, in a topic of the group's own.
 
-The copy has the body, tag, keys, id and user properties of the message, and says where it comes from. Any consumer may
-read the topic, `%DLQ%` and the group's name, as RocketMQ calls it.
+The copy has the body, tag, keys, id and user properties of the message, and names its origin. Any consumer may read the
+topic. Its name is `%DLQ%` and the group's name, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ LEFT_OUT: Final = frozenset(
         TRANSACTION,
     }
 )
-"""Properties that say how the message got to its queue: the copy has not gone that way."""
+"""Properties that say how the message got to its queue; they do not apply to the copy."""
 
 
 class DeadLetterStore:
-    """Implements `server.delivery.DeadLetters`."""
+    """Stores dead letters as messages; implements `server.delivery.DeadLetters`."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class DeadLetterStore:
         store_host: Callable[[], Host],
         buried: Callable[[str, str], None],
     ) -> None:
-        """`buried` is called with group and topic of each message that got there."""
+        """`buried` is called with the group and the topic of each message that was dead-lettered."""
         self._topics = topics
         self._copies = copies
         self._store_host = store_host
@@ -102,13 +102,13 @@ class DeadLetterStore:
 
 
 def make_internal_topic(topics: TopicTable, name: str) -> None:
-    """Make the topic, one of those that a broker makes for a group, unless it is there."""
+    """Create one of the topics that the broker creates for a group, unless it exists."""
     if topics.make_for_group(name):
         log.info("topic created for a group", topic=name)
 
 
 def copied_properties(record: StoredMessage) -> dict[str, str]:
-    """Those of a copy of the message, which keeps its id and has not come the same way."""
+    """Return the properties for a copy of the message. It keeps the id, but not how the message got to its queue."""
     kept = {key: value for key, value in record.properties.items() if key not in LEFT_OUT}
     kept.setdefault(UNIQUE_KEY, offset_message_id(record.store_host, record.physical_offset))
     return kept

@@ -1,4 +1,4 @@
-"""Messages in flight: how a delivery begins, is kept hidden, comes back and ends."""
+"""The messages in flight: how a delivery begins, is kept hidden, comes back and ends."""
 
 from __future__ import annotations
 
@@ -23,17 +23,20 @@ from quarry_mq.store.offsets import QueueOffset
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.state.in_flight_key import group_of
 
-LOST_CLIENT_DELAY_MS: Final = 1_000  # RocketMQ's: what a lost client held, or never got, comes back after a second
+LOST_CLIENT_DELAY_MS: Final = 1_000  # RocketMQ's: what a lost client held is redelivered after a second
 FORWARDING_MS: Final = 60_000
-"""How long a message is hidden that is on its way to the dead letters: if that fails, it is tried again."""
+"""Milliseconds for which a message on its way to the dead letters is hidden. If that fails, it is tried again."""
 SEARCHED_AT_ONCE: Final = 1_000
-"""Rows that are looked at for those of a lost client before others get their turn."""
+"""Rows that are searched for those of a lost client before other work gets its turn."""
 TIMES_MAX: Final = 4_096
-"""Distinct times that are looked up when a subscription is opened; of more, the later ones when these have passed."""
+"""Distinct times that are read when a subscription is opened. Later times are read when these have passed."""
 
 
 class Deliveries:
-    """The rows in flight, and when each is due. All changes of their states are here, by the table in `life_cycle`."""
+    """Keeps the rows in flight, and the times at which they are due.
+
+    All changes of message states are made here, by the table in `life_cycle`.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,9 @@ class Deliveries:
         ready: Callable[[Iterable[Subscription]], None],
         handle_key: HandleKey,
     ) -> None:
-        """`open_subscription` finds one by group and topic; `ready` hears which may have messages to hand out again."""
+        """`open_subscription` opens a subscription by group and topic. `ready` gets those that may have messages to
+        redeliver.
+        """
         self._settings = settings
         self._handle_key = handle_key
         self._table = table
@@ -67,7 +72,7 @@ class Deliveries:
         self._touched: set[Subscription] = set()
         self._is_write_awaited = False
         now_ms = clock.wall_ms()
-        # a client needs a moment to come back after a restart (rmq#10278)
+        # after a restart a client needs a moment to come back (rmq#10278)
         self._clients_away_until_ms = now_ms + settings.lease_ms
         # unique over restarts: no clock runs a million deliveries per millisecond
         self._counts, highest_id, latest_ms = table.figures()
@@ -81,11 +86,11 @@ class Deliveries:
         return self._counts.total()
 
     def count_of_group(self, group: str) -> int:
-        """How many messages the group has in flight, on all topics."""
+        """Return how many messages the group has in flight, on all topics."""
         return self._counts[group]
 
     def opened(self, subscription: Subscription) -> None:
-        """Know when messages of a subscription come back that were in flight before it was opened."""
+        """Set timers for the messages that were in flight before the subscription was opened."""
         now_ms = self._clock.wall_ms()
         subscription.times_unknown_from_ms = NEVER_MS
         from_ms = 0
@@ -99,27 +104,32 @@ class Deliveries:
         subscription.times_unknown_from_ms = from_ms
         self._wakeups.add(from_ms, subscription)
 
-    # -- what is there
+    # -- queries
 
     def row(self, message: GroupMessage) -> InFlight | None:
         return message.subscription.row(self._table, message.progress, message.offset)
 
     def rows_of(self, subscription: Subscription, progress: QueueProgress) -> dict[QueueOffset, InFlight]:
-        """All that is in flight of a queue; for ordered groups, which have few at a time."""
+        """Return all rows in flight of a queue; for ordered groups, which have few at a time."""
         return subscription.rows_of(self._table, progress)
 
     def state_of(self, row: InFlight) -> State:
-        """Of a message with a row: hidden until its time, and after it while its client's lease is renewed."""
+        """Return the state of a message with a row.
+
+        It is hidden until its time, and after that while its client's lease can be renewed.
+        """
         if row.visible_at_ms > self._clock.wall_ms() or self._may_renew(row):
             return State.HIDDEN
         return State.READY
 
     def due(self, subscription: Subscription) -> DueWalk:
-        """A walk over what may have become visible."""
+        """Return a walk over the entries that may have become visible."""
         return DueWalk(self._table, subscription, self._clock.wall_ms())
 
     def row_of(self, subscription: Subscription, progress: QueueProgress, entry: DueEntry) -> InFlight | None:
-        """The delivery that an entry of the index stands for; None, and it is deleted, when there is none."""
+        """Return the delivery that an entry of the due index stands for; delete the entry and return None if there is
+        none.
+        """
         row = self.row(GroupMessage(subscription, progress, entry.offset))
         if row is not None and row.visible_at_ms == entry.visible_at_ms:
             return row
@@ -127,23 +137,23 @@ class Deliveries:
         return None
 
     def count_of(self, prefix: bytes, number: int) -> int:
-        """How many messages of a queue are in flight, as far as they are written."""
+        """Return how many messages of a queue are in flight. Unwritten changes are not seen."""
         return self._table.count(prefix, number)
 
     def rows(self, prefix: bytes) -> Iterator[object]:
-        """One item for each row of all queues, as far as they are written now: later changes are not seen."""
+        """Yield one item for each row of all queues. Changes that are not written by now are not seen."""
         return self._table.rows(prefix)
 
     def rows_below(self, prefix: bytes, number: int, end: QueueOffset) -> Iterator[object]:
-        """The same of the messages of one queue below an offset."""
+        """Yield one item for each row of one queue below an offset, as `rows` does."""
         return self._table.rows_below(prefix, number, end)
 
     def first_offset(self, prefix: bytes, number: int, start: int = 0) -> QueueOffset | None:
-        """The lowest offset of a queue, or the lowest from one on, that is in flight, as far as it is written."""
+        """Return the lowest offset from `start` on that is in flight in a queue. Unwritten changes are not seen."""
         rows = self._table.of_queue(prefix, number, start, limit=1)
         return rows[0][0] if rows else None
 
-    # -- begin and end
+    # -- begin and end of deliveries
 
     def begin(
         self,
@@ -152,7 +162,7 @@ class Deliveries:
         request: ReceiveRequest,
         previous: InFlight | None = None,
     ) -> Delivered:
-        """Hand the message out, for the first time or once more."""
+        """Hand the message out, for the first time or again."""
         now_ms = self._clock.wall_ms()
         leased = request.invisible_ms is None
         invisible_ms = self._settings.lease_ms if request.invisible_ms is None else request.invisible_ms
@@ -174,7 +184,7 @@ class Deliveries:
         records: Sequence[tuple[QueueOffset, StoredMessage]],
         request: ReceiveRequest,
     ) -> list[Delivered]:
-        """Hand out messages of a queue that never were, all of them now: what `begin` does, in fewer steps."""
+        """Hand out new messages of a queue, all of them now. This does what `begin` does, in fewer steps."""
         assert NEXT[State.WAITING, Event.HANDED_OUT] is State.HIDDEN
         now_ms = self._clock.wall_ms()
         leased = request.invisible_ms is None
@@ -214,12 +224,12 @@ class Deliveries:
         record: StoredMessage,
         row: InFlight,
     ) -> Delivered:
-        """The same delivery once more, to a client that did not get the answer: neither counted nor changed."""
+        """Repeat the same delivery for a client that did not get the answer: it is neither counted nor changed."""
         invisible_ms = max(0, row.visible_at_ms - self._clock.wall_ms())
         return Delivered(record, self._handle(message, row), row.attempt, invisible_ms)
 
     def end(self, message: GroupMessage, row: InFlight, event: Event) -> None:
-        """The message is done."""
+        """Mark the message as done by deleting its row."""
         self._change(message, row, event, None)
 
     def end_standing(
@@ -228,9 +238,10 @@ class Deliveries:
         places: Sequence[tuple[QueueProgress, QueueOffset]],
         delivery_ids: Sequence[int],
     ) -> list[bool]:
-        """End those of the deliveries, by acknowledgement, that are hidden by their time under this id.
+        """End, as acknowledged, the deliveries that are still hidden by their time under the given ids. Return which
+        ended.
 
-        The places are different ones, whose rows are as they were written; `end` in fewer steps.
+        The positions must be distinct, and their rows as they were written. This does what `end` does, in fewer steps.
         """
         assert NEXT[State.HIDDEN, Event.ACKNOWLEDGED] is State.DONE
         rows = subscription.written_rows(self._table, places)
@@ -254,7 +265,7 @@ class Deliveries:
         return [each is not None for each in standing]
 
     def forget(self, subscription: Subscription, progress: QueueProgress, start: int = 0) -> None:
-        """Forget everything that is in flight of the queue from an offset on."""
+        """Delete the rows of everything in flight in the queue from an offset on."""
         rows = {offset: row for offset, row in self.rows_of(subscription, progress).items() if offset >= start}
         if not rows:
             return
@@ -267,15 +278,15 @@ class Deliveries:
         self._recent.drop_from(progress, start)
 
     def release(self, subscription: Subscription) -> None:
-        """Nothing of the subscription is in flight: no time has to be remembered for its sake."""
+        """Drop the timers of a subscription that has nothing in flight any more."""
         self._wakeups.forget(subscription)
 
     def delete_rows(self, prefix: bytes) -> None:
-        """Delete the stored rows of a group, or of a group and topic, of which nothing is in memory."""
+        """Delete the stored rows of a group, or of a group and topic, which has no subscription in memory."""
         self._count_more(group_of(prefix), -self._table.delete_counted(self._writer.batch(), prefix))
 
     def stage(self, batch: WriteBatch, subscription: Subscription) -> None:
-        """Put what this and earlier passes could not write."""
+        """Add to the batch everything that this loop iteration and earlier ones could not write."""
         self._await_write()
         for number, progress in subscription.queues.items():
             for offset, row in progress.unwritten.items():
@@ -285,10 +296,10 @@ class Deliveries:
                 if row is not None:
                     self._table.put(batch, subscription.prefix, number, offset, row)
 
-    # -- while it is hidden
+    # -- while a message is hidden
 
     def standing(self, message: GroupMessage, handle: ReceiptHandle) -> InFlight:
-        """The delivery that the handle names. Raises InvalidReceiptHandle when it stands no longer."""
+        """Return the delivery that the handle names. Raises InvalidReceiptHandle if it is not valid any more."""
         row = self.row(message)
         if row is None or row.delivery_id != handle.delivery_id:
             raise InvalidReceiptHandle("receipt handle is expired, or was replaced")
@@ -304,7 +315,7 @@ class Deliveries:
         *,
         is_counted: bool,
     ) -> str:
-        """Hide the message for `invisible_ms` from now, without a lease; returns the handle that names it now."""
+        """Hide the message for `invisible_ms` from now, without a lease. Returns its new handle."""
         hidden = row._replace(
             visible_at_ms=self._clock.wall_ms() + invisible_ms,
             lease_until_ms=0,
@@ -315,14 +326,16 @@ class Deliveries:
         return self._handle(message, hidden)
 
     def renew(self, message: GroupMessage, row: InFlight) -> None:
-        """Keep the message for its client, which lives, or for its copy, which is still being appended."""
+        """Keep the message hidden for its client, which is alive, or for its dead-letter copy, which is still being
+        appended.
+        """
         renewed = row._replace(visible_at_ms=self._clock.wall_ms() + self._settings.lease_ms)
         self._change(message, row, Event.RENEWED, renewed)
 
     def give_back(self, message: GroupMessage, row: InFlight, *, is_counted: bool = True) -> None:
-        """Make the message visible after a second, or at once if nobody can have seen it: then it does not count.
+        """Make the message visible after a second, or at once and uncounted if no client can have seen it.
 
-        The handle stays good until then: the client may have got the message and be about to say so.
+        The handle stays valid until then: the client may have got the message and be about to acknowledge it.
         """
         back_ms = min(row.visible_at_ms, self._clock.wall_ms() + (LOST_CLIENT_DELAY_MS if is_counted else 0))
         attempt = row.attempt if is_counted else row.attempt - 1
@@ -330,28 +343,28 @@ class Deliveries:
         self._change(message, row, Event.GIVEN_BACK, given)
 
     def keep(self, subscription: Subscription, progress: QueueProgress, hidden: dict[QueueOffset, InFlight]) -> None:
-        """Renew those whose time is over and whose clients live."""
+        """Renew the rows whose time is over and whose clients are alive."""
         for offset, row in hidden.items():
             if row.visible_at_ms <= self._clock.wall_ms():
                 self.renew(GroupMessage(subscription, progress, offset), row)
 
     def forward(self, message: GroupMessage, row: InFlight) -> InFlight:
-        """Hide the message while it is on its way to the dead letters; if it does not get there it comes back.
+        """Hide the message while it is on its way to the dead letters; if that fails, it is redelivered.
 
-        An append may last longer than this time: whoever waits for the append renews the row until then.
+        An append may last longer than this time, so the caller that waits for the append renews the row until it ends.
         """
         hidden = row._replace(
             visible_at_ms=self._clock.wall_ms() + FORWARDING_MS,
             lease_until_ms=0,
             delivery_id=self._new_id(),
-            attempt_id="",  # nobody gets it again meanwhile
+            attempt_id="",  # it is not repeated for a receive meanwhile
         )
         self._change(message, row, Event.FORWARDED, hidden)
         return hidden
 
     def give_back_of_client(self, client_id: str) -> None:
-        """Give back what is kept hidden on this client's behalf, a part at a time."""
-        self._writer.write_now()  # from here on the rows tell
+        """Give back the messages that are kept hidden on this client's behalf, a part at a time."""
+        self._writer.write_now()  # from here on the rows are complete
         for group, topic in self._lessees.forget(client_id):
             for index in range(len(self._open(group, topic).parts)):
                 self._search(client_id, group, topic, index, DueEntry(self._clock.wall_ms(), 0, QueueOffset(0)))
@@ -375,7 +388,7 @@ class Deliveries:
     # -- time
 
     def stop(self) -> None:
-        """Look at no time any more: the store is about to close."""
+        """Stop all timers: the store is about to close."""
         self._wakeups.stop()
 
     def _wake(self, subscriptions: Iterable[Subscription]) -> None:
@@ -402,11 +415,11 @@ class Deliveries:
         event: Event,
         after: InFlight | None,
     ) -> None:
-        """The one place where a message's state changes."""
+        """Change the state of a message. No other method but the batch methods here may do that."""
         state = State.WAITING if before is None else self.state_of(before)
         following = NEXT.get((state, event))
         if following is None and state is State.READY:
-            following = NEXT[State.HIDDEN, event]  # it was hidden when this began
+            following = NEXT[State.HIDDEN, event]  # it was hidden when this operation began
         assert following is not None, (state, event)
         assert (following is State.DONE) == (after is None), event
         subscription, progress, offset = message
@@ -426,7 +439,7 @@ class Deliveries:
         self._recent.drop(progress, offset)
 
     def _note_unwritten(self, progress: QueueProgress) -> None:
-        """Some of its rows are about to change."""
+        """Note that rows of the queue are about to change, and ask to be called after the next state write."""
         self._await_write()
         if not progress.unwritten:
             self._unwritten.append(progress)
@@ -437,7 +450,7 @@ class Deliveries:
             self._writer.when_written(self._written)
 
     def _add(self, subscription: Subscription, change: int) -> None:
-        """So many more are in flight, or fewer."""
+        """Add to the number of messages in flight, or subtract from it."""
         subscription.in_flight_changes += change
         self._count_more(subscription.group, change)
 
@@ -449,7 +462,7 @@ class Deliveries:
             self._counts.pop(group, None)
 
     def _watch(self, subscription: Subscription, row: InFlight, count: int = 1) -> None:
-        """`count` rows that differ in nothing that matters here."""
+        """Watch `count` rows that have the same times and client."""
         if row.lease_until_ms:
             self._lessees.add(row.client_id, subscription.group, subscription.owner.topic, count)
         at_ms = row.visible_at_ms
@@ -466,13 +479,13 @@ class Deliveries:
     def _written(self, error: Exception | None) -> None:
         self._is_write_awaited = False
         if error is not None:
-            return  # all of it is staged again with the next changes, once there is room
+            return  # all changes are staged again with the next ones, once there is free space
         for progress in self._unwritten:
             progress.unwritten.clear()
         self._unwritten.clear()
         touched, self._touched = self._touched, set()
         now_ms = self._clock.wall_ms()
-        # nobody could find these in the index before: not at their time, if that has passed meanwhile
+        # these could not be found in the index before, not even at their time, if that has passed meanwhile
         visible = [subscription for subscription in touched if subscription.unwritten_due_ms <= now_ms]
         for subscription in touched:
             subscription.unwritten_due_ms = NEVER_MS
@@ -492,7 +505,7 @@ class Deliveries:
 
 
 def _attempts_before(message: GroupMessage, record: StoredMessage, previous: InFlight | None) -> int:
-    """How often the group was given the message; a record in a retry topic tells of those before it came there."""
+    """Return how often the message was delivered to the group, including deliveries before it came to a retry topic."""
     if previous is not None:
         return previous.attempt
     return record.reconsume_times if message.subscription.is_retry else 0

@@ -1,14 +1,14 @@
 """The delivery rules of POP consumption (protocol: docs/formats/protocol.md; states: docs/ARCHITECTURE.md).
 
-A message of a queue is, for one group:
+For one group, a message of a queue is in one of these states:
 
     waiting     its offset is at or above the group's next offset
     invisible   handed out; an in-flight row holds until when it is hidden and how often it was delivered
     ready       its hidden time has passed without an acknowledgement; the row stays, the next receive takes it
-    done        acknowledged, or passed over by the group's filter: no row, below the next offset
+    done        acknowledged, or skipped by the group's filter: no row, below the next offset
 
-All of it is on disk before the client hears of it, so a restart changes nothing but the waiting receives.
-Everything runs on the event loop's thread.
+Every change is on disk before the client is answered, so a restart loses nothing but the waiting receives. Everything
+runs on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from quarry_mq.store.state.in_flight_key import group_prefix, subscription_prefi
 
 
 class Delivery:
-    """Hands out messages, takes acknowledgements, brings back what was not acknowledged."""
+    """Hands out messages, takes acknowledgements, and redelivers what was not acknowledged."""
 
     def __init__(
         self,
@@ -79,8 +79,10 @@ class Delivery:
         stages: ReceiveStages | None = None,
         after_crash: bool = False,
     ) -> None:
-        """`after_crash`: what was handed out last may never have reached its client, which lives and would be taken
-        for busy with it until the end of the lease. So no lease lasts for longer than clients need to return.
+        """`after_crash` limits all leases to the time that clients need to return.
+
+        After a crash, what was handed out last may never have reached its client. That client is alive, and would be
+        taken for busy with it until the end of the lease.
         """
         self._settings = settings
         self._source = source
@@ -106,7 +108,7 @@ class Delivery:
         )
         self.handle_key = handle_key
         self._taking = self._make_taking(dead_letters, faults, stages)
-        # gives back what was handed out in an answer that broke off
+        # gives back what was handed out in an answer that was interrupted
         self.undeliverable = Returning(self._deliveries, self._named).undeliverable
         parts = ServingParts(settings, WaitingPolls(), writer, clock, timers, after_pass, stages, self.undeliverable)
         self._serving = self._waking.serving = Serving(self._taking.take, parts)
@@ -114,7 +116,7 @@ class Delivery:
         self.lite = self._make_lite(lite_table, lite_topics_from)
         self._lite_serving = self.lite.serving = Serving(self.lite.take, parts)
         self._subscriptions.begin(self._deliveries, self._positions, self._serving.end, self.lite.ready)
-        # of one group and topic, those that stand beyond doubt
+        # acknowledges the messages of one group and topic that are clear cases
         self.acknowledge_all = Acknowledging(self._subscriptions, self._deliveries).acknowledge
         writer.stage_all = self._stage_all
 
@@ -154,7 +156,7 @@ class Delivery:
         )
 
     def configure(self, settings: DeliverySettings) -> None:
-        """What is under way goes on as it began."""
+        """Apply new settings to what begins from now on; what is under way goes on as it began."""
         self._settings = settings
         for part in (
             self._subscriptions,
@@ -166,7 +168,7 @@ class Delivery:
         ):
             part.configure(settings)
 
-    # -- figures
+    # -- stats
 
     @property
     def waiting_polls(self) -> int:
@@ -185,28 +187,30 @@ class Delivery:
         return len(self._subscriptions)
 
     def subscriptions(self) -> tuple[Subscription, ...]:
-        """Those in memory, those of retry topics among them."""
+        """Return the subscriptions in memory, including those of retry topics."""
         return tuple(self._subscriptions)
 
     def rows_in_flight(self, group: str, topic: str) -> Iterator[object] | None:
-        """One item for each message in flight at this moment, read as it is asked for; None while rows are missing."""
-        self._writer.write_now()  # from here on the rows tell
+        """Yield one item for each message in flight at this moment, read lazily. Returns None while rows are not
+        written.
+        """
+        self._writer.write_now()  # from here on the rows are complete
         return None if self._writer.is_behind else self._deliveries.rows(subscription_prefix(group, topic))
 
     def rows_in_flight_below(self, group: str, queue: QueueId, end: QueueOffset) -> Iterator[object]:
-        """One item for each message in flight whose offset in the queue is lower, as far as it is written."""
+        """Yield one item for each message in flight below an offset of the queue. Unwritten changes are not seen."""
         return self._deliveries.rows_below(subscription_prefix(group, queue.topic), queue.number, end)
 
     def first_in_flight(self, group: str, queue: QueueId, start: QueueOffset) -> QueueOffset | None:
-        """The first message of a queue, from an offset on, that is in flight, as far as it is written."""
+        """Return the first offset from `start` on that is in flight in a queue. Unwritten changes are not seen."""
         return self._deliveries.first_offset(subscription_prefix(group, queue.topic), queue.number, start)
 
     # -- start
 
     def start_group(self, group: str, topic: str, queue_numbers: Iterable[int]) -> None:
-        """Fix where a new group starts, so that it sees what is sent from now on. Known groups stay as they are.
+        """Fix where a new group starts, so that it gets what is sent from now on. Known groups stay where they are.
 
-        The start is kept in memory, too, as is everything that is not written yet: the write may fail.
+        The start is kept in memory as well, like everything that is not written yet: the write may fail.
         """
         if self._subscriptions.find(group, topic) is not None:
             return
@@ -223,8 +227,8 @@ class Delivery:
     ) -> WaitingPoll | None:
         """Hand out messages now, or as soon as there are some within `polling_s` seconds and `again` raises nothing.
 
-        `received` is called exactly once, unless the returned poll is cancelled before. Raises OverLimit when too
-        many receives wait, and Invalid for a retry topic that comes with the one it is for.
+        `received` is called exactly once, unless the returned poll is cancelled before. Raises OverLimit if too many
+        receives wait, and Invalid for a retry topic, which a group gets with the topic that it belongs to.
         """
         if self._serving.is_draining:
             received((), None)
@@ -237,29 +241,29 @@ class Delivery:
         return self._serving.receive(subscription, request, polling_s, received, again)
 
     def cancel(self, poll: WaitingPoll) -> None:
-        """The receive is gone, nobody waits for its end."""
+        """Cancel a waiting receive whose caller has gone away; it is not answered."""
         self._serving.cancel(poll)
 
     def stop(self) -> None:
-        """Do nothing more of its own accord: the store is about to close."""
+        """Stop all activity of its own: the store is about to close."""
         self._deliveries.stop()
 
     def end_waiting(self, client_id: str | None = None) -> None:
-        """Answer the waiting receives of a client that says goodbye, or of all clients."""
+        """Answer the waiting receives of a client that disconnects, or of all clients."""
         self._serving.end_waiting(client_id)
 
     def drain(self) -> None:
-        """Hand out nothing any more, and answer all that wait, now and from now on: the broker stops."""
+        """Answer all waiting receives, and later ones at once, and hand out nothing any more: the broker stops."""
         self._serving.drain()
         self._lite_serving.drain()
 
     # -- acknowledge and change
 
     def acknowledge(self, group: str, topic: str, handle: str) -> None:
-        """The message is done. Repeating it within the handle's time is fine.
+        """Mark the message as done. Repeating this within the handle's time is allowed.
 
-        Raises InvalidReceiptHandle once the time is over or a later delivery has taken its place. The caller
-        answers after the next `StateWriter` write.
+        Raises InvalidReceiptHandle once the time is over or a later delivery has replaced this one. The caller answers
+        after the next `StateWriter` write.
         """
         decoded, message = self._named(group, topic, handle)
         row = self._deliveries.row(message)
@@ -273,9 +277,9 @@ class Delivery:
             self._waking.serve_after_pass((message.subscription,))
 
     def bury(self, group: str, topic: str, handle: str, buried: Forwarded) -> None:
-        """Let the message go to the group's dead letters; `buried` hears when it is there.
+        """Dead-letter the message. `buried` is called when it is in the group's dead letters.
 
-        Raises InvalidReceiptHandle as `acknowledge` does, and what reading the message raises.
+        Raises InvalidReceiptHandle as `acknowledge` does, and the errors of reading the message.
         """
         decoded, message = self._named(group, topic, handle)
         row = self._deliveries.standing(message, decoded)
@@ -284,24 +288,24 @@ class Delivery:
     def change_invisible(
         self, group: str, topic: str, handle: str, invisible_ms: int, *, is_counted: bool = True
     ) -> str:
-        """Hide the message for `invisible_ms` from now (0: visible at once); the new handle replaces the old one.
+        """Hide the message for `invisible_ms` from now (0: visible at once); return the handle that replaces the old
+        one.
 
-        `is_counted`: whether this delivery counts among those that a group allows for one message.
-
-        Raises InvalidReceiptHandle as `acknowledge` does.
+        `is_counted` says whether this delivery counts among those that the group allows for one message. Raises
+        InvalidReceiptHandle as `acknowledge` does.
         """
         decoded, message = self._named(group, topic, handle)
         row = self._deliveries.standing(message, decoded)
         return self._deliveries.hide(message, row, invisible_ms, is_counted=is_counted)
 
     def _named(self, group: str, topic: str, text: str) -> tuple[ReceiptHandle, GroupMessage]:
-        """What a handle says, and of which message. Raises InvalidReceiptHandle."""
+        """Decode a handle and find its message. Raises InvalidReceiptHandle."""
         topic = topic_of(text, topic)
         handle = ReceiptHandle.decode(text, group, topic, self.handle_key)
         return handle, self._delivered_from(group, topic, handle)
 
     def _delivered_from(self, group: str, topic: str, handle: ReceiptHandle) -> GroupMessage:
-        """Where a handle's delivery was made. A made-up handle creates nothing."""
+        """Return the message that a handle names. A forged handle creates no state. Raises InvalidReceiptHandle."""
         queue = QueueId(*queue_of_handle(group, topic, handle.queue_number))
         known = self._subscriptions.find(group, queue.topic)
         if (known is None or queue.number not in known.queues) and self._offsets.get(group, queue) is None:
@@ -313,10 +317,10 @@ class Delivery:
         raise InvalidReceiptHandle("the receipt handle names a topic that is gone")
 
     def client_lost(self, client_id: str) -> None:
-        """Give back, after a second, what the server held hidden on this client's behalf."""
+        """Give back, after a second, what the server kept hidden on this client's behalf."""
         self._deliveries.give_back_of_client(client_id)
 
-    # -- what makes receives go on
+    # -- events that wake receives
 
     def messages_arrived(self, requests: Iterable[DispatchRequest]) -> None:
         """Wake the receives that wait for exactly these queues."""
@@ -340,11 +344,11 @@ class Delivery:
             self.lite.arrived(name)
 
     def hold_ordered(self, held_from: HeldFrom) -> None:
-        """Ask this before anything new is handed out in order. `let_go` when the answer has become another one."""
+        """Set the function to ask before anything new is handed out in order. Call `let_go` when its answer changes."""
         self._taking.held_from = held_from
 
     def let_go(self, group: str, topic: str) -> None:
-        """What was held of the topic may be handed out to the group now."""
+        """Let the group have the topic's messages that were held back from it."""
         subscription = self._subscriptions.find(group, topic)
         if subscription is not None:
             for number in subscription.queues:
@@ -356,28 +360,30 @@ class Delivery:
     # -- administration
 
     def position(self, group: str, queue: QueueId) -> tuple[QueueOffset | None, int]:
-        """The group's next offset in the queue (None: never read) and how many of its messages are in flight."""
-        self._writer.write_now()  # from here on the rows tell
+        """Return the group's next offset in the queue (None: never read) and how many of its messages are in flight."""
+        self._writer.write_now()  # from here on the rows are complete
         in_flight = self._deliveries.count_of(subscription_prefix(group, queue.topic), queue.number)
         return self.next_offset(group, queue), in_flight
 
     def next_offset(self, group: str, queue: QueueId) -> QueueOffset | None:
-        """The first message of the queue that the group has not got; None in a queue it has never read."""
+        """Return the offset of the first message that the group has not got; None in a queue that it has never read."""
         subscription = self._subscriptions.find(group, queue.topic)
         progress = subscription.queues.get(queue.number) if subscription else None
         return self._offsets.get(group, queue) if progress is None else progress.next_offset
 
     def is_done_before(self, group: str, queue: QueueId, offset: QueueOffset) -> bool:
-        """Whether nothing below the offset is left for the group in the queue, nor in flight."""
+        """Return whether the group has got everything in the queue below the offset, with nothing of it in flight."""
         next_offset = self.next_offset(group, queue)
         if next_offset is None or next_offset < offset:
             return False
-        self._writer.write_now()  # from here on the rows tell
+        self._writer.write_now()  # from here on the rows are complete
         first = self._deliveries.first_offset(subscription_prefix(group, queue.topic), queue.number)
         return not self._writer.is_behind and (first is None or first >= offset)
 
     def commit_offset(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
-        """The group goes on at `offset` once it receives; what it has in flight before that stays so."""
+        """Let the group continue at `offset` from its next receive on. What it has in flight below the offset stays in
+        flight.
+        """
         subscription = self._subscriptions.open(group, queue.topic)
         progress = self._positions.open(subscription, queue.number)
         if offset < progress.next_offset:
@@ -388,7 +394,7 @@ class Delivery:
         self._waking.serve_after_pass((subscription,))
 
     def reset_offset(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
-        """Go on at `offset`; everything the group had in flight in this queue is forgotten."""
+        """Let the group continue at `offset`. Everything it had in flight in this queue is deleted."""
         subscription = self._subscriptions.open(group, queue.topic)
         progress = self._positions.open(subscription, queue.number)
         self._deliveries.forget(subscription, progress)
@@ -397,10 +403,10 @@ class Delivery:
         subscription.mark(queue.number)
         self._waking.serve((subscription,))
 
-    # -- the end of groups and topics
+    # -- deletion of groups and topics
 
     def delete_group(self, group: str) -> None:
-        """Forget the group's progress in all topics, durably: the group itself goes next.
+        """Delete the group's progress in all topics, durably: the group itself is deleted next.
 
         Raises StorePoisoned, kv.EngineFull.
         """
@@ -413,7 +419,7 @@ class Delivery:
         self.store_durably()
 
     def delete_subscription(self, group: str, topic: str) -> None:
-        """Forget the group's progress in the topic, durably: should it come again, it is new there.
+        """Delete the group's progress in the topic, durably: if the group reads the topic again, it is new there.
 
         Raises StorePoisoned, kv.EngineFull.
         """
@@ -426,7 +432,7 @@ class Delivery:
         self.store_durably()
 
     def delete_topic(self, topic: str) -> None:
-        """Forget the progress of all groups in the topic, durably: the topic itself goes next.
+        """Delete the progress of all groups in the topic, durably: the topic itself is deleted next.
 
         Raises StorePoisoned, kv.EngineFull.
         """
@@ -434,11 +440,12 @@ class Delivery:
         self.delete_topics((topic,))
 
     def delete_topics(self, topics: Iterable[str], *, durably: bool = True) -> None:
-        """`delete_topic` for topics or light queues, most of which no group has ever read: those cost a look.
+        """Delete the progress in several topics or light queues, as `delete_topic`.
 
-        Not `durably` it is left to the caller to `store_durably` in the end.
+        Those that no group has ever read, usually most of them, only cost a look-up. Unless `durably`, the caller has
+        to call `store_durably` in the end.
         """
-        self._writer.write_now()  # from here on the rows tell, or the subscriptions that could not be written
+        self._writer.write_now()  # from here on the rows are complete, or the unwritten subscriptions are in memory
         found = ((each, self._offsets.groups_of(each), self._subscriptions.of_topic(each)) for each in topics)
         read = [each for each in found if each[1] or each[2]]
         if not read:
@@ -457,14 +464,14 @@ class Delivery:
             self._writer.write_now()
 
     def require_room(self) -> None:
-        """To be called before `reset_offset`, so that what is refused is not done.
+        """Raise if there is no free space; to be called before `reset_offset`, so that a refused reset changes nothing.
 
         Raises StorePoisoned, kv.EngineFull.
         """
         self._writer.require_room()
 
     def store_durably(self) -> None:
-        """Let what was changed so far survive a power cut. Raises StorePoisoned, kv.EngineFull."""
+        """Make the changes so far durable against a power failure. Raises StorePoisoned, kv.EngineFull."""
         self._writer.write_durably()
 
     def _stage_all(self, batch: WriteBatch) -> None:
@@ -474,7 +481,7 @@ class Delivery:
             self._positions.stage(batch, subscription)
 
     def drop_idle_subscriptions(self) -> None:
-        """Free what nobody used lately; its rows stay. To be called every few seconds."""
+        """Free subscriptions that were not used recently; their rows stay. To be called every few seconds."""
         if self._writer.is_behind:
             self._writer.try_again()
         else:

@@ -1,7 +1,7 @@
-"""Proofs that a handle is one which this broker gave out: of receipts, transactions and delayed messages.
+"""Proofs that a handle was given out by this broker: for receipts, transactions and delayed messages.
 
-Handles name what they stand for by numbers that anybody can count up. So each has a proof: BLAKE2b of whose it is and
-of what it names, keyed with a secret of the store. Handles stay good over restarts, and nobody makes one up.
+Handles name what they stand for by numbers that anybody can count up. So each has a proof: BLAKE2b over the owner of
+the handle and what it names, keyed with a secret of the store. Handles stay valid over restarts and cannot be forged.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from quarry_mq.store.native import Native
 from quarry_mq.store.offsets import PhysicalOffset
 
 PROOF_SIZE: Final = 8
-"""Bytes. Each guess is a call to the broker."""
+"""Bytes of a proof. Each guess costs an attacker a call to the broker."""
 
 
 class Purpose(Enum):
-    """What a handle is of: one of a kind is none of another."""
+    """The kind of a handle: the proof of one kind is not valid for another."""
 
     RECEIPT = b"r"
     TRANSACTION = b"t"
@@ -27,10 +27,10 @@ class Purpose(Enum):
 
 
 class HandleKey:
-    """The key of a store, 16 to 64 bytes.
+    """The secret key of a store, 16 to 64 bytes.
 
-    `since`: where the log ended when it was made. Handles of transactions and of delayed messages that were stored
-    before may have been given out by an older version, which knew no proof. `native` makes many handles at once.
+    `since` is the end of the log when the key was created. Handles of transactions and of delayed messages that were
+    stored before may have been given out by an older version, which had no proofs. `native` makes many handles at once.
     """
 
     def __init__(self, raw: bytes, since: PhysicalOffset, native: Native | None = None) -> None:
@@ -39,7 +39,7 @@ class HandleKey:
         self.native: Final = native
 
     def begun(self, purpose: Purpose, *names: str) -> Any:
-        """A hash of whose a handle is: a copy of it that is updated with what the handle names gives the proof.
+        """Return a hash of the owner of handles. A copy of it, updated with what a handle names, gives the proof.
 
         No name may have a zero byte.
         """
@@ -53,5 +53,5 @@ class HandleKey:
         return bytes(hashed.digest())
 
     def proves(self, shown: bytes, purpose: Purpose, *names: str, fields: bytes) -> bool:
-        """Whether this is the proof, in a time that does not tell how much of it is right."""
+        """Return whether this is the proof, in constant time, which does not reveal how much of it is right."""
         return hmac.compare_digest(shown, self.proof(purpose, *names, fields=fields))

@@ -1,23 +1,23 @@
-"""The life of a message in a group: which state follows on what.
+"""The life of a message in a group: the states, and which events lead from one to the next.
 
 | state     | event        | next      | what it means |
 |-----------|--------------|-----------|---------------|
 | waiting   | handed out   | hidden    | for the first time |
-| waiting   | passed over  | done      | the group's filter does not want it |
+| waiting   | passed over  | done      | the group's filter does not match it |
 | hidden    | acknowledged | done      | |
 | hidden    | changed      | hidden    | for another time, under a new handle; a time of zero is over at once |
-| hidden    | renewed      | hidden    | the broker keeps it for a client that lives, or until its copy is appended |
-| hidden    | given back   | hidden    | its client is gone, or its answer broke off: a second more, or at once |
-| hidden    | forwarded    | hidden    | on its way to the dead letters, by the client's wish |
-| hidden    | buried       | done      | it got there |
+| hidden    | renewed      | hidden    | the broker keeps it for a client that is alive, or until its copy is appended |
+| hidden    | given back   | hidden    | its client is gone, or its answer was interrupted: a second more, or at once |
+| hidden    | forwarded    | hidden    | on its way to the dead letters, as the client asked |
+| hidden    | buried       | done      | it is among the dead letters |
 | hidden    | time is up   | ready     | |
-| ready     | handed out   | hidden    | once more |
+| ready     | handed out   | hidden    | redelivered |
 | ready     | forwarded    | hidden    | it was delivered as often as the group allows |
 | ready     | gone         | done      | its record expired, or was given up |
 
-Waiting and done have no row: the group's next offset tells them apart. Hidden and ready are told apart by the clock,
-and by whether the broker would renew the lease; what was found hidden counts as such until all is done that is to be
-done with it. A group whose position is set anew forgets all states of the queue.
+Waiting and done messages have no row: the group's next offset tells them apart. Hidden and ready are told apart by the
+clock, and by whether the broker would renew the lease. A message that was found hidden counts as hidden until the
+operation that found it is over. When a group's offset is reset, all states in the queue are deleted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Final
 
 
 class State(Enum):
-    """Of a message, for one group."""
+    """The state of a message for one group."""
 
     WAITING = "waiting"
     HIDDEN = "hidden"
@@ -36,7 +36,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happens to it."""
+    """An event in the life of a message."""
 
     HANDED_OUT = "handed out"
     PASSED_OVER = "passed over"
@@ -64,4 +64,4 @@ NEXT: Final = {
     (State.READY, Event.FORWARDED): State.HIDDEN,
     (State.READY, Event.GONE): State.DONE,
 }
-"""A pair that is not here cannot be."""
+"""The next state for a state and an event. Other pairs cannot occur."""

@@ -1,4 +1,4 @@
-"""Receives that wait, and when they get what there is."""
+"""Long polling: receives that wait, and when they are served."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from quarry_mq.server.tasks.guarded import run_guarded
 from quarry_mq.store.clock import Clock
 
 SERVING_S: Final = 0.01
-"""How long one pass serves receives that go on looking, of all groups together."""
+"""Seconds for which one loop iteration serves receives that have more to scan, of all groups together."""
 
 
 Take = Callable[[SourceT, ReceiveRequest], Sequence[Delivered]]
-"""Takes what there is for a receive. Raises what kept it from that."""
+"""Function that takes the messages for a receive. Raises the error that prevented it."""
 
 
 class Undeliverable(Protocol):
-    """See `server.delivery.returned`."""
+    """Gives back messages whose answer was not delivered; see `server.delivery.returned`."""
 
     def __call__(self, group: str, topic: str, handles: Iterable[str], *, has_begun: bool) -> None: ...
 
@@ -40,11 +40,11 @@ class ServingParts(NamedTuple):
     after_pass: AfterPass
     stages: ReceiveStages
     undeliverable: Undeliverable
-    """Hears of what was taken, but is not written as taken: nobody is given it."""
+    """Is called with messages that were taken but could not be written as taken, so that no client gets them."""
 
 
 class Serving(Generic[SourceT]):
-    """Hands over what `take` takes, when it is written that it is taken."""
+    """Serves receives: hands over what `take` takes, once it is written that it is taken."""
 
     def __init__(self, take: Take[SourceT], parts: ServingParts) -> None:
         self._take = take
@@ -57,7 +57,7 @@ class Serving(Generic[SourceT]):
         self._undeliverable = parts.undeliverable
         self._waiting = parts.waiting
         self._later: dict[SourceT, None] = {}
-        """Those that are served when the pass has ended."""
+        """The sources that are served when the loop iteration ends."""
         self.is_draining = False
 
     def configure(self, settings: DeliverySettings) -> None:
@@ -70,7 +70,7 @@ class Serving(Generic[SourceT]):
     def receive(
         self, source: SourceT, request: ReceiveRequest, polling_s: float, received: Received, again: Again | None
     ) -> WaitingPoll | None:
-        """As `Delivery.receive`, of a source that is open. Raises OverLimit."""
+        """Receive from a source that is open, as `Delivery.receive`. Raises OverLimit."""
         if not source.waiting or source.has_given(request.attempt_id):
             delivered = self._take(source, request)
             if delivered:
@@ -98,28 +98,28 @@ class Serving(Generic[SourceT]):
         self._waiting.filters.check(request.filter)
 
     def cancel(self, poll: WaitingPoll) -> None:
-        """The receive is gone, nobody waits for its end."""
+        """Cancel a waiting receive whose caller has gone away; it is not answered."""
         if not poll.done:
             self._waiting.remove(poll)
 
     def end_waiting(self, client_id: str | None = None) -> None:
-        """Answer the waiting receives of a client that says goodbye, or of all clients."""
+        """Answer the waiting receives of a client that disconnects, or of all clients."""
         for poll in tuple(self._waiting) if client_id is None else self._waiting.of_client(client_id):
             self.end(poll)
 
     def drain(self) -> None:
-        """Hand out nothing any more, and answer all that wait, now and from now on: the broker stops."""
+        """Answer all waiting receives, and later ones at once, and hand out nothing any more: the broker stops."""
         self.is_draining = True
         self.end_waiting()
 
     def end(self, poll: WaitingPoll) -> None:
-        """Nothing came in time."""
+        """Answer a waiting receive without messages, since its time is up or it has to end."""
         if not poll.done:
             self._waiting.remove(poll)
             run_guarded(poll.received, (), None)
 
     def serve(self, source: SourceT) -> None:
-        """Give what the candidates hold to the waiting receives, oldest first, as far as they still may get it."""
+        """Serve the waiting receives of the source from its candidates, oldest first, if they are still allowed."""
         waiting = source.waiting
         for _ in range(len(waiting)):
             if not waiting or not source.may_have_messages:
@@ -141,13 +141,13 @@ class Serving(Generic[SourceT]):
             self._serve_later(source)
 
     def _serve_later(self, source: SourceT) -> None:
-        """Go on when the pass has ended, with all that have something left to look at."""
+        """Serve the source again when the loop iteration ends, together with others that have more to scan."""
         if not self._later:
             self._after_pass(self._serve_some)
         self._later[source] = None
 
     def _serve_some(self) -> None:
-        """Serve each of them, for as long as one pass may take: filters that match little look at a lot."""
+        """Serve each source within the time limit of a loop iteration: filters that match little scan a lot."""
         later, self._later = self._later, {}
         end_s = self._clock.monotonic_s() + SERVING_S
         for source in later:
@@ -178,13 +178,13 @@ class Serving(Generic[SourceT]):
         received((), error)
 
     def serve_after_pass(self, source: SourceT) -> None:
-        """For who may be in the middle of serving it."""
+        """Serve the source at the end of the loop iteration; for callers that may be in the middle of serving it."""
         if source.waiting:
             self._after_pass(partial(self.serve, source))
 
 
 class Waking:
-    """Has those served of which there may be messages. `serving` is to be set before anything else."""
+    """Serves the subscriptions that may have messages. `serving` has to be set before anything else."""
 
     serving: Serving[Subscription]
 
@@ -200,7 +200,7 @@ class Waking:
                 owner.on_ready(owner)
 
     def serve_after_pass(self, subscriptions: Iterable[Subscription]) -> None:
-        """For who may be in the middle of serving one of them."""
+        """Serve at the end of the loop iteration; for callers that may be in the middle of serving one of them."""
         for subscription in subscriptions:
             owner = subscription.owner
             if owner.on_ready is None:

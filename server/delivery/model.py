@@ -1,4 +1,4 @@
-"""The values that go in and out of delivery, and what it needs from the rest of the broker."""
+"""The values that delivery takes and returns, and the interfaces that it needs from the rest of the broker."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from quarry_mq.store.record import StoredMessage
 
 
 class NewGroupStart(Enum):
-    """Where a group starts in a queue it has never read."""
+    """Position at which a group starts in a queue that it has never read."""
 
     AUTO = (
-        "auto"  # RocketMQ's rule: a queue still whole (and not larger than memory likes) from its start, else its end
+        "auto"  # RocketMQ's rule: from the start of a queue that is complete and not too large for memory, else the end
     )
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -36,12 +36,16 @@ class DeliverySettings:
     subscriptions_max: int = 250_000
     entries_scanned_per_pass: int = 4_096
     answer_bytes_max: int = 8 << 20
-    """Of records in one receive's answer, which lies in memory as a whole until its client has read it. Two of the
-    largest messages of the default limits: below that more bytes per answer make nothing faster."""
+    """Bytes of records in one receive's answer, which is in memory as a whole until its client has read it.
+
+    This is twice the largest message of the default limits: above that more bytes per answer make nothing faster.
+    """
 
 
 class ReceiveRequest(NamedTuple):
-    """What one receive asks for. `invisible_ms` None: the server leases the messages to the client and renews."""
+    """The terms of one receive. If `invisible_ms` is None, the server leases the messages to the client and renews the
+    lease.
+    """
 
     group: str
     topic: str
@@ -51,13 +55,13 @@ class ReceiveRequest(NamedTuple):
     invisible_ms: int | None
     client_id: str
     is_ordered: bool = False
-    """Whether the group consumes each queue in order: a queue waits while one of its messages is hidden."""
+    """True if the group consumes each queue in order: a queue waits while one of its messages is hidden."""
     attempt_id: str = ""
-    """Of an ordered group: who repeats a receive under the same id gets the same messages."""
+    """Id of a receive of an ordered group: repeating the receive under the same id gets the same messages."""
     attempts_max: int | None = None
     """Deliveries of one message before it goes to the dead letters; None: no limit."""
     highest_queue_first: bool = False
-    """Whether queues of higher numbers are served first: those of messages with higher priority."""
+    """True if queues of higher numbers are served first; they hold messages of higher priority."""
 
 
 class Delivered(NamedTuple):
@@ -70,29 +74,29 @@ class Delivered(NamedTuple):
 
 
 Again = Callable[[], ReceiveRequest]
-"""What a receive asks for as things are when it is woken. Raises what speaks against it by then."""
+"""Returns the terms of a waiting receive as they are when it is woken. Raises if it is not allowed any more."""
 
 Received = Callable[[Sequence[Delivered], Exception | None], None]
-"""How a receive ends: messages (none when its time is up), or an error."""
+"""Callback with the result of a receive: messages (none when its time is up), or an error."""
 
 
 class MessageSource(Protocol):
-    """What delivery reads from the store."""
+    """The part of the store that delivery reads."""
 
     def bounds(self, queue: QueueId) -> QueueBounds: ...
 
     def extents_of_all(self, queues: Sequence[QueueId]) -> list[QueueExtent]:
-        """Of each of some different queues, at a part of the price."""
+        """Return the extents of several distinct queues, at less cost than one by one."""
 
     def maximum(self, queue: QueueId) -> QueueOffset:
-        """That of the bounds alone, which costs less."""
+        """Return the maximum offset alone, which costs less than the bounds."""
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]: ...
 
     def read(self, entry: ConsumeQueueEntry) -> StoredMessage: ...
 
     def queues_of(self, topic: str) -> list[QueueId]:
-        """Those that ever got a message; for who is about to ask for their bounds."""
+        """Return the queues that ever got a message; for callers that go on to ask for their bounds."""
 
     def iterate_queues(self, topic: str) -> list[QueueId]: ...
 
@@ -101,7 +105,7 @@ class MessageSource(Protocol):
 
 
 class Faults(Protocol):
-    """Hears of errors that no receive ends with."""
+    """Reports errors with which no receive ends."""
 
     def report(self, error: Exception, **where: object) -> None: ...
 
@@ -117,14 +121,14 @@ class Timers(Protocol):
 
 
 class Place(Enum):
-    """Ends of a queue that a group may be moved to."""
+    """The ends of a queue that a group may be moved to."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 class StoredSince(NamedTuple):
-    """The first message of a queue that was stored at this time or later; behind the last one if there is none."""
+    """Position of the first message that was stored at this time or later; after the last message if there is none."""
 
     time_ms: int
 

@@ -1,4 +1,4 @@
-"""The subscriptions that are in memory: how they come there, and how they go."""
+"""The subscriptions in memory: how they are opened, and when they are dropped."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from quarry_mq.store.metadata import is_light_queue
 
 IDLE_SUBSCRIPTION_S: Final = 300.0
 QUEUES_KEPT_MAX: Final = 65_536
-"""Of all subscriptions together, about 36 MB; beyond it those that were not used lately go sooner."""
+"""Queues kept by all subscriptions together, about 36 MB; beyond it those not used recently are dropped sooner."""
 
 
 class OpenSubscriptions(Subscriptions):
-    """Opens what is asked for, with the retry topics beside it, once it has begun."""
+    """Opens subscriptions on demand, with their retry topics. `begin` has to be called before."""
 
     def __init__(self, settings: DeliverySettings, *, source: MessageSource, clock: Clock) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class OpenSubscriptions(Subscriptions):
         self._settings = settings
 
     def open(self, group: str, topic: str) -> Subscription:
-        """The subscription, opened if it is not in memory. Raises OverLimit."""
+        """Return the subscription, opened if it is not in memory. Raises OverLimit."""
         subscription = self.find(group, topic)
         if subscription is not None:
             return subscription
@@ -65,7 +65,9 @@ class OpenSubscriptions(Subscriptions):
         return subscription
 
     def attach_to(self, topic: str) -> Sequence[Subscription]:
-        """A retry topic is new: find the subscription beside whose topic it is, among those in memory."""
+        """Attach a new retry topic to the subscriptions in memory that it belongs to. Return the subscriptions of the
+        topic.
+        """
         for subscription in self:
             for retry_topic in retry_topics(subscription.group, subscription.topic):
                 if retry_topic.name == topic:
@@ -73,14 +75,14 @@ class OpenSubscriptions(Subscriptions):
         return self.of_topic(topic)
 
     def _attach(self, owner: Subscription, retry_topic: RetryTopic) -> None:
-        """Let the owner's receives get the messages of a retry topic, unless somebody reads it by its own name."""
+        """Let the owner's receives get the messages of a retry topic, unless it is being read under its own name."""
         if self.find(owner.group, retry_topic.name) is None:
             companion = self.attach(owner, retry_topic)
             self._deliveries.opened(companion)
             self._positions.open_all(companion, ())
 
     def drop_idle(self) -> None:
-        """Free what nobody used lately; its rows stay."""
+        """Drop subscriptions that were not used recently from memory; their rows stay."""
         before_s = self._clock.monotonic_s() - IDLE_SUBSCRIPTION_S
         kept = sum(len(subscription.queues) for subscription in self)
         owners = [subscription for subscription in self if not subscription.is_retry]
@@ -92,9 +94,9 @@ class OpenSubscriptions(Subscriptions):
                 self.drop(subscription)
 
     def drop(self, subscription: Subscription) -> None:
-        """Its rows stay, who waits for it is answered."""
+        """Drop the subscription from memory and answer its waiting receives; its rows stay."""
         if self.find(subscription.group, subscription.topic) is not subscription:
-            return  # gone with the one whose retry topic it is
+            return  # dropped together with the subscription whose retry topic it is
         for poll in tuple(subscription.owner.waiting):
             self._end_poll(poll)
         self.remove(subscription)

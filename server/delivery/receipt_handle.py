@@ -1,7 +1,7 @@
-"""The opaque proof of one delivery that a client hands back to acknowledge it.
+"""Receipt handles: the opaque proof of one delivery that a client sends back to acknowledge it.
 
-URL-safe base64 of 37 bytes, big-endian, and for a message of a lite topic a full stop and its name behind it: some
-clients do not say it elsewhere.
+A handle is URL-safe base64 of 37 bytes, big-endian. For a message of a lite topic a full stop and the name of the lite
+topic follow, since some clients do not send it elsewhere.
 
 | offset | bytes | field |
 |-------:|------:|-------|
@@ -10,10 +10,10 @@ clients do not say it elsewhere.
 | 5      | 8     | queue offset |
 | 13     | 8     | delivery id: unique per hand-out, over restarts too |
 | 21     | 8     | expiry, wall-clock ms: after it the handle proves nothing |
-| 29     | 8     | proof (`handle_key.py`) of bytes 0..29, group, and topic or light queue: of no other one |
+| 29     | 8     | proof (`handle_key.py`) of bytes 0..29, group, and topic or light queue: valid for these only |
 
-It names the delivery; whether the delivery still stands is decided by the stored in-flight record, so handles
-stay good over a restart (rmq#10278). Handles of version 1 had a check sum in place of the proof, and are refused.
+It names the delivery. The stored in-flight record decides whether the delivery is still valid, so handles stay valid
+over a restart (rmq#10278). Handles of version 1 had a checksum in place of the proof, and are refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from quarry_mq.store.metadata.lite import light_queue_name, parse_light_queue_na
 
 VERSION: Final = 2
 LITE_TOPIC_BEGIN: Final = "."
-"""No character of base64, and none of names of lite topics."""
+"""Begins the lite topic's name: a character that neither base64 nor names of lite topics have."""
 _FIELDS: Final = Struct(">BIqqq")
 _SIZE: Final = _FIELDS.size + PROOF_SIZE
 assert _FIELDS.size == 29
@@ -38,7 +38,7 @@ assert _SIZE == 37
 
 
 class ReceiptHandle(NamedTuple):
-    """The decoded fields."""
+    """The decoded fields of a receipt handle."""
 
     queue_number: int
     queue_offset: int
@@ -46,13 +46,13 @@ class ReceiptHandle(NamedTuple):
     expires_at_ms: int
 
     def encode(self, group: str, topic: str, key: HandleKey) -> str:
-        """`topic`: where its queue is, be it a light queue."""
+        """Return the handle as text. `topic` is the topic or light queue that the message was delivered from."""
         deliveries = [(self.queue_offset, self.delivery_id)]
         return encode_all(self.queue_number, deliveries, self.expires_at_ms, group=group, topic=topic, key=key)[0]
 
     @classmethod
     def decode(cls, text: str, group: str, topic: str, key: HandleKey) -> ReceiptHandle:
-        """Raises InvalidReceiptHandle for anything that `encode` did not make for this group and topic."""
+        """Decode a handle. Raises InvalidReceiptHandle unless `encode` made it for this group and topic."""
         try:
             raw = urlsafe_b64decode(text.partition(LITE_TOPIC_BEGIN)[0].encode("ascii"))
         except (UnicodeEncodeError, Base64Error, ValueError):
@@ -74,9 +74,9 @@ def encode_all(
     topic: str,
     key: HandleKey,
 ) -> list[str]:
-    """The handles of deliveries from one queue, each given as queue offset and delivery id.
+    """Return the handles of deliveries from one queue, each given as queue offset and delivery id.
 
-    `topic`: where the queue is, be it a light queue.
+    `topic` is the topic or light queue that the messages were delivered from.
     """
     light = parse_light_queue_name(topic) if is_light_queue(topic) else None
     if light is None and key.native is not None:
@@ -93,11 +93,11 @@ def encode_all(
 
 
 def lite_topic_of(text: str) -> str:
-    """The lite topic that a handle names; "" for none. Whether it is one that was given out, `decode` tells."""
+    """Return the lite topic that a handle names, or "" for none. Only `decode` checks whether the handle is genuine."""
     return text.partition(LITE_TOPIC_BEGIN)[2]
 
 
 def topic_of(text: str, topic: str) -> str:
-    """Where the queue is in which the delivery was made that a handle names: the topic, or a light queue of it."""
+    """Return the topic, or the light queue of it, from which the handle's message was delivered."""
     lite_topic = lite_topic_of(text)
     return light_queue_name(topic, lite_topic) if lite_topic else topic

@@ -1,4 +1,4 @@
-"""What becomes of messages that were handed out in an answer which did not get through."""
+"""Return of messages that were handed out in an answer which was not delivered."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from quarry_mq.server.delivery.state.subscription import GroupMessage
 from quarry_mq.server.errors import InvalidReceiptHandle
 
 Named = Callable[[str, str, str], tuple[ReceiptHandle, GroupMessage]]
-"""What a handle of a group and a topic says, and of which message. Raises InvalidReceiptHandle."""
+"""Function that decodes a handle of a group and a topic and finds its message. Raises InvalidReceiptHandle."""
 
 
 class Returning:
-    """Gives them back.
+    """Gives messages back whose answer was not delivered.
 
-    A hand-out is written before its answer: a client holds nothing that the death of the process can take back. So a
-    hand-out whose answer never left is undone afterwards. If the process dies in between it stays as it is written.
+    A hand-out is written before its answer, so the death of the process takes nothing from a client. Therefore a
+    hand-out whose answer never left is undone afterwards. If the process dies in between, the hand-out stays as it is
+    written.
     """
 
     def __init__(self, deliveries: Deliveries, named: Named) -> None:
@@ -25,9 +26,9 @@ class Returning:
         self._named = named
 
     def undeliverable(self, group: str, topic: str, handles: Iterable[str], *, has_begun: bool) -> None:
-        """Give back what the handles name: after a second if a part of the answer left (`has_begun`).
+        """Give back the messages of the handles, after a second if a part of the answer left (`has_begun`).
 
-        Otherwise at once, and as if it had not been handed out: nobody has seen it, so it is no attempt.
+        Otherwise they are given back at once and uncounted: no client has seen them, so it was no attempt.
         """
         for handle in handles:
             try:
@@ -39,5 +40,5 @@ class Returning:
                 continue  # acknowledged by a client that got it after all, or visible already
             row = self._deliveries.row(message)
             if row is not None and row.delivery_id == decoded.delivery_id:
-                # also where its time is up meanwhile: the count must not stay
+                # also if its time is up meanwhile: it must not count as an attempt
                 self._deliveries.give_back(message, row, is_counted=False)

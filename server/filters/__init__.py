@@ -1,4 +1,4 @@
-"""Which messages a subscription wants: by tag, or by an SQL expression over their properties."""
+"""Filters that decide which messages a subscription gets: by tag, or by an SQL expression over their properties."""
 
 from quarry_mq.server.filters.message_filter import MessageFilter
 from quarry_mq.server.filters.sql import SqlFilter

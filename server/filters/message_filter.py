@@ -1,4 +1,4 @@
-"""The filter that delivery asks, and the memory of filters by expression.
+"""The filter interface that delivery uses, and a cache of parsed filters by expression.
 
 Clients send the same expressions with every receive.
 """
@@ -11,25 +11,25 @@ from typing import Final, Protocol, TypeVar
 
 
 class MessageFilter(Protocol):
-    """Decides in two steps: by the consume queue entry, which costs nothing, then by the record."""
+    """Decides in two steps if a message matches: by its consume queue entry, which is cheap, then by its record."""
 
     @property
     def length(self) -> int:
-        """Characters of its expression, more or less: it takes up to 160 bytes of memory for each."""
+        """Return the approximate length of the expression in characters; each takes up to 160 bytes of memory."""
 
     @property
     def wants_all(self) -> bool:
-        """Whether every message is wanted, so that nobody need look at any."""
+        """Return whether every message matches, so that none has to be checked."""
 
     def may_match(self, tags_code: int) -> bool:
-        """Whether a message with this tags code can be wanted; the record is read only then."""
+        """Return whether a message with this tags code can match; only then its record is read."""
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Whether the message with these stored properties is wanted."""
+        """Return whether the message with these stored properties matches."""
 
 
 LENGTH_MAX: Final = 4 * 1024
-"""Characters of a filter expression. Reading the longest SQL takes 4 to 12 ms, while all others wait."""
+"""Characters that a filter expression may have. Reading the longest SQL takes 4 to 12 ms of the event loop's time."""
 
 SHORT_MAX: Final = 512
 SHORT_REMEMBERED: Final = 1024
@@ -40,7 +40,7 @@ Filter = TypeVar("Filter")
 
 
 def remembering(parse: Callable[[str], Filter]) -> Callable[[str], Filter]:
-    """The same function, which gives the same object for an expression it was given lately."""
+    """Return the function with a cache: a recently parsed expression gives the same object again."""
     short, long = lru_cache(SHORT_REMEMBERED)(parse), lru_cache(LONG_REMEMBERED)(parse)
 
     def remembered(expression: str) -> Filter:

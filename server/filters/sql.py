@@ -1,4 +1,4 @@
-"""SQL-92 filter expressions: text to a function, once per expression."""
+"""SQL-92 filter expressions, each compiled once into a function."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN_MAX: Final = 20
 
 
 class SqlFilter:
-    """`a > 5 AND region IN ('x')`. Equal expressions are one object."""
+    """A filter such as `a > 5 AND region IN ('x')`. Equal expressions share one object while they are cached."""
 
     __slots__ = ("_evaluate", "expression")
 
@@ -29,23 +29,23 @@ class SqlFilter:
 
     @classmethod
     def parse(cls, expression: str) -> SqlFilter:
-        """Raises IllegalExpression, which says where and why."""
+        """Return the filter of an expression. Raises IllegalExpression, which says where and why."""
         return _parse(expression)
 
     @property
     def length(self) -> int:
-        """Characters of the expression."""
+        """Return the characters of the expression."""
         return len(self.expression)
 
     @property
     def wants_all(self) -> bool:
         return False
 
-    def may_match(self, tags_code: int) -> bool:  # noqa: ARG002 - which tag a message has is only one of its properties
+    def may_match(self, tags_code: int) -> bool:  # noqa: ARG002 - a message's tag is only one of its properties
         return True
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Only true is a match: neither unknown, nor what cannot be compared."""
+        """Return whether the condition is true: neither false, nor unknown, nor a comparison that is not possible."""
         try:
             return self._evaluate(properties) is True
         except nodes.NotComparable:
@@ -73,7 +73,7 @@ def _place(expression: str, error: UnexpectedInput) -> str:
 
 @v_args(inline=True)
 class _Compiler(Transformer[Token, Node]):
-    """Each rule of the grammar as the node it stands for."""
+    """Turns each rule of the grammar into its node."""
 
     start = staticmethod(nodes.condition)
     property = staticmethod(nodes.property_)

@@ -1,8 +1,8 @@
-"""SQL conditions as functions of a message's properties.
+"""SQL conditions compiled to functions of a message's properties.
 
-Values are texts (all properties are), numbers, truth values, and None: unknown, as in SQL. What is compared with a
-number is read as one; a text that is none ends the evaluation, and the message is not wanted. RocketMQ's rules, but for
-what docs/filters.md lists.
+Values are texts (all properties are), numbers, truth values, and None for unknown, as in SQL. A value that is compared
+with a number is read as a number; if it is not one, the evaluation ends and the message does not match. The rules are
+RocketMQ's, except for those listed in docs/filters.md.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from quarry_mq.server.filters.java_text import trimmed
 from quarry_mq.store.errors import Invalid
 
 Value = str | int | float | None
-"""bool is an int in Python; what is a truth value is told by its type being exactly bool."""
+"""bool is a kind of int in Python, so a truth value is recognised by its type being exactly bool."""
 
 Evaluate = Callable[[Mapping[str, str]], Value]
 NESTED_MAX: Final = 100
-"""Expressions within each other. Evaluation nests as deep as they do."""
+"""Depth to which expressions may be nested. Evaluation nests just as deep."""
 
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+|([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)?)")
 _INTEGER_DIGITS_MAX: Final = 4_000
-"""Python refuses to read longer ones, and no message needs them."""
+"""Digits that an integer in a property may have. Python refuses to read longer ones, and no message needs them."""
 
 
 class IllegalExpression(Invalid):
-    """The text is no filter expression; says where and why."""
+    """The text is not a filter expression; the message says where and why."""
 
 
 class NotComparable(Exception):
-    """Two values that have no order: no answer, neither yes nor no."""
+    """Two values cannot be compared, so that the condition is neither true nor false."""
 
 
 class Kind(Enum):
-    """What an expression is by its form."""
+    """The kind of an expression, by its form."""
 
     CONSTANT = "constant"
     TRUTH_CONSTANT = "constant TRUE, FALSE or NULL"
@@ -69,9 +69,10 @@ def property_(name: str) -> Node:
 
 
 def condition(node: Node) -> Node:
-    """The node where a condition has to stand. A property alone is text, which is not true, or unknown.
+    """Return the node for a place where a condition is required.
 
-    Raises IllegalExpression for what has no truth value.
+    A property alone becomes false, since a text is not true, or unknown if the message does not have it. Raises
+    IllegalExpression for an expression that has no truth value.
     """
     if node.is_condition:
         return node
@@ -82,7 +83,7 @@ def condition(node: Node) -> Node:
 
 
 def negative(node: Node) -> Node:
-    """`-x`: unknown for what is no number by itself, as a property is."""
+    """Return the node of `-x`. It is unknown for a value that is not a number itself, such as a property."""
     evaluate = node.evaluate
 
     def negated(properties: Mapping[str, str]) -> Value:
@@ -103,12 +104,12 @@ def not_(node: Node) -> Node:
 
 
 def all_of(nodes: Sequence[Node]) -> Node:
-    """AND: false as soon as one is false, else unknown if one is unknown."""
+    """Return the node of AND: false as soon as one part is false, else unknown if one is unknown."""
     return _junction(nodes, deciding=False)
 
 
 def any_of(nodes: Sequence[Node]) -> Node:
-    """OR: true as soon as one is true, else unknown if one is unknown."""
+    """Return the node of OR: true as soon as one part is true, else unknown if one is unknown."""
     return _junction(nodes, deciding=True)
 
 
@@ -129,7 +130,10 @@ def _junction(nodes: Sequence[Node], *, deciding: bool) -> Node:
 
 
 def equal(left: Node, right: Node) -> Node:
-    """`=`: unknown where the left side is, false where only the right one is. Raises IllegalExpression for NULL."""
+    """Return the node of `=`: unknown if the left side is unknown, false if only the right one is.
+
+    Raises IllegalExpression for NULL.
+    """
     for node in (left, right):
         if node.kind is Kind.TRUTH_CONSTANT and node.constant is None:
             raise IllegalExpression("nothing is equal to NULL; IS NULL asks for it")
@@ -160,7 +164,10 @@ def is_null(node: Node) -> Node:
 
 
 def ordered(left: Node, right: Node, compare: Callable[[float, float], bool]) -> Node:
-    """`<` and its like: of numbers only. Raises IllegalExpression where a side cannot be one."""
+    """Return the node of `<`, `<=`, `>` or `>=`, which compare numbers only.
+
+    Raises IllegalExpression if a side cannot be a number.
+    """
     for node in (left, right):
         if node.is_condition or isinstance(node.constant, str):
             raise IllegalExpression("only numbers and properties have an order")
@@ -176,7 +183,7 @@ def ordered(left: Node, right: Node, compare: Callable[[float, float], bool]) ->
 
 
 def between(value: Node, low: Node, high: Node) -> Node:
-    """Both ends belong to it. Raises IllegalExpression for constants in the wrong order."""
+    """Return the node of BETWEEN, ends included. Raises IllegalExpression for constants in the wrong order."""
     if low.kind is high.kind is Kind.CONSTANT and not isinstance(low.constant, str) and _is_reversed(low, high):
         raise IllegalExpression(f"BETWEEN {low.constant} AND {high.constant}: the first is larger")
     return all_of((ordered(value, low, operator.ge), ordered(value, high, operator.le)))
@@ -191,7 +198,7 @@ def _is_reversed(low: Node, high: Node) -> bool:
 
 
 def is_in(value: Node, texts: Sequence[str], *, negated: bool) -> Node:
-    """`IN` and `NOT IN`: unknown for a property that is not there."""
+    """Return the node of `IN` or `NOT IN`, which is unknown if the message does not have the property."""
     if value.kind is not Kind.PROPERTY:
         raise IllegalExpression("a property has to stand in front of IN")
     wanted, evaluate = frozenset(texts), value.evaluate
@@ -204,7 +211,10 @@ def is_in(value: Node, texts: Sequence[str], *, negated: bool) -> Node:
 
 
 def has_text(value: Node, text: str, test: Callable[[str, str], bool], *, negated: bool) -> Node:
-    """CONTAINS and its like, and their NOT: false without a property, and without a text to look for."""
+    """Return the node of CONTAINS, STARTSWITH or ENDSWITH, or of their NOT.
+
+    All of them are false if the message does not have the property, or if the text to look for is empty.
+    """
     evaluate = value.evaluate
 
     def tested(properties: Mapping[str, str]) -> Value:
@@ -234,7 +244,10 @@ def _number(value: Value) -> float:
 
 
 def _truth(value: Value) -> bool | None:
-    """RocketMQ's reading: a text is true if it says so in any case. None: a number, which is neither."""
+    """Return the truth value of a value as RocketMQ reads it: a text is true if it says "true" in any case.
+
+    Returns None for a number, which is neither true nor false.
+    """
     if type(value) is bool:
         return value
     return value.lower() == "true" if isinstance(value, str) else None

@@ -1,4 +1,4 @@
-"""Tag expressions."""
+"""Tag filter expressions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ SEPARATOR: Final = "||"
 
 
 class TagFilter(NamedTuple):
-    """`A || B`: the tags wanted, and their hashes as consume queue entries hold them. No tags: every message.
+    """A filter such as `A || B`: the tags, and their hashes as consume queue entries hold them. No tags match every
+    message.
 
     The hash decides without reading the record; the exact tag decides in the end, since hashes collide.
     """
@@ -26,12 +27,12 @@ class TagFilter(NamedTuple):
 
     @classmethod
     def parse(cls, expression: str) -> TagFilter:
-        """Raises IllegalExpression for one that is too long."""
+        """Return the filter of an expression. Raises IllegalExpression if it is too long."""
         return _parse(expression)
 
     @property
     def length(self) -> int:
-        """Characters that an expression of these tags has at least."""
+        """Return the least number of characters that an expression of these tags has."""
         return sum(map(len, self.tags)) + len(SEPARATOR) * len(self.tags)
 
     @property

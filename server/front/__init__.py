@@ -1,4 +1,4 @@
-"""How calls come in, behind one small interface (`contract.py`)."""
+"""The fronts: how calls come in, behind one small interface (`contract.py`)."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def make_front(
     make_scanner: ScannerMaker | None = None,
     headers: frozenset[str] | None = None,
 ) -> Front:
-    """The front of that name, not yet listening.
+    """Return a front of the given kind, not yet listening.
 
-    With `access_log` each call that has ended is a line of the log. `make_scanner` is for `h2`, which can do without,
-    and so are `headers`: those that are ever asked for, while others are not kept. None: all are.
+    With `access_log` each ended call is logged. `make_scanner` is an option of `h2`, which can do without. So is
+    `headers`: the request headers that handlers read, while others are dropped. None keeps all.
     """
     match kind:
         case "grpcio":

@@ -1,4 +1,4 @@
-"""Log lines tell of a call what is told here; a call that has ended has a line of its own where that is set."""
+"""What log lines say about a call, and the access log, which has one line for each ended call."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from quarry_mq.server.front.contract import Call
 from quarry_mq.server.front.status import GrpcStatus
 
 LOGGED_HEADERS: Final[Mapping[str, str]] = {"client_id": "x-mq-client-id", "request_id": "x-mq-request-id"}
-"""Key of a log line to the header by which clients tell who they are, and which of their requests this is."""
+"""Keys of a log line, with the headers by which clients state their id and that of the request."""
 
 VALUE_LENGTH_MAX: Final = 128
-"""Characters. Ids of clients have up to a hundred; requests are numbered by UUIDs."""
+"""Characters of a logged header. Ids of clients have up to a hundred; requests are identified by UUIDs."""
 
 
 def told_of(call: Call) -> dict[str, str]:
-    """`path`, `peer`, and the client's and the request's ids where it sent them. They are what anybody may claim."""
+    """Return `path`, `peer`, and the ids of client and request if they were sent. Clients may state any id."""
     told = {"path": call.path, "peer": call.peer}
     for key, header in LOGGED_HEADERS.items():
         value = call.header(header)

@@ -1,7 +1,7 @@
-"""How calls come in. No domain words, no grpcio objects, no frames.
+"""The interface of a front: how calls come in. It has no domain words, no grpcio objects, no frames.
 
-A front serves gRPC methods by their full path. All handlers run on the event loop's thread and must not
-block. Every implementation passes `tests/contracts/test_front.py`.
+A front serves gRPC methods by their full path. All handlers run on the event loop's thread and must not block. Every
+implementation passes `tests/contracts/test_front.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quarry_mq.server.front.tls import LiveTls
 class Call(Protocol):
     """One call of a client, from its first message to its end.
 
-    Everything here may also be asked after the call has ended.
+    All properties may also be read after the call has ended.
     """
 
     @property
@@ -26,63 +26,62 @@ class Call(Protocol):
 
     @property
     def peer(self) -> str:
-        """`ip:port` of the client (IPv6 in brackets)."""
+        """Return `ip:port` of the client (IPv6 in brackets)."""
 
     @property
     def closed(self) -> bool:
-        """True once the call has ended, whoever ended it. Answers to a closed call are dropped silently."""
+        """Return whether the call has ended, on either side. Answers to a closed call are dropped silently."""
 
     @property
     def has_begun(self) -> bool:
-        """Whether a byte of the streamed answer was handed to the transport: its client may have seen it."""
+        """Return whether a byte of the streamed answer was handed to the transport: its client may have seen it."""
 
     @property
     def is_secure(self) -> bool:
-        """Whether the client came over TLS."""
+        """Return whether the client came over TLS."""
 
     @property
     def peer_certificate(self) -> bytes | None:
-        """The certificate that the client showed, in DER; None without TLS or without one."""
+        """Return the client's certificate in DER, or None without TLS or without a certificate."""
 
     def header(self, name: str) -> str | None:
-        """One request header by its name in lower case; None when it is missing or no text. Cheaper than `metadata`."""
+        """Return one request header by its name in lower case, None if missing or not text. Cheaper than `metadata`."""
 
     def metadata(self) -> Mapping[str, str]:
-        """The request headers, names in lower case.
+        """Return the request headers, names in lower case.
 
         Of a repeated name the last value counts; binary headers (names that end in `-bin`) are left out.
         """
 
     def remaining_s(self) -> float | None:
-        """Seconds until the client's deadline, as of now; None when it set none."""
+        """Return the seconds until the client's deadline, as of now; None if it set none."""
 
     def reply(self, body: bytes) -> None:
-        """The one answer of a unary call, with status OK. Ends the call."""
+        """Send the one answer of a unary call, with status OK. Ends the call."""
 
     def send(self, body: bytes) -> bool:
-        """One message of a streaming answer. It is kept in any case; False asks to wait for `on_drain`."""
+        """Send one message of a streaming answer. It is always accepted; False asks the caller to await `on_drain`."""
 
     def send_all(self, bodies: Sequence[bytes]) -> bool:
-        """As many messages, as `send` for each, at less cost."""
+        """Send several messages, as `send` does for each, at less cost."""
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
         """End a streaming call, or refuse any call with a status other than OK."""
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Run once when the call ends before the handler ended it, or before its streamed answer has left.
+        """Run the callback once if the call ends before the handler ended it, or before its streamed answer has left.
 
-        That is: cancelled, past its deadline, connection lost, or the handler raised. On a call that has
-        already ended so, the callback runs soon. After `finish` it still runs if messages of the answer were
-        not handed to the transport yet: the client cannot have seen them.
+        That is: cancelled, past its deadline, connection lost, or the handler raised. On a call that has already ended
+        in this way the callback runs soon. After `finish` it still runs if messages of the answer were not handed to
+        the transport yet: the client cannot have seen them.
         """
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """Run once when `send` may go on after it returned False. Never on a closed call."""
+        """Run the callback once when `send` may go on after it returned False. Never on a closed call."""
 
 
 MessageHandler = Callable[[Call, bytes], None]
-"""Called with each request message: once for unary and server-streaming calls, repeatedly for client streams.
-"""
+"""Called with each request message: once for unary and server-streaming calls, repeatedly for client streams."""
 
 HalfCloseHandler = Callable[[Call], None]
 """Called when the client of a streaming-in method has sent its last message."""
@@ -90,7 +89,7 @@ HalfCloseHandler = Callable[[Call], None]
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How one method is served. `streaming_in` methods may get many messages per call."""
+    """The handlers of one method. `streaming_in` methods may get many messages per call."""
 
     handler: MessageHandler
     streaming_in: bool = False
@@ -98,10 +97,13 @@ class Method:
     on_open: Callable[[Call], None] | None = None
     on_half_close: HalfCloseHandler | None = None
     admit: Callable[[Call], None] | None = None
-    """Asked before a message is collected or unpacked: it may end the call, and then none of it is. Of a call with one
-    message also when its headers have come alone. A front need not ask: handlers do for themselves."""
+    """Called before a message is collected or parsed; it may end the call, and then the message is dropped.
+
+    For a call with one message it may also be called when only its headers have come. A front need not call it:
+    handlers check for themselves.
+    """
     size_max: int | None = None
-    """Bytes of a message, where that is less than the front takes."""
+    """Largest message of the method in bytes, if that is less than the front accepts."""
 
     def message_size_max(self, limits: FrontLimits) -> int:
         return limits.max_message_size if self.size_max is None else min(self.size_max, limits.max_message_size)
@@ -109,10 +111,10 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class FrontLimits:
-    """What a front accepts before it refuses on its own.
+    """The limits up to which a front accepts calls and data; beyond them it refuses on its own.
 
-    Sizes are in bytes. `stream_buffer_size` is what `Call.send` keeps before it asks to slow down; `max_unread_size`
-    what may wait for all clients together to be read.
+    Sizes are in bytes. `stream_buffer_size` is what `Call.send` keeps before it asks to slow down; `max_unread_size` is
+    what may wait for all clients together to read it.
     """
 
     max_message_size: int = 16 * 1024 * 1024
@@ -128,38 +130,40 @@ class FrontLimits:
 class Front(Protocol):
     @property
     def figures(self) -> FrontFigures | None:
-        """What it counts; None when it does not count."""
+        """Return the front's metrics, or None if it does not count."""
 
     def configure(self, limits: FrontLimits) -> None:
-        """Other limits from now on, as far as what is open already allows. A front need not have this at hand."""
+        """Apply other limits from now on, as far as open calls and connections allow. Not every front can do it at
+        once.
+        """
 
     async def start(self, address: str, tls: LiveTls | None = None, *, plain_too: bool = False) -> str:
         """Listen on `host:port` (port 0: any free one) or `unix:path` and return the bound address.
 
         May be called more than once, to listen on several addresses. With `plain_too` the client's first byte decides
-        whether a connection speaks TLS. Raises OSError that names the address, and ValueError for what this front
-        does not offer: not all do `plain_too`, or certificates that clients need not show.
+        whether a connection speaks TLS. Raises OSError that names the address, and ValueError for what this front does
+        not offer: not all offer `plain_too`, or optional client certificates.
         """
 
     async def stop(self, grace_s: float) -> None:
-        """Take no new calls, let open ones end within `grace_s`, then cancel the rest.
+        """Accept no new calls, let open ones end within `grace_s`, then cancel the rest.
 
-        Called again meanwhile, the shorter grace holds.
+        If it is called again meanwhile, the shorter grace counts.
         """
 
     def after_pass(self, callback: Callable[[], None]) -> None:
-        """Run the callback once, at the end of the loop pass that is under way, in order of registration.
+        """Run the callback once, at the end of the current loop iteration, in order of registration.
 
-        This is where work of many calls is done at once; answers given here leave in few writes.
+        Work of many calls is done here at once; answers given here leave in few writes.
         """
 
 
 Methods = Mapping[str, Method]
-"""Full gRPC path (`/package.Service/Method`) to how it is served."""
+"""The methods of a front by their full gRPC path (`/package.Service/Method`)."""
 
 
 def check_methods(methods: Methods) -> None:
-    """Raises ValueError for a method that streams in a way no front serves."""
+    """Raise ValueError for a method whose kind of streaming no front serves."""
     for path, method in methods.items():
         if method.streaming_in and not method.streaming_out:
             raise ValueError(f"{path}: client streams with a single answer are not served")

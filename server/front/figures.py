@@ -1,4 +1,4 @@
-"""What a front counts, as plain numbers: counting must cost next to nothing."""
+"""The metrics of a front, as plain numbers: counting must cost next to nothing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from quarry_mq.server.counters.tally import Tally
 from quarry_mq.server.front.status import GrpcStatus
 
 PASS_BUCKETS_S: Final = tuple(0.000_025 * 2**step for step in range(15))
-"""25 µs … 0.4 s: from one small call to a loop that stood still for everybody."""
+"""25 µs … 0.4 s: from one small call to a loop that was blocked for all clients."""
 
 CALL_BUCKETS: Final = tuple(2**step for step in range(12))
-"""1 … 2048 calls: what one read of 256 KiB can hold, from several connections."""
+"""1 … 2048 calls: as many as one read of 256 KiB can hold, from several connections."""
 
 
 FRONT_LIMITS: Final = (
@@ -28,26 +28,29 @@ FRONT_LIMITS: Final = (
     "unhandled_size",
     "frames_that_carry_nothing",
 )
-"""Names of what is refused here, before anybody else hears of it."""
+"""Names of the limits by which a front refuses something before any handler is called."""
 
 
 @dataclass(slots=True)
 class FrontFigures:
-    """Totals since the start, unless the name says open."""
+    """The front's metrics: totals since the start, unless the name says open."""
 
     connections: int = 0
     connections_open: int = 0
     connections_refused: int = 0
     connections_ended: Counter[str] = field(default_factory=Counter)
-    """Those that we ended, by HTTP/2 error code; `HTTP_1`, `NO_ALPN`, `NO_TLS` and `SILENT` for what was no HTTP/2."""
+    """Connections that the front ended, by HTTP/2 error code.
+
+    `HTTP_1`, `NO_ALPN`, `NO_TLS` and `SILENT` count peers that did not speak HTTP/2.
+    """
 
     limits_met: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(FRONT_LIMITS, 0)))
-    """What was refused or given up because of a limit, by the limit's name (docs/limits.md)."""
+    """Refusals and losses because of a limit, by the limit's name (docs/limits.md)."""
 
     calls: int = 0
     calls_open: int = 0
     calls_failed: Counter[GrpcStatus] = field(default_factory=Counter)
-    """By gRPC status, all but OK."""
+    """Calls that ended with another gRPC status than OK, by status."""
 
     resets_received: Counter[str] = field(default_factory=Counter)
     resets_sent: Counter[str] = field(default_factory=Counter)

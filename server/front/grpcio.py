@@ -1,10 +1,10 @@
 """The front on grpc.aio: raw bytes in, raw bytes out, one coroutine per open call.
 
-It costs 130 to 280 µs per unary call and serves as the oracle of the contract suite. grpc.aio runs each call
-as a coroutine; that coroutine hands the messages to the plain handlers of `contract.py` and sleeps on one
-future until the handler has said something. An idle long poll costs no task beyond grpc.aio's own.
+It costs 130 to 280 µs per unary call and serves as the oracle of the contract suite. grpc.aio runs each call as a
+coroutine. That coroutine passes the messages to the synchronous handlers of `contract.py`, and sleeps on one future
+until the handler sends something. An idle long poll costs no task beyond grpc.aio's own.
 
-What a client sees when things go wrong:
+Clients see these statuses when something goes wrong:
 
 | event                                 | status of the call  |
 |---------------------------------------|---------------------|
@@ -39,25 +39,31 @@ from quarry_mq.server.tasks.guarded import run_guarded
 log = structlog.get_logger(__name__)
 
 HALF_CLOSE_SETTLE_S: Final = 0.02
-"""How long the end of a client's messages is held back.
+"""Seconds for which the end of a client's messages is held back.
 
-grpc.aio reports a cancelled call first as "no more messages" and only a few loop passes later as cancelled.
-Waiting a moment keeps a cancelled call from looking like an orderly half close.
+grpc.aio reports a cancelled call first as "no more messages" and only a few loop iterations later as cancelled. Waiting
+a moment keeps a cancelled call from looking like an orderly half close.
 """
 
 MIN_PING_INTERVAL_MS: Final = 1_000
-"""The C++ client pings every 60 s without any call open, Go and C# may ping more often; the C core's own
-default (one ping in 300 s, two strikes) would answer them with GOAWAY `too_many_pings`."""
+"""Shortest interval at which clients may ping.
+
+The C++ client pings every 60 s without any call open, Go and C# may ping more often; the C core's own default (one ping
+in 300 s, two strikes) would answer them with GOAWAY `too_many_pings`.
+"""
 
 PENDING_CALLS_MAX: Final = 100_000
-"""Calls that may wait to be taken over. By default the C core ends calls at random once 1,000 wait, which some
-milliseconds of a busy loop bring about; their clients see CANCELLED and take the network for broken."""
+"""Calls that may wait to be accepted.
+
+By default the C core ends calls at random once 1,000 wait, which happens within some milliseconds of a busy loop; their
+clients see CANCELLED and take the network for broken.
+"""
 
 HANDSHAKE_MS: Final = 10_000
-"""By itself the C core lets who says nothing hold a connection for two minutes."""
+"""Time for a handshake. By default the C core lets a silent peer hold a connection for two minutes."""
 
 IDLE_MS: Final = 30 * 60_000
-"""A connection without a call, as in the front `h2`."""
+"""Time after which a connection without a call is closed, as in the front `h2`."""
 
 UNIX: Final = "unix:"
 
@@ -75,7 +81,7 @@ class _Ending(NamedTuple):
 class GrpcioCall:
     """One call on grpc.aio. The handler writes into `_outbox`, the call's coroutine empties it.
 
-    IMPORTANT: what a handler may ask for is copied here first. grpc.aio frees a call when its coroutine ends,
+    IMPORTANT: everything that a handler may read is copied here first. grpc.aio frees a call when its coroutine ends,
     and a handler that asks its context for the peer after that ends the process with a segmentation fault.
     """
 
@@ -137,9 +143,9 @@ class GrpcioCall:
 
     @property
     def has_begun(self) -> bool:
-        """Of the first message that gRPC is about to write nobody knows how far it got: until it is done, not at all.
+        """Return whether a message was written. The one being written does not count until its write is done.
 
-        Answers begin with a status, which nobody misses.
+        gRPC does not say how far that write got. Answers begin with a status, which no client misses.
         """
         return self._has_begun
 
@@ -215,7 +221,7 @@ class GrpcioCall:
         return self._outbox.popleft() if self._outbox else None
 
     def message_left(self, size: int) -> None:
-        """A message of the outbox was taken over by the transport, which has room for more."""
+        """Note that a message of the outbox was passed to the transport, which can take more."""
         self._has_begun = True
         self._buffered -= size
         if self._drain_callbacks and self._buffered <= self._buffer_limit // 2:
@@ -229,12 +235,12 @@ class GrpcioCall:
         await self._wakeup
 
     def leave(self) -> None:
-        """All of the answer was taken over by the transport: nothing will be reported as lost any more."""
+        """Note that all of the answer was passed to the transport, so that nothing is reported as lost any more."""
         self._left = True
         self._close_callbacks.clear()
 
     def lose(self, ending: _Ending | None = None) -> None:
-        """The call ended without its handler, or before its answer had left: run its close callbacks, once."""
+        """End a call that its handler did not end, or whose answer has not left: run its close callbacks, once."""
         if self._lost or self._left:
             return
         self._lost = True
@@ -272,7 +278,7 @@ class GrpcioFront:
         self._pass_callbacks: list[Callable[[], None]] = []
 
     def configure(self, limits: FrontLimits) -> None:
-        """Only for what begins to listen from now on: gRPC takes its limits when it starts."""
+        """Apply the limits to addresses that are listened on from now on: gRPC takes its limits when it starts."""
         self._limits = limits
 
     async def start(self, address: str, tls: LiveTls | None = None, *, plain_too: bool = False) -> str:
@@ -301,7 +307,7 @@ class GrpcioFront:
             run_guarded(callback)
 
     def _rpc_handler(self, path: str, method: Method) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """Closures, because grpc.aio decides by `iscoroutinefunction` how to run a handler."""
+        """Return closures, because grpc.aio decides by `iscoroutinefunction` how to run a handler."""
         buffer_limit = self._limits.stream_buffer_size
 
         @contextmanager
@@ -371,7 +377,7 @@ async def _serve_bidirectional(call: GrpcioCall, method: Method, context: _Conte
 
 
 async def _read(call: GrpcioCall, method: Method, context: _Context) -> None:
-    """Hand the client's messages over until it closes its side."""
+    """Pass the client's messages to the handler until the client closes its side."""
     while isinstance(request := await context.read(), bytes):
         _deliver(call, method, request)
     await asyncio.sleep(HALF_CLOSE_SETTLE_S)
@@ -405,7 +411,7 @@ async def _pump(call: GrpcioCall, context: _Context) -> None:
         call.lose()
         return
     if call.ending.status != GrpcStatus.OK:
-        # said, not raised: grpc.aio keeps an error by which a call is aborted, and with it the frames of the call
+        # set, not raised: grpc.aio keeps an error by which a call is aborted, and with it the frames of the call
         context.set_code(_STATUS_CODES[call.ending.status])
         context.set_details(call.ending.message)
 
@@ -437,7 +443,7 @@ def _run_step(call: GrpcioCall, step: Callable[..., None], *arguments: object) -
 
 
 def channel_options(limits: FrontLimits) -> list[tuple[str, Any]]:
-    """Settings of the C core under which every official client survives."""
+    """Return the settings of the C core under which every official client works."""
     return [
         # Without this two brokers could listen on one port and share its clients by chance.
         ("grpc.so_reuseport", 0),
@@ -467,7 +473,7 @@ def bind(server: grpc.aio.Server, address: str, tls: LiveTls | None = None) -> i
 
 
 def grpc_credentials(tls: LiveTls) -> grpc.ServerCredentials:
-    """They follow what `tls` shows, from handshake to handshake. Raises ValueError for optional certificates."""
+    """Return credentials that follow what `tls` shows, per handshake. Raises ValueError for optional certificates."""
     files, shown = tls.files, tls.now
     if files.client_ca is not None and files.client_certificate == "optional":
         raise ValueError("grpcio asks clients for a certificate always or never")
@@ -481,7 +487,7 @@ def grpc_credentials(tls: LiveTls) -> grpc.ServerCredentials:
 
     return grpc.dynamic_ssl_server_credentials(
         _certificate_configuration(shown),
-        changed,  # type: ignore[arg-type]  # the types know nothing of None: no change
+        changed,  # type: ignore[arg-type]  # the types do not allow None, which means no change
         require_client_authentication=files.client_ca is not None,
     )
 
@@ -493,11 +499,13 @@ def _certificate_configuration(shown: Shown) -> grpc.ServerCertificateConfigurat
 
 
 def peer_text(peer: str) -> str:
-    """`ipv4:127.0.0.1:5` → `127.0.0.1:5`; `ipv6:%5B::1%5D:5` → `[::1]:5`; `unix:…` → `unix`."""
+    """Return the peer as text: `ipv4:127.0.0.1:5` as `127.0.0.1:5`, `ipv6:%5B::1%5D:5` as `[::1]:5`, `unix:…` as
+    `unix`.
+    """
     kind, _, address = peer.partition(":")
     return kind if kind == "unix" else unquote(address)
 
 
 def _conforms(call: GrpcioCall) -> Call:
-    """Lets the type checker prove that the call offers all that handlers may ask for."""
+    """Let the type checker prove that the call implements the whole contract."""
     return call

@@ -22,19 +22,19 @@ ACCEPTED_TYPES: Final[Mapping[TopicType, tuple[definition.MessageType, ...]]] = 
 
 
 TYPE_WORDS: Final = {number: name.lower() for name, number in definition.MessageType.items()}
-"""What message types are called in figures."""
+"""Names of message types in metrics."""
 
 
 def type_fault(topic: Topic, actual: str) -> str:
-    """RocketMQ's text for messages that the topic does not take."""
+    """Return RocketMQ's text for messages of a type that the topic does not accept."""
     return f"TopicMessageType validate failed, the expected type is {topic.type.name}, but actual type is {actual}"
 
 
 def derive_message_type(properties: definition.SystemProperties) -> definition.MessageType:
-    """The type of a message that is sent.
+    """Return the type of a message that is being sent.
 
-    Only TRANSACTION is taken from the sender's word; otherwise the properties decide, so a message that calls
-    itself NORMAL and carries a delivery time is a DELAY message.
+    Only TRANSACTION is taken as the sender states it. Otherwise the properties decide, so a message that calls itself
+    NORMAL and has a delivery time is a DELAY message.
     """
     if properties.message_type == definition.TRANSACTION:
         return definition.TRANSACTION
@@ -61,11 +61,11 @@ SPECIAL_PROPERTIES: Final = frozenset(
         reserved.LITE_TOPIC,
     }
 )
-"""A stored message without any of these is NORMAL."""
+"""Properties of messages that are not NORMAL: a stored message with none of these is NORMAL."""
 
 
 def stored_message_type(properties: Mapping[str, str]) -> definition.MessageType:
-    """The type of a message as its stored properties tell it."""
+    """Return the type of a message, derived from its stored properties."""
     if properties.get(reserved.TRANSACTION) == "true":
         return definition.TRANSACTION
     if (
@@ -85,7 +85,7 @@ def stored_message_type(properties: Mapping[str, str]) -> definition.MessageType
 
 
 def check_types(topic: Topic, types: Iterable[definition.MessageType]) -> None:
-    """Raises Refused (MESSAGE_PROPERTY_CONFLICT_WITH_TYPE) for a type the topic does not take."""
+    """Raise Refused (MESSAGE_PROPERTY_CONFLICT_WITH_TYPE) if the topic does not accept one of the types."""
     accepted = ACCEPTED_TYPES[topic.type]
     for each in types:
         if each not in accepted:

@@ -1,7 +1,7 @@
-"""Messages between protobuf and the store. The hot path of every send and every delivery.
+"""Conversion of messages between protobuf and the store, on the hot path of every send and every delivery.
 
-Which property holds which field: docs/formats/protocol.md. Two things a sender should know follow from how
-records hold properties: keys come back split at spaces, and a property with an empty value does not come back.
+docs/formats/protocol.md says which property holds which field. Two consequences of how records hold properties concern
+senders: keys come back split at spaces, and a property with an empty value does not come back.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from quarry_mq.store.record.properties import KEYS, LIGHT_QUEUES, TAGS, UNIQUE_K
 from quarry_mq.store.record.system_flag import COMPRESSED, COMPRESSION_MASK, TransactionState
 
 NO_HOST: Final = Host(bytes(4), 0)
-"""For peers that have no address, such as Unix sockets."""
+"""The address of peers that have none, such as those on Unix sockets."""
 
 PORT_MAX: Final = 65_535
 
 PLAIN_SIZE_MAX: Final = 8 * 1024 * 1024
-"""Bytes that a body may have when it is made plain for its receiver."""
+"""Bytes that a body may have after it is uncompressed for its receiver."""
 
 COMPRESSED_BY: Final = "QUARRY_COMPRESSED_BY"
-"""User property of a message whose body is compressed and could not be made plain: the method."""
+"""User property of a message whose body is compressed and could not be uncompressed: the name of the method."""
 
 _V4_MAPPED: Final = ip_network("::ffff:0:0/96")
 
 
 @lru_cache(maxsize=4096)
 def host_from_text(text: str) -> Host:
-    """`ip:port` (IPv6 in brackets) as records hold it; `NO_HOST` for any other text."""
+    """Return `ip:port` (IPv6 in brackets) as records hold it, or `NO_HOST` for any other text."""
     address_text, _, port_text = text.rpartition(":")
     try:
         address = ip_address(address_text.removeprefix("[").removesuffix("]"))
@@ -49,7 +49,7 @@ def host_from_text(text: str) -> Host:
     if not 0 <= port <= PORT_MAX:
         return NO_HOST
     if not isinstance(address, IPv4Address) and address in _V4_MAPPED:
-        # a dual-stack listener shows IPv4 peers so; as IPv4 the record is 12 bytes shorter
+        # a dual-stack listener shows IPv4 peers in this form; as IPv4 the record is 12 bytes shorter
         return Host(address.packed[12:], port)
     return Host(address.packed, port)
 
@@ -63,7 +63,7 @@ def to_message(
     store_host: Host,
     now_ms: int,
 ) -> Message:
-    """A checked message as the store takes it in, its properties included. `peer` is the sender's `ip:port`."""
+    """Return a checked message as the store takes it, with all its properties. `peer` is the sender's `ip:port`."""
     message, kind, properties, keys = checked
     system = message.system_properties
     tag = system.tag
@@ -102,7 +102,7 @@ def to_message(
 
 
 def _add_special(properties: dict[str, str], system: definition.SystemProperties) -> int:
-    """Add what only messages that are not NORMAL have; returns the bits it adds to the system flag."""
+    """Add the properties that only messages other than NORMAL have. Returns the bits to add to the system flag."""
     bits = 0
     if system.message_type == definition.TRANSACTION:
         properties[reserved.TRANSACTION] = "true"
@@ -130,9 +130,9 @@ def fill_message(
     delivery_attempt: int,
     invisible_ms: int | None = None,
 ) -> None:
-    """Write a stored message as it is delivered. `topic` is the one the receiver asked for.
+    """Fill in a stored message as it is delivered. `topic` is the one the receiver asked for.
 
-    The receiver sees exactly the sender's user properties. The digest is over the body as it is delivered.
+    The receiver sees exactly the sender's user properties. The digest is computed over the body as it is delivered.
     `delivery_attempt` counts from 1.
     """
     properties = stored.properties
@@ -176,16 +176,16 @@ def fill_message(
 
 
 def is_gzip_of_sender(stored: StoredMessage) -> bool:
-    """Whether the sender of a compressed body called it GZIP, so that receivers get it as it came.
+    """Return whether the sender declared a compressed body as GZIP, so that receivers get it unchanged.
 
-    Remoting producers name a method that receivers never hear of. The old ones name none; what the gRPC protocol
-    adds to each message tells its senders from those.
+    Producers of the remoting protocol name a method in the system flag, of which receivers never hear. The old ones
+    name none; they are told apart from gRPC senders by a property that the gRPC protocol adds to each message.
     """
     return not stored.system_flag & COMPRESSION_MASK and reserved.BORN_TIMESTAMP in stored.properties
 
 
 def _fill_plain(target: definition.Message, system_flag: int, body: bytes) -> bytes:
-    """Return the body uncompressed; as it is, with its method as a property, where that cannot be done."""
+    """Return the body uncompressed. If that is not possible, return it unchanged and add its method as a property."""
     plain = plain_body(system_flag, body, PLAIN_SIZE_MAX)
     if plain is None:
         target.user_properties[COMPRESSED_BY] = compression_name(system_flag, body) or ""
@@ -204,11 +204,11 @@ RARE_PROPERTIES: Final = frozenset(
         reserved.TRANSACTION_RECOVERY_S,
     }
 )
-"""Those that have fields of their own which most messages do not have."""
+"""Properties with fields of their own that most messages do not have."""
 
 
 def _fill_rare(system: definition.SystemProperties, properties: dict[str, str]) -> None:
-    """Fields most messages do not have. Numbers that are none, in stores of others, are left out."""
+    """Fill in the fields that most messages do not have. Malformed numbers, in foreign stores, are left out."""
     deliver_at_ms = _number(properties.get(reserved.DELIVER_AT_MS), TIME_MS_MAX)
     if deliver_at_ms is not None:
         fill_ms(system.delivery_timestamp, deliver_at_ms)
@@ -234,7 +234,7 @@ def _fill_rare(system: definition.SystemProperties, properties: dict[str, str]) 
 
 
 def _number(text: str | None, maximum: int) -> int | None:
-    """The number, None for a text that is none or does not fit its field."""
+    """Return the number, or None if the text is not one or exceeds the maximum of its field."""
     if text is None or not text.isdecimal() or len(text) > len(str(maximum)):
         return None
     number = int(text)

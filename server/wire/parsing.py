@@ -1,4 +1,4 @@
-"""Requests out of bytes."""
+"""Parsing of requests, with a bound on the objects that one request can create."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from quarry_mq.store.errors import Invalid
 from quarry_mq.store.native import Native
 
 UNCOUNTED_SIZE: Final = 64 * 1024
-"""Bytes of a request whose fields need no counting: there are half as many at most, which cost a millisecond, and less
-than to count them."""
+"""Bytes of a request up to which its fields are not counted. There are at most half as many fields as bytes; parsing
+them costs a millisecond, which is less than counting them.
+"""
 
 FIELDS_LEAST: Final = 8 * 1024
 BYTES_PER_FIELD: Final = 8
 FIELDS_MOST: Final = 64 * 1024
-"""Fields that a larger request may have: so many to begin with, and one for so many bytes, up to a bound. A message has
-a dozen beside its properties, and 80 bytes of them. An empty entry has two bytes on the wire and some 80 in memory."""
+"""Upper bound of the fields that a larger request may have: `FIELDS_LEAST`, and one for each `BYTES_PER_FIELD` bytes. A
+message has a dozen fields beside its properties, and 80 bytes of them. An empty entry has two bytes on the wire and
+some 80 in memory.
+"""
 
 Request = TypeVar("Request", bound=Message)
 
 
 def parsed(request_type: type[Request], body: bytes) -> Request:
-    """For what came another way than through a front. Raises Invalid that names the type."""
+    """Parse bytes that did not come in through a front. Raises Invalid, which names the type."""
     try:
         return request_type.FromString(body)
     except DecodeError:
@@ -38,9 +41,9 @@ def parsed(request_type: type[Request], body: bytes) -> Request:
 def request_of(
     request_type: type[Request], body: bytes, *, fields_most: int = FIELDS_MOST, native: Native | None = None
 ) -> Request:
-    """What a client asks for. Its fields are counted before an object is made of any.
+    """Parse a client's request, after counting its fields without creating any object.
 
-    Raises Refused (PAYLOAD_TOO_LARGE) when there are too many, DecodeError for bytes that are no such request.
+    Raises Refused (PAYLOAD_TOO_LARGE) if there are too many, DecodeError for bytes that are not such a request.
     """
     if len(body) > UNCOUNTED_SIZE:
         require_few_fields(request_type, body, fields_most, native)
@@ -50,7 +53,7 @@ def request_of(
 def require_few_fields(
     request_type: type[Message], body: bytes, fields_most: int = FIELDS_MOST, native: Native | None = None
 ) -> None:
-    """Raises Refused (PAYLOAD_TOO_LARGE)."""
+    """Raise Refused (PAYLOAD_TOO_LARGE) if a request of these bytes has too many fields and entries."""
     most = min(fields_most, FIELDS_LEAST + len(body) // BYTES_PER_FIELD)
     count = fields_left if native is None else native.fields_left
     if count(body, shape_of(request_type.DESCRIPTOR), most) < 0:
@@ -60,17 +63,17 @@ def require_few_fields(
 
 
 Shape = dict[int, Any]
-"""Number of a field that holds messages to the shape of those, of one with many numbers in it to None."""
+"""Maps the number of a field that holds messages to their shape, and that of a packed field to None."""
 
 _LAST_OF_NUMBER: Final = bytes(range(0x80))
 _NUMBER: Final = re.compile(rb"[\x80-\xff]{0,9}[\x00-\x7f]")
 _OTHER: Final[Shape] = {}
-"""Stands for what is no message: the numbers of its fields say nothing."""
+"""Shape of a field that holds no message: the field numbers within it mean nothing."""
 
 
 @cache
 def shape_of(descriptor: Descriptor) -> Shape:
-    """Where messages of this type have others in them."""
+    """Return which fields of this message type hold messages or packed numbers."""
     shape: Shape = {
         field.number: shape_of(field.message_type) for field in descriptor.fields if field.message_type is not None
     }
@@ -79,15 +82,17 @@ def shape_of(descriptor: Descriptor) -> Shape:
 
 
 def fields_left(body: bytes, shape: Shape, most: int) -> int:
-    """How many fields and entries may still come behind those of the body; less than none when there are too many.
+    """Return how many fields and entries are still allowed after those of the body; negative if it has too many.
 
-    What is malformed ends the count of the message it is in: nothing is made of it.
+    Malformed bytes end the count of the message they are in: the parser creates nothing from it.
     """
     return _left(body, 0, len(body), shape, most)
 
 
 def _left(body: bytes, position: int, end: int, shape: Shape, left: int) -> int:
-    """The same for one message. What it costs for each field is what a client can make the loop wait for."""
+    """Count the fields of one message, as `fields_left`. A client can make the loop wait for what each field costs
+    here.
+    """
     try:
         while position < end and left >= 0:
             left -= 1
@@ -124,9 +129,9 @@ def _left(body: bytes, position: int, end: int, shape: Shape, left: int) -> int:
 
 
 def _number(body: bytes, position: int, first: int) -> tuple[int, int]:
-    """A tag or a size whose first byte is not all of it, and the position behind it.
+    """Return a tag or a size of which `first` is the first byte, and the position after it.
 
-    Raises IndexError at the end, and for one of more than 5 bytes, which the parser refuses.
+    Raises IndexError at the end of the bytes, and for a number of more than 5 bytes, which the parser refuses.
     """
     value = first & 0x7F
     for shift in (7, 14, 21, 28):

@@ -1,8 +1,8 @@
-"""What a message has for properties when it is accepted, and what is kept free for those that it gets later.
+"""The space that an accepted message may take for properties, and the space reserved for those it gets later.
 
-The properties of a record have 32,767 bytes. A message that is delivered late, committed, given to a group again, laid
-among the dead letters or sent once more is copied each time, and each copy says more of where it comes from. So a
-message is accepted only if all that it may ever get fits beside what its sender gave it.
+The properties of a record have 32,767 bytes. A message that is delivered late, committed, given to a group again,
+dead-lettered or sent once more is copied each time, and each copy adds properties on where it comes from. So a message
+is accepted only if everything it may ever get fits beside what its sender gave it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from quarry_mq.store.record import properties as stored
 from quarry_mq.store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
 
 RESENT_FROM: Final = "QUARRY_RESENT_FROM"
-"""Property of what a job sends again: topic, queue and queue offset of the original."""
+"""Property of a message that a job sends again: topic, queue and queue offset of the original."""
 RESENT_ID: Final = "QUARRY_RESENT_ID"
-"""Property of what a job sends again: the original's message id."""
+"""Property of a message that a job sends again: the original's message id."""
 REPLAYED_FROM: Final = "QUARRY_REPLAYED_FROM"
-"""Property of what `pipeline replay` sends: topic, queue and queue offset of the original."""
+"""Property of a message that `pipeline replay` sends: topic, queue and queue offset of the original."""
 REPLAYED_ID: Final = "QUARRY_REPLAYED_ID"
-"""Property of what `pipeline replay` sends: the original's message id."""
+"""Property of a message that `pipeline replay` sends: the original's message id."""
 
 _NUMBER_SIZE: Final = 20
-"""Of 64 bits, with a sign."""
+"""Characters of a number of 64 bits with a sign."""
 LIGHT_QUEUE_OFFSET_SIZE: Final = _NUMBER_SIZE
-"""What a record says of each light queue that it names: an offset, and a comma."""
+"""Bytes that a record needs for the offset in each light queue that it names, with a comma."""
 _SEPARATORS_SIZE: Final = 2
-"""Of each property."""
+"""Bytes of the separators of each property."""
 
 _PLACE_SIZE: Final = NAME_SIZE_MAX + 2 * (1 + _NUMBER_SIZE)
 MARKS: Final[Mapping[str, int]] = {
@@ -45,9 +45,9 @@ MARKS: Final[Mapping[str, int]] = {
     REPLAYED_FROM: _PLACE_SIZE,
     REPLAYED_ID: MESSAGE_ID_SIZE_MAX,
 }
-"""User properties that say of what a message is a copy that was sent anew, and the size of the largest value.
+"""User properties that mark a message as a copy that was sent again, and the size of the largest value.
 
-They do not count among those that a message may have: whatever was accepted can be sent once more.
+They do not count against the number of properties a message may have, so every accepted message can be sent again.
 """
 
 ADDED_LATER: Final[Mapping[str, int]] = {
@@ -67,7 +67,7 @@ ADDED_LATER: Final[Mapping[str, int]] = {
 """Properties that the copies of a message may have beside its own, and the size of the largest value."""
 
 _FROM_FIELDS: Final[Mapping[str, int]] = {
-    stored.TAGS: 0,  # counted with the user properties, as keys are
+    stored.TAGS: 0,  # counted with the user properties, as the keys are
     stored.KEYS: ENTRIES_MAX,
     stored.UNIQUE_KEY: MESSAGE_ID_SIZE_MAX,
     reserved.PRODUCER_GROUP: NAME_SIZE_MAX,
@@ -78,12 +78,12 @@ _FROM_FIELDS: Final[Mapping[str, int]] = {
     reserved.MESSAGE_GROUP: 0,  # as large as a setting allows
     reserved.PRIORITY: _NUMBER_SIZE,
     reserved.LITE_TOPIC: NAME_SIZE_MAX,
-    stored.LIGHT_QUEUES: NAME_SIZE_MAX,  # that of a lite topic; others are user properties
+    stored.LIGHT_QUEUES: NAME_SIZE_MAX,  # the name for a lite topic; other names are user properties
     stored.LIGHT_QUEUE_OFFSETS: LIGHT_QUEUE_OFFSET_SIZE,
     reserved.TRACE_CONTEXT: TRACE_CONTEXT_SIZE_MAX,
     reserved.RECONSUME_TIMES: _NUMBER_SIZE,
 }
-"""Properties made of other fields of a message: the size of the largest value, beyond what is counted elsewhere."""
+"""Properties made from other fields of a message, and the size of the largest value that is not counted elsewhere."""
 
 
 def _size_of(properties: Mapping[str, int]) -> int:
@@ -91,17 +91,17 @@ def _size_of(properties: Mapping[str, int]) -> int:
 
 
 ROOM_FOR_LATER: Final = _size_of(ADDED_LATER) + len("\x02") + CRC_PROPERTY_SIZE
-"""Bytes of a record's properties that no accepted message takes."""
+"""Bytes of a record's properties that accepted messages leave free."""
 ROOM_FOR_SENDERS: Final = PROPERTIES_LENGTH_MAXIMUM - ROOM_FOR_LATER - _size_of(_FROM_FIELDS)
-"""Bytes that the settings may share out among user properties, tag, keys and message group."""
+"""Bytes that the settings may divide among user properties, tag, keys and message group."""
 
 
 def uncounted(properties: Mapping[str, str]) -> tuple[int, int]:
-    """How many of the user properties are marks, and how many bytes of these do not count."""
+    """Return how many of the user properties are marks, and how many of their bytes do not count."""
     found = [name for name in MARKS if name in properties]
     return len(found), sum(len(name) + min(len(properties[name].encode()), MARKS[name]) for name in found)
 
 
 def needed_by(*, properties_count: int, properties_size: int, message_group_size: int) -> int:
-    """How many of `ROOM_FOR_SENDERS` a message may take by these settings."""
+    """Return how many bytes of `ROOM_FOR_SENDERS` a message may take with these settings."""
     return properties_count * _SEPARATORS_SIZE + properties_size + message_group_size

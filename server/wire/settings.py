@@ -1,7 +1,7 @@
-"""Client settings: what the broker answers, and what it keeps (docs/formats/protocol.md, "Telemetry").
+"""Client settings: the broker's answer, and what it keeps of them (docs/formats/protocol.md, "Telemetry").
 
-Client libraries overwrite their own values with the answer, so a field left out is not "unchanged" but zero:
-a `max_body_size` of 0 would block every send.
+Client libraries overwrite their own values with the answer, so a field left out is not "unchanged" but zero: a
+`max_body_size` of 0 would block every send.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from quarry_mq.store.metadata.lite import LiteGroup
 from quarry_mq.store.metadata.lite_attributes import NUMBER_MAX
 
 REQUEST_TIMEOUT_DEFAULT_MS: Final = 3_000
-"""Every client library's own default."""
+"""The default of every client library."""
 
 AGENT_TEXT_MAX: Final = 255
-"""Characters kept of what a client says about itself: it stays in memory as long as the client is known."""
+"""Characters that are kept of what a client says about itself; they stay in memory as long as the client is known."""
 
 EVERYTHING: Final = Expression("*")
 
@@ -40,7 +40,7 @@ _KINDS: Final[Mapping[definition.ClientType, ClientKind]] = {
 
 
 def client_settings(settings: definition.Settings) -> ClientSettings:
-    """What the broker keeps of settings that passed `check_settings`."""
+    """Return what the broker keeps of settings that passed `check_settings`."""
     if settings.HasField("subscription"):
         subscription = settings.subscription
         topics = tuple(entry.topic.name for entry in subscription.subscriptions)
@@ -65,11 +65,11 @@ def client_settings(settings: definition.Settings) -> ClientSettings:
 
 
 def _expression(said: definition.FilterExpression) -> Expression | None:
-    """As short ones are kept: half of a long one would say something else."""
+    """Return the expression, or None if it is long: half of a long expression would mean something else."""
     text, is_sql = said.expression, said.type == definition.SQL
     if is_sql or text not in {"", EVERYTHING.text}:
         return Expression(text, is_sql) if len(text) <= AGENT_TEXT_MAX else None
-    return EVERYTHING  # one object for all that want everything
+    return EVERYTHING  # one object for all clients that want every message
 
 
 def _language_name(language: int) -> str:
@@ -81,10 +81,10 @@ def _language_name(language: int) -> str:
 def answer_settings(
     settings: definition.Settings, group: Group | None, limits: WireLimits, *, is_lite: bool = False
 ) -> definition.Settings:
-    """The client's own settings with the broker's values over them.
+    """Return the client's own settings, overwritten with the broker's values.
 
-    `group` None for a producer, and for a consumer of a group that does not exist: its own values then stand,
-    the defaults fill what it left out.
+    `group` is None for a producer, and for a consumer of a group that does not exist: its own values are then kept, and
+    defaults fill those it left out.
     """
     answer = definition.Settings()
     if settings.HasField("publishing"):
@@ -99,12 +99,12 @@ def answer_settings(
         unknown = Group(settings.subscription.group.name)
         _fill_consumer(answer, unknown, limits, settings.user_agent.language)
         if settings.HasField("backoff_policy"):
-            # lists of delays would be joined, not replaced
+            # merging would append to a list of delays instead of replacing it
             answer.ClearField("backoff_policy")
         answer.MergeFrom(settings)
     if is_lite:
         answer.subscription.fifo = True  # each lite topic is consumed in order, whatever its group says
-    # otherwise clients would send OpenTelemetry metrics to an endpoint nobody runs
+    # otherwise clients would send OpenTelemetry metrics to an endpoint that does not exist
     answer.metric.on = False
     answer.metric.ClearField("endpoints")
     return answer
@@ -128,7 +128,7 @@ def _lite_quota(group: Group, limits: WireLimits) -> int:
 
 
 def _understood(backoff: Backoff, language: int) -> Backoff:
-    """The delays in words that the client knows: to those of Node.js a list of delays means a single attempt."""
+    """Return the delays in a form that the client understands: Node.js takes a list of delays for a single attempt."""
     if language == definition.NODE_JS and isinstance(backoff, CustomizedBackoff):
         return ExponentialBackoff(backoff.next_ms[0], max(backoff.next_ms))
     return backoff

@@ -1,4 +1,4 @@
-"""Errors as the protocol's in-band status. The one place where an error becomes a code."""
+"""Conversion of errors to the protocol's in-band status. Only here does an error become a code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INTERNAL_TEXT: Final = "internal error; the broker's log has the details"
 
 
 class Refused(errors.Invalid):
-    """A request that breaks a rule of the protocol, with the code the protocol has for it."""
+    """A request breaks a rule of the protocol; `code` is the protocol's code for it."""
 
     def __init__(self, code: definition.Code, message: str) -> None:
         super().__init__(message)
@@ -50,32 +50,33 @@ CODES: Final[dict[type[Exception], definition.Code]] = {
     NoIndex: definition.PRECONDITION_FAILED,
     errors.MessageTooLarge: definition.PAYLOAD_TOO_LARGE,
     errors.Invalid: definition.BAD_REQUEST,
-    # clients wait before they try again on this code alone; on others they repeat at once
+    # only on this code clients wait before they try again; on others they repeat at once
     errors.Unavailable: definition.TOO_MANY_REQUESTS,
     EngineFull: definition.TOO_MANY_REQUESTS,
     errors.BrokerError: definition.INTERNAL_SERVER_ERROR,
-    # not the client's network: it would take a gRPC error for that and send the same bytes again
+    # not as a gRPC error: the client would take it for a fault of the network and send the same bytes again
     DecodeError: definition.BAD_REQUEST,
 }
-"""The code of each error class; a subclass without a row of its own takes its nearest base's."""
+"""The code of each error class; a subclass without a row of its own gets the code of its nearest base class."""
 
 
 def code_of(error: Exception) -> definition.Code:
-    """The code a client gets for the error; INTERNAL_SERVER_ERROR for one that nobody raises on purpose."""
+    """Return the code that a client gets for the error; INTERNAL_SERVER_ERROR for an unexpected one."""
     if isinstance(error, Refused):
         return error.code
     return next((CODES[base] for base in type(error).__mro__ if base in CODES), definition.INTERNAL_SERVER_ERROR)
 
 
 def is_expected(error: Exception) -> bool:
-    """Whether the error is part of normal service, so that no log entry is due."""
+    """Return whether the error is part of normal service, so that it is not logged."""
     return code_of(error) != definition.INTERNAL_SERVER_ERROR
 
 
 def status_of(error: Exception) -> definition.Status:
-    """The status to answer with. The text of an unexpected error stays in the broker's log.
+    """Return the status to answer with. The text of an unexpected error stays in the broker's log.
 
-    Where RocketMQ has a text for the same, it is in it: programs look for it (tests/conformance/test_texts.py).
+    Where RocketMQ has a text for the same error, the message contains it: programs look for it
+    (tests/conformance/test_texts.py).
     """
     if isinstance(error, PermissionDenied):
         return definition.Status(code=code_of(error), message=f"{error} (has no permission to access)")
@@ -100,7 +101,7 @@ def fill_status(status: definition.Status, error: Exception | None) -> None:
 
 
 def fill_overall(status: definition.Status, errors_by_entry: list[Exception | None]) -> None:
-    """The status over several entries: the common one, MULTIPLE_RESULTS when they differ."""
+    """Fill in the status of several entries: the one they share, or MULTIPLE_RESULTS if they differ."""
     codes = {definition.OK if error is None else code_of(error) for error in errors_by_entry}
     if len(codes) > 1:
         status.code = definition.MULTIPLE_RESULTS

@@ -1,7 +1,7 @@
-"""How long each text of each request may be.
+"""Bounds for the size of every text in every request.
 
-Names, tags, keys, properties and expressions have rules of their own, which are stricter and say more; here is a bound
-for every text, so that none is kept, repeated or handed on at the size of a whole request.
+Names, tags, keys, properties and expressions have rules of their own, which are stricter and have better messages.
+These bounds are for all texts, so that none is kept, repeated or passed on at the size of a whole request.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from quarry_mq.store.record.layout import PROPERTIES_LENGTH_MAXIMUM
 RequestT = TypeVar("RequestT", bound=Message)
 
 SHORT_MAX: Final = 512
-"""Bytes of texts that have no other bound. A request of so many bytes has no text that is too long."""
+"""Bytes of texts that have no other bound. A request of at most this size has no text that is too long."""
 
 _EXPRESSION_SIZE_MAX: Final = 16 * 1024
-"""The expression itself says how many characters it may have."""
+"""Bytes of a filter expression here. Its own check limits its characters."""
 _STORED_ID_SIZE_MAX: Final = PROPERTIES_LENGTH_MAXIMUM
-"""Ids of messages that are stored: those in stores of others are as long as a record can hold."""
+"""Bytes of the ids of stored messages: in stores written by others they may fill the properties of a record."""
 _HANDLE_SIZE_MAX: Final = 64 * 1024
-"""A recall handle holds such an id, and four bytes for each three of it."""
+"""Bytes of a recall handle. It holds such an id, and takes four bytes for each three of it."""
 _SAID_SIZE_MAX: Final = 1024 * 1024
-"""What a client says for a person to read: the stacks of its threads."""
+"""Bytes of texts that a client sends for people to read, such as the stacks of its threads."""
 
 
 class _Bound(NamedTuple):
-    """`size` is in bytes of UTF-8; None: a rule of its own bounds it together with others."""
+    """The bound of a text. `size` is in bytes of UTF-8; None if another rule bounds the text together with others."""
 
     size: int | None
     code: definition.Code = definition.BAD_REQUEST
@@ -74,7 +74,7 @@ _BOUNDS: Final[Mapping[str, _Bound]] = {
     "Status.message": _Bound(_SAID_SIZE_MAX),
     "ThreadStackTrace.thread_stack_trace": _Bound(_SAID_SIZE_MAX),
 }
-"""By the field's name without the package; others are short."""
+"""Bounds by the field's name without the package; all other texts are bounded by `SHORT_MAX`."""
 
 _CODES_OF_TOO_MANY: Final[Mapping[str, definition.Code]] = {"addresses": definition.ILLEGAL_ACCESS_POINT}
 
@@ -82,7 +82,7 @@ _PACKAGE: Final = f"{definition.DESCRIPTOR.package}."
 
 
 class _Field(NamedTuple):
-    """What is to be done with a field of a request."""
+    """The checks that apply to a field of a request."""
 
     bound: _Bound | None
     is_repeated: bool
@@ -90,9 +90,9 @@ class _Field(NamedTuple):
 
 
 def parse_bounded(request_type: type[RequestT], body: bytes, native: Native | None = None) -> RequestT:
-    """The request, whose texts are as long as they may be. Raises DecodeError, Refused.
+    """Parse a request and check the size of its texts. Raises DecodeError, Refused.
 
-    Messages that are sent are not looked at: `check_send` does.
+    Messages of sends are not checked here: `check_send` does that.
     """
     request = request_of(request_type, body, native=native)
     if len(body) > SHORT_MAX and request_type is not service.SendMessageRequest:
@@ -101,10 +101,10 @@ def parse_bounded(request_type: type[RequestT], body: bytes, native: Native | No
 
 
 def check_texts(request: Message, *, is_group: bool = False) -> None:
-    """Raises Refused, which names the field, for a text that is too long.
+    """Raise Refused, which names the field, if a text is too long.
 
-    Bodies and properties of messages that are sent have rules of their own (`server.wire.validate`). `is_group`: the
-    resource is one.
+    Bodies and properties of messages that are sent have rules of their own (`server.wire.validate`). `is_group` says
+    that the resource is a consumer group.
     """
     for field, value in request.ListFields():
         bound, is_repeated, is_map = _known(field)
@@ -128,7 +128,7 @@ def is_text(field: FieldDescriptor) -> bool:
 
 
 def bound_of(field: FieldDescriptor) -> _Bound:
-    """How long a text in this field may be."""
+    """Return the bound of a text in this field."""
     return _BOUNDS.get(field.full_name.removeprefix(_PACKAGE), _SHORT)
 
 

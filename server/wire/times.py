@@ -1,4 +1,4 @@
-"""Protobuf's points and spans of time as milliseconds."""
+"""Protobuf's timestamps and durations as milliseconds."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ TIME_MS_MAX: Final = 253_402_300_799_999
 
 
 def to_ms(time: Duration | Timestamp) -> int:
-    """Milliseconds, rounded down: a negative span stays negative however short it is."""
+    """Return the milliseconds, rounded down: a negative span stays negative however short it is."""
     return time.seconds * 1000 + time.nanos // 1_000_000
 
 
 def fill_ms(time: Duration | Timestamp, milliseconds: int) -> None:
-    """Write a non-negative number of milliseconds."""
+    """Write a non-negative number of milliseconds into the message."""
     seconds, rest = divmod(milliseconds, 1000)
     time.seconds = seconds
     time.nanos = rest * 1_000_000
 
 
 def duration(milliseconds: int) -> Duration:
-    """A span of a non-negative number of milliseconds."""
+    """Return a duration of a non-negative number of milliseconds."""
     return Duration(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)

@@ -1,6 +1,6 @@
-"""The protocol's limits on requests. Each check raises `Refused` with the protocol's code, or an illegal name.
+"""The protocol's limits on requests. Each check raises `Refused` with the protocol's code, or an illegal name's error.
 
-The order of the checks is the protocol's: the first rule broken decides the code.
+The order of the checks is the protocol's: the first broken rule decides the code.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from quarry_mq.store.record.properties import LIGHT_QUEUES
 
 NAME_SHOWN_MAX: Final = 60
 POLLING_CODE_SINCE: Final = "5.0.3"
-"""Clients before this version do not know ILLEGAL_POLLING_TIME. Compared as text, as RocketMQ does."""
+"""Clients before this version do not know ILLEGAL_POLLING_TIME. Versions are compared as text, as RocketMQ does."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LITE_TOPIC: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
-# faults of names, in the words of RocketMQ: programs that were written for it look for these
+# faults of names, in RocketMQ's words: programs written for RocketMQ look for them
 
 
 def topic_fault(name: str) -> str:
-    """Of a name that no client may use for a topic."""
+    """Return why no client may use the name for a topic."""
     if is_blank(name):
         return "The specified topic is blank"
     if len(name) > TOPIC_NAME_MAX:
@@ -48,7 +48,7 @@ def topic_fault(name: str) -> str:
 
 
 def group_fault(name: str) -> str:
-    """Of a name that no client may use for a consumer group."""
+    """Return why no client may use the name for a consumer group."""
     if is_blank(name):
         return "the specified group is blank"
     if len(name) > GROUP_NAME_MAX:
@@ -59,12 +59,12 @@ def group_fault(name: str) -> str:
 
 
 def _shown(name: str) -> str:
-    """Cut, and without characters that do something to a terminal."""
+    """Return the name cut, and without characters that could affect a terminal."""
     return "".join(each if each.isprintable() else "\ufffd" for each in name[:NAME_SHOWN_MAX])
 
 
 class CheckedMessage(NamedTuple):
-    """A message within the limits. What had to be copied out of protobuf to be checked is kept for the store."""
+    """A message within the limits, with the parts that were copied out of protobuf for the checks."""
 
     message: definition.Message
     type: definition.MessageType
@@ -73,7 +73,7 @@ class CheckedMessage(NamedTuple):
 
 
 class CheckedSend(NamedTuple):
-    """The messages of a send and their one topic."""
+    """The messages of a send, and the topic that they share."""
 
     topic: str
     messages: list[CheckedMessage]
@@ -84,7 +84,9 @@ class CheckedSend(NamedTuple):
 
     @property
     def ordered_group(self) -> str:
-        """The message group or lite topic of the first message, which all go with; empty where there is no order."""
+        """Return the message group or lite topic of the first message, which decides the queue of all; empty without
+        order.
+        """
         first = self.messages[0]
         system = first.message.system_properties
         if first.type == definition.LITE:
@@ -93,9 +95,8 @@ class CheckedSend(NamedTuple):
 
 
 class ReceiveTerms(NamedTuple):
-    """What a receive asks for, limits applied.
-
-    `invisible_ms` None: the broker chooses and renews.
+    """The terms of a receive, with limits applied. If `invisible_ms` is None, the broker chooses it and renews the
+    lease.
     """
 
     topic: str
@@ -108,14 +109,14 @@ class ReceiveTerms(NamedTuple):
 
 
 class AckTerms(NamedTuple):
-    """Whose messages are acknowledged; the entries stay in the request."""
+    """The topic and group of an acknowledgement; its entries stay in the request."""
 
     topic: str
     group: str
 
 
 class ChangeTerms(NamedTuple):
-    """How long a delivered message is to stay hidden from now on."""
+    """The terms under which a delivered message is hidden from now on, and for how long."""
 
     topic: str
     group: str
@@ -125,7 +126,7 @@ class ChangeTerms(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def check_topic(name: str) -> None:
-    """Raises IllegalTopicName. Remembers good names: senders repeat them a million times."""
+    """Raise IllegalTopicName for a bad name. Good names are cached: senders repeat them a million times."""
     try:
         check_topic_name(name)
     except IllegalTopicName as error:
@@ -134,7 +135,7 @@ def check_topic(name: str) -> None:
 
 @lru_cache(maxsize=4096)
 def check_group(name: str) -> None:
-    """Raises IllegalGroupName. Remembers good names."""
+    """Raise IllegalGroupName for a bad name. Good names are cached."""
     try:
         check_group_name(name)
     except IllegalGroupName as error:
@@ -142,19 +143,19 @@ def check_group(name: str) -> None:
 
 
 def check_count(entries: Sized, name: str) -> None:
-    """Raises Refused (PAYLOAD_TOO_LARGE) for more than `ENTRIES_MAX`, before anything looks at each of them."""
+    """Raise Refused (PAYLOAD_TOO_LARGE) for more than `ENTRIES_MAX` entries, before each of them is looked at."""
     if len(entries) > ENTRIES_MAX:
         raise Refused(definition.PAYLOAD_TOO_LARGE, f"{len(entries)} {name}, at most {ENTRIES_MAX} are allowed")
 
 
 def has_control_character(text: str) -> bool:
-    """Whether one of U+0000..U+001F, U+007F..U+009F is in the text."""
-    # almost every text is printable, and asking that is many times faster than a search
+    """Return whether one of U+0000..U+001F, U+007F..U+009F is in the text."""
+    # almost every text is printable, and this check is many times faster than a search
     return not text.isprintable() and _CONTROL.search(text) is not None
 
 
 def check_send(request: service.SendMessageRequest, limits: WireLimits, now_ms: int) -> CheckedSend:
-    """Everything about a send that can be told without knowing its topic's settings."""
+    """Check everything about a send that can be checked without the settings of its topic."""
     check_count(request.messages, "messages")
     messages = request.messages[:]
     if not messages:
@@ -189,7 +190,7 @@ def _check_message(message: definition.Message, limits: WireLimits, now_ms: int)
     if is_blank(message_id) or has_control_character(message_id):
         fault = "cannot be empty" if is_blank(message_id) else "cannot contain control character"
         raise Refused(definition.ILLEGAL_MESSAGE_ID, f"message id {fault}")
-    if system.ByteSize() > MESSAGE_ID_SIZE_MAX:  # the least that one of them may have
+    if system.ByteSize() > MESSAGE_ID_SIZE_MAX:  # the smallest of their bounds
         check_texts(system)
     kind = derive_message_type(system)
     if kind != definition.NORMAL:
@@ -225,7 +226,7 @@ def _checked_user_properties(message: definition.Message, limits: WireLimits) ->
 
 
 def _check_labels(user_properties: dict[str, str], tag: str, keys: list[str], limits: WireLimits) -> None:
-    """Tag and keys, and the size they share with user properties."""
+    """Check the tag and the keys, and the size that they share with the user properties."""
     if tag and (is_blank(tag) or "|" in tag or has_control_character(tag)):
         fault = _text_fault(tag) or "cannot contain '|'"
         raise Refused(definition.ILLEGAL_MESSAGE_TAG, f"tag {fault}")
@@ -249,7 +250,7 @@ def _check_labels(user_properties: dict[str, str], tag: str, keys: list[str], li
 
 
 def _offsets_size(light_queues: str) -> int:
-    """What the record will have beside the names of its light queues. Raises Refused for a name that is too long."""
+    """Return the bytes of the offsets of the light queues. Raises Refused for a name that is too long."""
     names = light_queues.split(",")
     if any(len(name.encode()) > NAME_SIZE_MAX for name in names):
         raise Refused(
@@ -260,7 +261,7 @@ def _offsets_size(light_queues: str) -> int:
 
 
 def _check_special(system: definition.SystemProperties, limits: WireLimits, now_ms: int) -> None:
-    """What only messages that are not NORMAL can have."""
+    """Check the fields that only messages other than NORMAL can have."""
     if system.message_type == definition.TRANSACTION:
         _check_transaction(system, limits)
     if system.HasField("delivery_timestamp"):
@@ -318,7 +319,7 @@ def _check_delivery_time(properties: definition.SystemProperties, limits: WireLi
 
 
 def check_lite_topic(name: str, limits: WireLimits) -> None:
-    """Raises Refused (ILLEGAL_LITE_TOPIC)."""
+    """Raise Refused (ILLEGAL_LITE_TOPIC) for a bad name."""
     if len(name) > limits.lite_topic_size_max or not _LITE_TOPIC.fullmatch(name):
         raise Refused(
             definition.ILLEGAL_LITE_TOPIC,
@@ -334,7 +335,7 @@ def check_receive(
     request_timeout_ms: int,
     client_version: str,
 ) -> ReceiveTerms:
-    """The terms of a receive. `remaining_s` is what is left of the client's deadline, None without one."""
+    """Return the terms of a receive. `remaining_s` is what is left of the client's deadline, None without one."""
     polling_ms = _polling_ms(request, limits, remaining_s, request_timeout_ms, client_version)
     topic = request.message_queue.topic.name
     check_topic(topic)
@@ -383,7 +384,7 @@ def _polling_ms(
 
 
 def check_filter(expression: definition.FilterExpression) -> MessageFilter:
-    """The filter; without an expression all messages are wanted. Raises IllegalExpression for SQL that is none."""
+    """Return the filter of an expression, which lets all messages pass if it is empty. Raises IllegalExpression."""
     try:
         if expression.type == definition.SQL:
             return SqlFilter.parse(expression.expression)
@@ -393,7 +394,7 @@ def check_filter(expression: definition.FilterExpression) -> MessageFilter:
 
 
 def _check_expressions(entries: Iterable[definition.SubscriptionEntry]) -> None:
-    """Before any of them is read. Raises Refused (PAYLOAD_TOO_LARGE)."""
+    """Check the size of all SQL together, before any of it is parsed. Raises Refused (PAYLOAD_TOO_LARGE)."""
     size = sum(len(each.expression.expression) for each in entries if each.expression.type == definition.SQL)
     if size > SETTINGS_SQL_MAX:
         raise Refused(
@@ -408,7 +409,9 @@ def _refuse_invisible(asked_ms: int, min_ms: int, max_ms: int) -> NoReturn:
 
 
 def check_ack(request: service.AckMessageRequest) -> AckTerms:
-    """Raises for illegal names, and for a request without entries or with too many."""
+    """Return the terms of an acknowledgement. Raises for illegal names, and for a request without or with too many
+    entries.
+    """
     topic = request.topic.name
     check_topic(topic)
     group = request.group.name
@@ -420,7 +423,7 @@ def check_ack(request: service.AckMessageRequest) -> AckTerms:
 
 
 def check_change(request: service.ChangeInvisibleDurationRequest, limits: WireLimits) -> ChangeTerms:
-    """Zero is allowed and means visible at once; the minimum for receives does not apply here."""
+    """Return the terms of a change. Zero means visible at once; the minimum for receives does not apply here."""
     topic = request.topic.name
     check_topic(topic)
     group = request.group.name
@@ -443,7 +446,10 @@ _CONSUMERS: Final = frozenset(
 
 
 def check_settings(settings: definition.Settings) -> None:
-    """Whether a client may register with these settings. Its topics and group need not exist."""
+    """Raise Refused, or an illegal name's error, if no client may register with these settings.
+
+    The topics and the group need not exist.
+    """
     match settings.WhichOneof("pub_sub"):
         case "publishing":
             if settings.client_type != definition.PRODUCER:

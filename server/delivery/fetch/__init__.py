@@ -1,1 +1,1 @@
-"""The messages for one receive or pull are read here: which ones, in which order, and how many."""
+"""Fetching of messages for one receive or pull: which ones, in which order, and how many."""

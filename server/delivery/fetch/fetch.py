@@ -1,7 +1,8 @@
-"""What a receive gets: messages that come back first, then new ones; of ordered groups queue by queue.
+"""Choice of the messages for a receive: redelivered messages first, then new ones; for ordered groups queue by queue.
 
-In an ordered group a queue is blocked as long as one of its messages is hidden. Once all of those that were not
-acknowledged are visible again, they are handed out in their order, and no new one of the queue before they are done.
+In an ordered group a queue is blocked as long as one of its messages is hidden. Once all messages that were not
+acknowledged are visible again, they are handed out in their order. No new message of the queue is handed out before
+they are done.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ ENTRIES_PER_SCAN: Final = 32
 
 Forwarded = Callable[[Exception | None], None]
 HeldFrom = Callable[[str, str], int | None]
-"""Of a group and a topic."""
+"""Function of a group and a topic. Returns from which position in the log the group may not get messages yet."""
 
 
 class _Outcome(Enum):
-    """Of an attempt to hand a message out once more."""
+    """Outcome of an attempt to redeliver a message."""
 
     OVER = "it is handed out, or done"
     NO_ROOM = "the receive has room for no more"
@@ -43,14 +44,14 @@ class _Outcome(Enum):
 
 
 class DeadLetters(Protocol):
-    """Where messages go that were delivered often enough."""
+    """Stores messages that were delivered as often as the group allows."""
 
     def forward(self, group: str, topic: str, record: StoredMessage, attempts: int, forwarded: Forwarded) -> None:
-        """Store a copy for the group's dead letters; `forwarded` hears when that is done, or why it is not."""
+        """Store a copy in the group's dead letters; `forwarded` is called when it is stored, or with the error."""
 
 
 class Taking:
-    """Hands out messages to one receive at a time."""
+    """Fetches the messages for one receive at a time."""
 
     def __init__(
         self,
@@ -76,24 +77,24 @@ class Taking:
         self._stages = stages
         self.redeliveries = 0
         self._forwarding: set[int] = set()
-        """Ids of deliveries whose copies are being appended to the dead letters: their outcome is not known yet."""
+        """Ids of deliveries whose copies are being appended to the dead letters; their outcome is not known yet."""
         self.held_from: HeldFrom = _nothing_is_held
-        """Where in the log begins what a group that consumes a topic in order may not get yet."""
+        """Returns from which position in the log a group that consumes a topic in order may not get messages yet."""
 
     def configure(self, settings: DeliverySettings) -> None:
         self._settings = settings
 
     def take(self, subscription: Subscription, request: ReceiveRequest) -> list[Delivered]:
-        """What there is, oldest candidate first.
+        """Return messages for the receive, the oldest candidates first.
 
-        What cannot be read stands back behind the others and is tried again: nothing of it is passed over. Raises its
-        error when there was nothing else, and reports it otherwise. A group that has as much in flight as it may have
-        gets again what comes back, and nothing new; raises OverLimit when that is all there is.
+        A message that cannot be read is put after the others and tried again; none is skipped. Its error is raised if
+        there was nothing else, and reported otherwise. A group with as many messages in flight as it may have gets
+        redelivered messages, but no new ones; if there are only new ones, OverLimit is raised.
         """
         return self.take_each(subscription.parts_in_turn(), request, request.batch_size)
 
     def take_each(self, parts: Iterable[Subscription], request: ReceiveRequest, part_max: int) -> list[Delivered]:
-        """What there is of each part, at most `part_max` messages, until there is enough. As `take`."""
+        """Return messages of each part, at most `part_max` of one part, until there are enough. Otherwise as `take`."""
         if not self._stages.is_turn():
             return self._take_each(parts, request, part_max)
         self._stages.is_timed, self._stages.reading_s = True, 0.0
@@ -124,7 +125,7 @@ class Taking:
             try:
                 raise last
             finally:
-                del last  # it refers to this frame
+                del last  # the exception refers to this frame
         for failure, part in failures:
             self._report(failure, part)
         if taken.is_over_limit and not taken.messages:
@@ -143,9 +144,10 @@ class Taking:
         return failures + list(self._failures(part, request, taken, self._take_new))
 
     def forward(self, message: GroupMessage, row: InFlight, done: Forwarded) -> None:
-        """Let the message go to the dead letters; `done` hears when it is there. Raises what reading it raises.
+        """Dead-letter the message; `done` is called when its copy is stored. Raises the errors of reading the message.
 
-        What can never get there is done, too: it must not be in flight for ever, nor hold up those behind it.
+        A message that can never be stored as a dead letter is done, too: it must not be in flight for ever, nor block
+        those after it.
         """
         record = self._record(message)
         if record is None:
@@ -176,10 +178,10 @@ class Taking:
             over()
             raise
 
-    # -- what comes back
+    # -- redelivery
 
     def _take_due(self, subscription: Subscription, request: ReceiveRequest, taken: Taken) -> Iterator[Exception]:
-        """Hand out what has become visible, the earliest first. Yields the errors that kept some of it."""
+        """Hand out the messages that have become visible, the earliest first. Yields the errors that kept some back."""
         again_from: DueEntry | None = None
         with self._deliveries.due(subscription) as walk:
             for entry in walk.entries():
@@ -195,7 +197,7 @@ class Taking:
         subscription.is_due = again_from is not None
 
     def _take_one(self, subscription: Subscription, entry: DueEntry, request: ReceiveRequest, taken: Taken) -> bool:
-        """Hand out what an entry of the index stands for, if it may be; False when there is no room for it."""
+        """Hand out the message of an entry of the due index, if possible; return False if the receive is full."""
         if taken.is_full:
             return False
         progress = self._positions.open(subscription, entry.number)
@@ -217,7 +219,7 @@ class Taking:
     ) -> _Outcome:
         progress, offset = message.progress, message.offset
         units = self._source.entries(progress.queue, offset, 1)
-        # at or above the next offset: its message went with the end of the log in a power cut
+        # at or above the next offset: its message was lost with the end of the log in a power failure
         if offset >= progress.next_offset or not units or units[0].queue_offset != offset:
             self._deliveries.end(message, row, Event.GONE)
             return _Outcome.OVER
@@ -240,7 +242,7 @@ class Taking:
     # -- ordered groups
 
     def _mark_due(self, subscription: Subscription) -> None:
-        """Find the queues of which something has become visible."""
+        """Mark the queues in which something has become visible."""
         with self._deliveries.due(subscription) as walk:
             for entry in walk.entries():
                 progress = self._positions.open(subscription, entry.number)
@@ -251,7 +253,7 @@ class Taking:
     def _take_ordered(
         self, subscription: Subscription, progress: QueueProgress, request: ReceiveRequest, taken: Taken
     ) -> bool:
-        """Take from one queue, unless it is blocked; True when it has nothing more to hand out for now."""
+        """Take messages from one queue, unless it is blocked; return whether it has no more to hand out for now."""
         rows = self._deliveries.rows_of(subscription, progress)
         hidden = {offset: row for offset, row in rows.items() if self._deliveries.state_of(row) is State.HIDDEN}
         if hidden:
@@ -270,7 +272,7 @@ class Taking:
         return _block(subscription, progress, request.attempt_id)
 
     def _redeliver_in_order(self, message: GroupMessage, row: InFlight, request: ReceiveRequest, taken: Taken) -> bool:
-        """Hand the message out once more; whether those behind it may follow."""
+        """Redeliver the message; return whether the messages after it may follow."""
         outcome = self._redeliver(message, row, request, taken)
         return outcome is _Outcome.OVER or (outcome is _Outcome.FORWARDED and self._deliveries.row(message) is None)
 
@@ -282,9 +284,10 @@ class Taking:
         rows: dict[QueueOffset, InFlight],
         taken: Taken,
     ) -> None:
-        """The messages of a receive whose answer its client did not get; in their order, so that nothing is left out.
+        """Repeat the messages of a receive whose answer its client did not get, in their order, so that none is left
+        out.
 
-        One of them may have been given back meanwhile: it comes once more before those behind it.
+        One of them may have been given back meanwhile. It is then redelivered before those after it.
         """
         for offset, row in rows.items():
             message = GroupMessage(subscription, progress, offset)
@@ -310,7 +313,7 @@ class Taking:
         taken: Taken,
         take: Callable[[Subscription, QueueProgress, ReceiveRequest, Taken], bool],
     ) -> Iterator[Exception]:
-        """Take from the candidates until there is enough. Yields the errors of queues that could not be read."""
+        """Call `take` for the candidate queues until there is enough. Yields the errors of unreadable queues."""
         numbers = subscription.candidate_numbers()
         for number in sorted(numbers, reverse=True) if request.highest_queue_first else numbers:
             if taken.is_full or taken.entries_left <= 0:
@@ -325,7 +328,7 @@ class Taking:
     def _take_new(
         self, subscription: Subscription, progress: QueueProgress, request: ReceiveRequest, taken: Taken
     ) -> bool:
-        """Take from the next offset on; returns whether the queue's end was reached, or what is held."""
+        """Take new messages from the next offset on; return whether the queue has no more, or only held-back ones."""
         before = progress.next_offset
         is_held = request.is_ordered and not subscription.is_retry
         held_from = self.held_from(subscription.group, subscription.topic) if is_held else None
@@ -353,7 +356,7 @@ class Taking:
         finally:
             if found:
                 taken.messages += self._deliveries.begin_new(subscription, progress, found, request)
-            # with the rows of what was handed out: a message below the next offset without a row is done
+            # together with the rows of what was handed out: a message below the next offset without a row is done
             if progress.next_offset != before:
                 self._positions.store(subscription, progress)
         return drained
@@ -367,7 +370,7 @@ class Taking:
         return self._read(units[0], message.subscription)
 
     def _read(self, entry: ConsumeQueueEntry, subscription: Subscription) -> StoredMessage | None:
-        """The record; None for one that was given up: whoever did has accepted that nobody gets it."""
+        """Return the record, or None if the message was given up: then the operator has accepted its loss."""
         try:
             if not self._stages.is_timed:
                 return self._source.read(entry)
@@ -388,6 +391,8 @@ def _nothing_is_held(_group: str, _topic: str) -> None:
 
 
 def _block(subscription: Subscription, progress: QueueProgress, attempt_id: str) -> bool:
-    """Something of the queue is hidden, or on its way to the dead letters: nothing more is handed out for now."""
+    """Block the queue: one of its messages is hidden or on its way to the dead letters, so nothing is handed out for
+    now.
+    """
     subscription.blocked[progress.queue.number] = attempt_id
     return True

@@ -1,4 +1,4 @@
-"""What one receive is being given."""
+"""The messages fetched for one receive, and the bounds of how many more it may get."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from quarry_mq.server.delivery.model import Delivered, DeliverySettings, Receive
 from quarry_mq.store.message import ConsumeQueueEntry
 
 LENGTH_PER_ENTRY: Final = 256
-"""So many characters of a filter take as long to evaluate as it takes to read a record, more or less."""
+"""Characters of a filter expression that take about as long to evaluate as it takes to read a record."""
 
 
 class Taken:
-    """The messages taken for a receive so far, and how much more it may take.
+    """Collects the messages taken for a receive, and tells how many more it may take.
 
-    Bounded in messages by the request, in bytes by what an answer may hold of the broker's memory, and in entries
-    looked at (`entries_left`), so that a filter which matches nothing does not hold up the loop.
+    It is bounded in messages by the request, in bytes by what an answer may hold of the broker's memory, and in entries
+    scanned (`entries_left`), so that a filter which matches nothing does not hold up the loop.
     """
 
     __slots__ = (
@@ -36,23 +36,23 @@ class Taken:
         self._count = 0
         self.entries_left = settings.entries_scanned_per_pass
         self.new_ones_left = settings.in_flight_per_group_max
-        """How many messages may be taken that are not in flight already."""
+        """Number of messages that may be taken beside those that are in flight already."""
         self.is_over_limit = False
-        """Whether there was one more."""
+        """True if a new message was found beyond that number."""
         self.entry_cost = 1 + request.filter.length // LENGTH_PER_ENTRY
-        """What each entry takes of `entries_left`: a long expression takes long to evaluate."""
+        """Number that each scanned entry takes from `entries_left`: a long expression takes long to evaluate."""
         self._messages_max = request.batch_size
         self._part_max = request.batch_size
         self._bytes_left = settings.answer_bytes_max
         self._no_room = False
 
     def begin_part(self, messages_max: int) -> None:
-        """From here on at most so many more, until the next part begins."""
+        """Begin a part of the source, of which at most `messages_max` messages may be taken."""
         self._part_max = min(self._messages_max, self._count + messages_max)
 
     @property
     def is_over(self) -> bool:
-        """Whether no part may add anything."""
+        """Return whether no part may add anything any more."""
         return self._no_room or self._count >= self._messages_max or self.entries_left <= 0
 
     @property
@@ -61,20 +61,20 @@ class Taken:
 
     @property
     def room(self) -> int:
-        """For so many messages at most."""
+        """Return how many messages the current part may still add."""
         return self._part_max - self._count
 
     def has_room_for(self, entry: ConsumeQueueEntry) -> bool:
-        """Whether the entry's record may be taken, too. The first may be of any size.
+        """Return whether the entry's record may be taken as well. The first one may be of any size.
 
-        After one that does not fit nothing does: smaller ones behind it would come out of order.
+        After one that does not fit no other does: smaller ones after it would come out of order.
         """
         if self._count and entry.size > self._bytes_left:
             self._no_room = True
         return not (self._no_room or self._count >= self._part_max)
 
     def may_add_new(self) -> bool:
-        """Whether a message may be taken that is not in flight already."""
+        """Return whether a message may be taken that is not in flight already."""
         self.is_over_limit = self.new_ones_left <= 0
         return not self.is_over_limit
 
@@ -84,7 +84,7 @@ class Taken:
         self._bytes_left -= entry.size
 
     def expect(self, entry: ConsumeQueueEntry) -> None:
-        """The entry's record, which is not in flight already, comes into `messages` later, with others."""
+        """Count a new message whose record is added to `messages` later, together with others."""
         self._count += 1
         self._bytes_left -= entry.size
         self.new_ones_left -= 1

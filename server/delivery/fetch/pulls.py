@@ -1,6 +1,7 @@
-"""Reads at an offset that the client names: nothing is in flight, nothing is remembered.
+"""Pulls: reads at an offset that the client names, with nothing in flight and no state kept.
 
-For clients that keep their own place in each queue, and for each client to get every message (broadcasting).
+They are for clients that keep their own position in each queue, and for broadcasting, where each client gets every
+message.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from quarry_mq.store.record import StoredMessage
 
 
 class PullRequest(NamedTuple):
-    """What one pull asks for."""
+    """The terms of one pull."""
 
     queue: QueueId
     offset: QueueOffset
@@ -34,15 +35,15 @@ class PullRequest(NamedTuple):
 
 
 Pulled = Callable[[Sequence[StoredMessage], QueueOffset, Exception | None], None]
-"""How a pull ends: messages (none when its time is up), where to go on, or an error."""
+"""Callback with the result of a pull: messages (none when its time is up), the offset to go on at, or an error."""
 
 
 Check = Callable[[], None]
-"""Raises what speaks against a pull by the time when it is woken."""
+"""Checks a waiting pull again when it is woken; raises if it is not allowed any more."""
 
 
 class WaitingPull:
-    """A pull that found nothing and waits; it has looked at everything below `offset`."""
+    """A pull that found nothing and waits; it has scanned everything below `offset`."""
 
     __slots__ = ("check", "offset", "pulled", "request", "timer")
 
@@ -55,7 +56,10 @@ class WaitingPull:
 
 
 class Pulls:
-    """Lives on the event loop's thread."""
+    """Answers pulls, and keeps those that wait for messages.
+
+    Lives on the event loop's thread.
+    """
 
     def __init__(
         self,
@@ -82,8 +86,9 @@ class Pulls:
     def pull(self, request: PullRequest, pulled: Pulled, check: Check | None = None) -> WaitingPull | None:
         """Read from an offset on, now or as soon as there is something and `check` raises nothing.
 
-        `pulled` is called exactly once, unless the returned pull is cancelled before. Raises OffsetOutOfRange when the
-        queue does not have the offset, which may be its end; OverLimit when too many wait.
+        `pulled` is called exactly once, unless the returned pull is cancelled before. Raises OffsetOutOfRange if the
+        offset is not between the queue's minimum and maximum offset, the latter included; OverLimit if too many pulls
+        wait.
         """
         self._require_within(request.queue, request.offset)
         messages, offset = self._read(request, request.offset)
@@ -105,7 +110,7 @@ class Pulls:
         return waiting
 
     def cancel(self, waiting: WaitingPull) -> None:
-        """The pull is gone, nobody waits for its end. Does nothing for one that has ended."""
+        """Cancel a waiting pull whose caller has gone away; it is not answered. Does nothing if the pull has ended."""
         of_queue = self._waiting.get(waiting.request.queue)
         if of_queue is None or waiting not in of_queue:
             return
@@ -122,17 +127,17 @@ class Pulls:
             waiting.timer.cancel()
 
     def drain(self) -> None:
-        """Answer all that wait, now and from now on: the broker stops."""
+        """Answer all waiting pulls, and later ones at once: the broker stops."""
         self._is_draining = True
         self.end_waiting()
 
     def end_waiting(self) -> None:
-        """Answer all that wait."""
+        """Answer all waiting pulls."""
         for waiting in [each for of_queue in self._waiting.values() for each in of_queue]:
             self._end(waiting, ())
 
     def messages_arrived(self, requests: Iterable[DispatchRequest]) -> None:
-        """Serve those that wait for exactly these queues."""
+        """Serve the pulls that wait for exactly these queues."""
         if not self._waiting:
             return
         queues = dict.fromkeys(QueueId(request.topic, request.queue_number) for request in requests)
@@ -144,13 +149,13 @@ class Pulls:
         try:
             if waiting.check is not None:
                 waiting.check()
-            self._require_within(waiting.request.queue, waiting.offset)  # the topic may be another one by now
+            self._require_within(waiting.request.queue, waiting.offset)  # the topic may have been replaced meanwhile
             messages, waiting.offset = self._read(waiting.request, waiting.offset)
         except Exception as error:  # noqa: BLE001 - this pull ends with it; the others go on
             self._end(waiting, (), error)
             return
         if messages or waiting.offset < self._source.maximum(waiting.request.queue):
-            self._end(waiting, messages)  # also where there is more than one look goes through: to go on from there
+            self._end(waiting, messages)  # also without messages if one scan is not enough: to go on from there
 
     def _end(self, waiting: WaitingPull, messages: Sequence[StoredMessage], error: Exception | None = None) -> None:
         self.cancel(waiting)
@@ -165,7 +170,9 @@ class Pulls:
             )
 
     def _read(self, request: PullRequest, offset: QueueOffset) -> tuple[list[StoredMessage], QueueOffset]:
-        """What the filter wants from an offset on, and where to go on: behind all that was looked at."""
+        """Return the messages that match the filter from an offset on, and the offset after everything that was
+        scanned.
+        """
         found: list[StoredMessage] = []
         entries_left, bytes_left = self._settings.entries_scanned_per_pass, self._settings.answer_bytes_max
         entry_cost = 1 + request.filter.length // LENGTH_PER_ENTRY

@@ -1,4 +1,7 @@
-"""The light queues of lite topics, one at a time, as groups stand in them. There are very many: little is in memory."""
+"""The light queues of lite topics, one at a time, with the state of a group in them.
+
+There are very many of them, so little is kept in memory.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from quarry_mq.store.state.in_flight_key import subscription_prefix
 
 
 class LightQueues:
-    """What delivery does with the light queue of a name, for one group."""
+    """The operations of delivery on a light queue, given by name, for one group."""
 
     def __init__(
         self,
@@ -42,14 +45,14 @@ class LightQueues:
         self._clock = clock
 
     def open(self, group: str, name: str) -> Subscription:
-        """The group's subscription, with its queue. Raises OverLimit."""
+        """Return the group's subscription with its queue, opened if necessary. Raises OverLimit."""
         subscription = self._subscriptions.open(group, name)
         subscription.last_used_s = self._clock.monotonic_s()
         self._positions.open(subscription, LIGHT_QUEUE_NUMBER)
         return subscription
 
     def may_have_messages(self, group: str, name: str) -> bool:
-        """Whether the group may get something now, or when what it has in flight comes back."""
+        """Return whether the group may get messages now, or when what it has in flight becomes visible."""
         subscription = self._subscriptions.find(group, name)
         if subscription is not None:
             return subscription.may_have_messages
@@ -60,7 +63,7 @@ class LightQueues:
         return self._has_in_flight(group, subscription_prefix(group, name))
 
     def is_done(self, subscription: Subscription) -> bool:
-        """Whether the group has got and acknowledged all there is; then it is looked for no longer."""
+        """Return whether the group has got and acknowledged everything; if so, the queue is marked as served."""
         progress = subscription.queues.get(LIGHT_QUEUE_NUMBER)
         if progress is None or subscription.is_due or self._source.maximum(progress.queue) > progress.next_offset:
             return False
@@ -70,7 +73,7 @@ class LightQueues:
         return True
 
     def release(self, group: str, name: str) -> None:
-        """Keep nothing in memory if there is nothing for the group; what the last pass has changed is written."""
+        """Drop the subscription from memory if the group has nothing left. The changes so far must be written."""
         subscription = self._subscriptions.find(group, name)
         if subscription is None or subscription.may_have_messages or not subscription.is_idle:
             return
@@ -79,9 +82,10 @@ class LightQueues:
             self._subscriptions.drop(subscription)
 
     def move(self, group: str, name: str, offset: QueueOffset) -> None:
-        """Let the group go on at an offset; what it has in flight is forgotten.
+        """Let the group continue at an offset; what it has in flight is deleted.
 
-        To be written before anything else looks at the queue: a client moves thousands, and none of them is opened.
+        The change has to be written before anything else reads the queue's state: a client moves thousands of queues,
+        and none of them is opened.
         """
         queue = QueueId(name, LIGHT_QUEUE_NUMBER)
         is_open = self._subscriptions.find(group, name) is not None
@@ -92,5 +96,5 @@ class LightQueues:
 
     def _has_in_flight(self, group: str, prefix: bytes) -> bool:
         if not self._deliveries.count_of_group(group):
-            return False  # of a million nobody looks at each
+            return False  # saves looking into each of a million queues
         return self._deliveries.first_offset(prefix, LIGHT_QUEUE_NUMBER) is not None

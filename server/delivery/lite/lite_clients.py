@@ -1,4 +1,4 @@
-"""Who is there to get messages of lite topics, and of which of them there may be some."""
+"""The clients that receive messages of lite topics, and which of their lite topics may have some."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 from quarry_mq.server.delivery.state.subscription import WaitingPoll
 
 ATTEMPTS_KEPT: Final = 16
-"""Receives of one client whose messages are known, should it ask for them again."""
+"""Receives of one client whose messages are remembered, in case the client repeats them."""
 
 
 class LiteClient:
-    """One client of a group, while it receives.
+    """One client of a group, kept while it receives.
 
-    What it is subscribed to are rows; here is which of its lite topics may have something, least recently served
-    first, and how far its rows have been looked through for that. It is a source of `server.delivery.long_poll`.
+    Its subscriptions are rows. This object holds which of its lite topics may have messages, least recently served
+    first, and how far its rows were scanned for them. It is a source of `server.delivery.long_poll`.
     """
 
     __slots__ = (
@@ -36,12 +36,14 @@ class LiteClient:
         self.group = group
         self.client_id = client_id
         self.events_max = 0
-        """How many lite topics are kept ready; of more, the others are looked for when these are done."""
+        """Number of lite topics that are kept ready; further ones are scanned for when these are done."""
         self.ready: dict[str, None] = {}
         self.looked_behind: str | None = ""
-        """Up to which lite topic its rows were looked through; None: all were."""
+        """The last lite topic up to which its rows were scanned; None: all were."""
         self.looked_key = b""
-        """The same of a client that wants all lite topics there are, of which it has no rows."""
+        """The key up to which all lite topics were scanned, for a client that is subscribed to all and has no rows of
+        them.
+        """
         self.wants_all = False
         self.waiting: OrderedDict[WaitingPoll, None] = OrderedDict()
         self.last_used_s = 0.0
@@ -52,7 +54,7 @@ class LiteClient:
         return bool(self.ready) or self.looked_behind is not None
 
     def want_all(self, *, wants_all: bool) -> None:
-        """All lite topics of its group's kind from now on, or no longer."""
+        """Subscribe the client to all lite topics of its group's topic and wildcard, or unsubscribe it."""
         self.wants_all = wants_all
         if wants_all:
             self.group.wanting_all[self.client_id] = None
@@ -60,7 +62,7 @@ class LiteClient:
             self.group.wanting_all.pop(self.client_id, None)
 
     def mark(self, lite_topic: str) -> None:
-        """There may be messages of it."""
+        """Note that the lite topic may have messages."""
         if lite_topic in self.ready:
             return
         if len(self.ready) < self.events_max:
@@ -69,28 +71,28 @@ class LiteClient:
             self.look_again()
 
     def look_again(self) -> None:
-        """At all that it wants."""
+        """Start again to scan all lite topics that the client is subscribed to."""
         self.looked_behind, self.looked_key = "", b""
 
     def mark_first(self, lite_topics: Iterable[str]) -> None:
-        """Have these served before the others."""
+        """Put these lite topics first, so that they are served before the others."""
         self.ready = {**dict.fromkeys(lite_topics), **self.ready}
 
     def served(self, lite_topic: str, *, has_more: bool) -> None:
-        """Put it behind the others, or off the list."""
+        """Put the lite topic last, or remove it from the list if it has no more messages."""
         self.ready.pop(lite_topic, None)
         if has_more:
             self.ready[lite_topic] = None
 
     def got(self, attempt_id: str, lite_topics: Sequence[str]) -> None:
-        """A receive of this attempt was given messages of these."""
+        """Remember of which lite topics a receive with this attempt id got messages."""
         if attempt_id and lite_topics:
             self._attempts[attempt_id] = lite_topics
             if len(self._attempts) > ATTEMPTS_KEPT:
                 self._attempts.popitem(last=False)
 
     def has_given(self, attempt_id: str) -> bool:
-        """See `server.delivery.state.subscription.Source`."""
+        """Return whether a receive with this attempt id got messages (`server.delivery.state.subscription.Source`)."""
         return bool(self.got_by(attempt_id))
 
     def got_by(self, attempt_id: str) -> Sequence[str]:
@@ -106,14 +108,14 @@ class LiteGroupClients:
         self.name = name
         self.parent = parent
         self.wildcard = ""
-        """How the lite topics begin that clients get which want all of them."""
+        """Prefix of the lite topics that a client gets which is subscribed to all."""
         self.clients: dict[str, LiteClient] = {}
         self.wanting_all: dict[str, None] = {}
-        """Those among them that want all lite topics, by their ids: each message asks, so nobody looks through all."""
+        """Ids of the clients that are subscribed to all lite topics, kept apart since each message needs them."""
         self._turn = 0
 
     def of(self, client_ids: Iterable[str]) -> Sequence[LiteClient]:
-        """Those that are there, each time another one first."""
+        """Return the present ones of these clients, rotated, so that each call begins with another one."""
         found = [client for each in client_ids if (client := self.clients.get(each)) is not None]
         if len(found) < 2:
             return found
@@ -123,7 +125,7 @@ class LiteGroupClients:
 
 
 class LiteClients:
-    """All groups' clients that receive, by client and by the topic that their groups are bound to."""
+    """The receiving clients of all groups, by client and by the topic that their groups are bound to."""
 
     def __init__(self) -> None:
         self._groups: dict[str, LiteGroupClients] = {}
@@ -147,7 +149,7 @@ class LiteClients:
         return tuple(self._of_parent.get(parent, {}).values())
 
     def of(self, group: str, parent: str, client_id: str) -> LiteClient:
-        """The client, made if it is not there; it has one group at a time."""
+        """Return the client, created if necessary. A client has one group at a time."""
         client = self.find(group, client_id)
         if client is not None and client.group.parent == parent:
             return client
@@ -161,7 +163,7 @@ class LiteClients:
         return client
 
     def remove(self, client_id: str) -> LiteClient | None:
-        """Returns the one that was there."""
+        """Remove a client and return it, or None if it was not there."""
         name = self._by_client.pop(client_id, None)
         if name is None:
             return None

@@ -1,9 +1,9 @@
-"""Messages of lite topics: a client gets those of all lite topics that it is subscribed to, in one receive.
+"""Delivery of lite topics: one receive gets messages of all lite topics that the client is subscribed to.
 
-Each lite topic is a light queue, in which the group stands as in any queue that is consumed in order. What differs is
-who waits for what: a message makes its lite topic ready for the clients that are there and subscribed to it, and for
-nobody else, so the work depends on them and not on how many lite topics there are. Of a client that is away nothing is
-kept in memory: when it comes, its rows are looked through for what has come meanwhile, a part at a time.
+Each lite topic is a light queue, which the group consumes in order like any other queue. The difference is in what
+waits for a message: it makes its lite topic ready for the clients that are present and subscribed to it, and for no
+others, so the work depends on them and not on the number of lite topics. Nothing is kept in memory for a client that is
+away: when it comes back, its rows are scanned for new messages, a part at a time.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from quarry_mq.store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscri
 from quarry_mq.store.offsets import QueueOffset
 
 LOOKED_AT_ONCE: Final = 64
-"""Lite topics of a client that are looked at for messages in one go."""
+"""Lite topics of a client that are checked for messages in one step."""
 LOOKING_S: Final = 0.005
 IDLE_CLIENT_S: Final = 60.0
 
 
 LiteTopicsFrom = Callable[[str, bytes], tuple[Sequence[str], bytes | None]]
-"""Some of a topic's lite topics, from a key on (`b""`: the first), and from which key there may be more."""
+"""Function that returns some of a topic's lite topics, from a key on (`b""`: the first), and the key to go on at."""
 
 
 class LiteDepth(NamedTuple):
-    """How many lite topics may have messages for a client."""
+    """The number of lite topics that may have messages for a client."""
 
     ready: int
     client_id: str
 
 
 class LiteDelivery:
-    """The receives of lite topics. `serving` is to be set before anything else."""
+    """Serves receives of lite topics. `serving` has to be set before anything else."""
 
     serving: Serving[LiteClient]
 
@@ -69,7 +69,7 @@ class LiteDelivery:
         return len(self._clients)
 
     def depths(self, group: str) -> list[LiteDepth]:
-        """Of the clients of a group that receive."""
+        """Return the depth of each receiving client of a group."""
         found = self._clients.group(group)
         return [] if found is None else [LiteDepth(len(each.ready), each.client_id) for each in found.clients.values()]
 
@@ -81,7 +81,7 @@ class LiteDelivery:
         received: Received,
         again: Again | None = None,
     ) -> WaitingPoll | None:
-        """As `Delivery.receive`, of all lite topics of the topic that the client is subscribed to."""
+        """Receive as `Delivery.receive`, from all lite topics of the topic that the client is subscribed to."""
         if self.serving.is_draining:
             received((), None)
             return None
@@ -95,10 +95,10 @@ class LiteDelivery:
         client.last_used_s = self._clock.monotonic_s()
         return self.serving.receive(client, request, polling_s, received, again)
 
-    # -- taking
+    # -- fetching
 
     def take(self, client: LiteClient, request: ReceiveRequest) -> Sequence[Delivered]:
-        """What there is of the ready lite topics, some of each. Raises what kept it from that."""
+        """Return messages of the ready lite topics, some of each. Raises the error that prevented it."""
         request = request._replace(is_ordered=True)
         client.mark_first(client.got_by(request.attempt_id))
         self._look_further(client)
@@ -127,7 +127,7 @@ class LiteDelivery:
             self._queues.release(group, name)
 
     def _look_further(self, client: LiteClient) -> None:
-        """Look for messages in more of the lite topics that the client is subscribed to, for as long as one may."""
+        """Scan more of the lite topics that the client is subscribed to for messages, within the time limit."""
         if len(client.ready) > client.events_max // 2:
             return
         end_s = self._clock.monotonic_s() + LOOKING_S
@@ -140,7 +140,7 @@ class LiteDelivery:
                 return
 
     def _look_at_some(self, client: LiteClient, behind: str) -> None:
-        """Those of its own behind one."""
+        """Check the next lite topics of the client's own rows, those after `behind`."""
         names = self._table.of_client(client.group.name, client.client_id, behind or None, LOOKED_AT_ONCE)
         for name in names:
             if len(client.ready) >= client.events_max:
@@ -151,7 +151,9 @@ class LiteDelivery:
             client.looked_behind = None
 
     def _look_at_some_of_all(self, client: LiteClient) -> None:
-        """Those that there are; when it has no room for them, it comes back to these."""
+        """Check the next of all lite topics. If there is no space for all that are ready, the same ones come again
+        later.
+        """
         names, key = self._lite_topics_from(client.group.parent, client.looked_key)
         for name in names:
             if name.startswith(client.group.wildcard):
@@ -165,10 +167,10 @@ class LiteDelivery:
         if self._queues.may_have_messages(group.name, light_queue_name(group.parent, name)):
             client.mark(name)
 
-    # -- what makes receives go on
+    # -- events that wake receives
 
     def arrived(self, name: str) -> None:
-        """A message came to a light queue."""
+        """Wake the clients that wait for a message in this light queue."""
         found = parse_light_queue_name(name)
         if found is not None:
             parent, lite_topic = found
@@ -176,29 +178,32 @@ class LiteDelivery:
                 self._ready(group, lite_topic)
 
     def ready(self, subscription: Subscription) -> None:
-        """A light queue may have messages for a group again, or its last one was acknowledged."""
+        """Serve a group whose light queue may have messages again, or drop the queue if its last message was
+        acknowledged.
+        """
         if self._queues.is_done(subscription):
             self._writer.when_written(lambda _: self._release(subscription.group, (subscription.topic,)))
         else:
             self.let_go(subscription.group, subscription.topic)
 
     def let_go(self, group: str, name: str) -> None:
-        """As `ready`, by name: nothing of it need be in memory."""
+        """Serve a group whose light queue may have messages again, given by name; nothing of it need be in memory."""
         found = parse_light_queue_name(name)
         clients = self._clients.group(group)
         if found is not None and clients is not None and clients.parent == found[0]:
             self._ready(clients, found[1])
 
     def move(self, group: str, name: str, offset: QueueOffset) -> None:
-        """Let the group go on at an offset of a light queue, and its clients see what is there once that is written.
+        """Let the group continue at an offset of a light queue, and wake its clients once that is written.
 
-        To be written before anything else looks at the queue. What the group has in flight there is forgotten.
+        The change has to be written before anything else reads the queue's state. What the group has in flight there is
+        deleted.
         """
         self._queues.move(group, name, offset)
         self._writer.when_written(lambda error: None if error else self.let_go(group, name))
 
     def _ready(self, group: LiteGroupClients, lite_topic: str) -> None:
-        """Serve those that are there and want it; the others of them find out when they have done what they do."""
+        """Serve the present clients subscribed to the lite topic. Busy ones see it marked when they are done."""
         wanted_by = dict.fromkeys(self._table.clients_of(group.name, lite_topic))
         if lite_topic.startswith(group.wildcard):
             wanted_by.update(group.wanting_all)
@@ -213,7 +218,7 @@ class LiteDelivery:
                     return
 
     def changed(self, group: str, client_id: str, *, added: Iterable[str] = (), removed: Iterable[str] = ()) -> None:
-        """It is written that the client is subscribed to some more lite topics, or to some no longer."""
+        """Apply a change of the client's subscriptions that was written."""
         client = self._clients.find(group, client_id)
         if client is None:
             return
@@ -230,24 +235,24 @@ class LiteDelivery:
         if client.waiting and client.may_have_messages:
             self.serving.serve(client)
 
-    # -- the end of clients
+    # -- removal of clients
 
     def client_gone(self, client_id: str) -> None:
-        """It is known no longer; its receives were answered."""
+        """Drop a client that disconnected or timed out. Its pending receives are answered."""
         client = self._clients.remove(client_id)
         if client is not None:
             for poll in tuple(client.waiting):
                 self.serving.end(poll)
 
     def delete_group(self, group: str) -> None:
-        """Forget what its clients want, with what the writer writes next."""
+        """Delete the subscriptions of the group's clients, with the writer's next write."""
         self._table.stage_group_gone(self._writer.batch(), group)
         found = self._clients.group(group)
         for client_id in tuple(found.clients) if found is not None else ():
             self.client_gone(client_id)
 
     def drop_idle_clients(self) -> None:
-        """Free what is kept of clients that have not received lately; they are looked at anew when they do."""
+        """Drop clients that have not received recently from memory; their rows are scanned again when they do."""
         before_s = self._clock.monotonic_s() - IDLE_CLIENT_S
         for client in self._clients:
             if not client.waiting and client.last_used_s < before_s:

@@ -1,4 +1,4 @@
-"""A walk over what of a subscription has become visible, by the index of times, from where the last one ended."""
+"""The walk over the messages of a subscription that have become visible, by the due index, resumed where it ended."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from quarry_mq.store.offsets import QueueOffset
 
 ENTRIES_READ_AT_ONCE: Final = 64
 LOOKED_AHEAD_MS: Final = 20
-"""Receives that come while nothing becomes visible do not look. Not longer: what was acknowledged lies in the way."""
+"""Milliseconds for which receives do not search again, as long as nothing becomes visible.
+
+It is not longer, since entries of acknowledged messages lie in the way of each search.
+"""
 
 
 class DueWalk:
-    """`with` it, go through `entries`; the next walk begins behind the last one, or where something became due since.
+    """A walk as a context manager, with `entries` to iterate over. The next walk begins where this one ended.
 
-    What the walk itself makes visible at once is not in the index before it is written, and has its old entry there
-    until then: this walk passes over it, the next one must not. What a queue has in flight that is not open comes, too.
+    If something earlier became due since, the next walk begins there. A row that the walk makes visible at once is not
+    in the index before it is written, and has its old entry there until then: this walk skips it, the next one must
+    not. Entries of queues that are not open are included.
     """
 
     def __init__(self, table: InFlightTable, subscription: Subscription, until_ms: int) -> None:
@@ -29,18 +33,18 @@ class DueWalk:
         self._at = subscription.due_from
 
     def __enter__(self) -> DueWalk:
-        self._subscription.due_from = LATEST  # rows that change lower it
+        self._subscription.due_from = LATEST  # rows that change lower it again
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # rows that this pass has changed are not in the index yet, and may belong before what was found there
+        # rows changed in this loop iteration are not in the index yet, and may belong before what was found there
         unwritten = DueEntry(self._subscription.unwritten_due_ms, 0, QueueOffset(0))
         self._subscription.due_from = min(self._subscription.due_from, self._at, unwritten)
 
     def entries(self) -> Iterator[DueEntry]:
-        """The earliest first. Each counts as dealt with."""
+        """Yield the due entries, the earliest first. Each counts as dealt with."""
         ahead_ms = self._until_ms + LOOKED_AHEAD_MS
         while self._at.visible_at_ms <= self._until_ms:
             found = self._table.due(self._subscription.prefix, self._at, ahead_ms, ENTRIES_READ_AT_ONCE)
@@ -55,9 +59,9 @@ class DueWalk:
                 return
 
     def _rest_until(self, written_ms: int) -> None:
-        """Nothing that is written becomes visible before that: the next walk need not pass over all of it again."""
+        """Note that nothing written becomes visible before that time, so that the next walk need not scan it again."""
         self._at = max(self._at, DueEntry(written_ms, 0, QueueOffset(0)))
 
     def begin_again_at(self, entry: DueEntry) -> None:
-        """The next walk is to come to the entry, and to all behind it."""
+        """Let the next walk begin at this entry at the latest."""
         self._at = min(self._at, entry)

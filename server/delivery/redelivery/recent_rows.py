@@ -1,4 +1,4 @@
-"""Rows in flight that were made a moment ago, kept in memory: most messages are acknowledged soon after."""
+"""A cache of rows in flight that were created a moment ago: most messages are acknowledged soon after."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from quarry_mq.server.delivery.state.subscription import QueueProgress
 from quarry_mq.store.offsets import QueueOffset
 
 RECENT_ROWS_MAX: Final = 16_384
-"""Of all groups together, at some 300 bytes each. What is above is read from the table."""
+"""Rows of all groups together, at some 300 bytes each. When they are exceeded, rows are read from the table."""
 
 
 class RecentRows:
     """Rows as they are staged or written, with their queues; each is dropped when it changes.
 
-    When there are too many, all of them are forgotten: what consumers keep for longer than 16,384 messages take gains
-    nothing from being here, and no order has to be kept.
+    When there are too many, all of them are evicted. Consumers that keep messages for longer than 16,384 messages take
+    gain nothing from the cache, and no order has to be kept.
     """
 
     __slots__ = ("_count", "_holders")
@@ -30,7 +30,7 @@ class RecentRows:
         return self._count
 
     def add(self, progress: QueueProgress, rows: Mapping[QueueOffset, InFlight]) -> None:
-        """Rows of messages that had none."""
+        """Add the rows of messages that had none."""
         if self._count + len(rows) > RECENT_ROWS_MAX:
             self._clear()
         self._count += len(rows)
@@ -39,14 +39,14 @@ class RecentRows:
         progress.recent.update(rows)
 
     def drop(self, progress: QueueProgress, offset: QueueOffset) -> None:
-        """The row has changed, or is gone."""
+        """Drop a row that has changed or was deleted."""
         if progress.recent.pop(offset, None) is not None:
             self._count -= 1
             if not progress.recent:
                 del self._holders[progress]
 
     def drop_from(self, progress: QueueProgress, start: int) -> None:
-        """All rows of the queue from an offset on have changed."""
+        """Drop all rows of the queue from an offset on, since they have changed."""
         for offset in [each for each in progress.recent if each >= start]:
             self.drop(progress, offset)
 

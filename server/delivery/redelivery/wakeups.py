@@ -1,4 +1,4 @@
-"""When subscriptions have to be looked at again, since messages become visible then."""
+"""Redelivery timers: when subscriptions have to be served again, since messages become visible then."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from quarry_mq.server.delivery.state.subscription import Subscription
 from quarry_mq.store.clock import Clock
 
 GRAINS_MS: Final = ((10_000, 100), (120_000, 500))
-"""How exactly a time is kept, by how far away it is; times further away to the second. A receive that comes after its
-time finds a message all the same: this is about those that wait.
+"""Precision in milliseconds of times up to a distance in milliseconds; times further away are kept to the second.
+
+Only waiting receives notice: a receive that comes after the exact time finds the message all the same.
 """
 COARSEST_MS: Final = 1_000
 
 
 class Wakeups:
-    """Subscriptions by time. What it keeps grows with the number of distinct times, not with that of messages."""
+    """Subscriptions by wake-up time. Its size grows with the number of distinct times, not with that of messages."""
 
     def __init__(self, clock: Clock, timers: Timers, wake: Callable[[Iterable[Subscription]], None]) -> None:
         self._clock = clock
@@ -45,13 +46,13 @@ class Wakeups:
             subscription.wake_times.add(rounded_ms)
 
     def forget(self, subscription: Subscription) -> None:
-        """Do not wake one any more that remembers its times."""
+        """Cancel the wake-ups of a subscription that keeps track of its times."""
         for at_ms in subscription.wake_times or ():
             self._at.get(at_ms, {}).pop(subscription, None)  # after `stop` there are none
         subscription.wake_times = set()
 
     def stop(self) -> None:
-        """Wake nobody any more: the store is about to close."""
+        """Wake no subscription any more: the store is about to close."""
         if self._timer is not None:
             self._timer.cancel()
         self._at.clear()
@@ -81,6 +82,6 @@ class Wakeups:
 
 
 def round_up(at_ms: int, now_ms: int) -> int:
-    """A time as exact as it is worth."""
+    """Return the time rounded up to the precision for its distance."""
     grain_ms = next((grain for within, grain in GRAINS_MS if at_ms - now_ms <= within), COARSEST_MS)
     return -(-at_ms // grain_ms) * grain_ms

@@ -1,19 +1,19 @@
 """Deliveries that are handed out and not yet acknowledged, as rows of the `inflight` family.
 
-A row, and beside it an entry in the index of when rows become visible again:
+Each has a row, and an entry in the due index, which orders rows by the time when they become visible again:
 
-Key:   see `store.state.in_flight_key`
-Value: i64 visible_at_ms, i64 delivery id, i64 lease_until_ms (0: no auto-renewal), i32 attempt, client id (UTF-8);
-       for ordered groups a zero byte and the attempt id (UTF-8) of the receive
+    Key:   see `store.state.in_flight_key`
+    Value: i64 visible_at_ms, i64 delivery id, i64 lease_until_ms (0: no auto-renewal), i32 attempt, client id (UTF-8);
+           for ordered groups a zero byte and the attempt id (UTF-8) of the receive
 
-Key:   0xFFFF, group and topic as above, i64 visible_at_ms, i32 queue number, i64 queue offset
-Value: empty
+    Key:   0xFFFF, group and topic as above, i64 visible_at_ms, i32 queue number, i64 queue offset
+    Value: empty
 
 The row exists from the first hand-out to the acknowledgement. `visible_at_ms` in the past means that the message waits
-for its next delivery. An entry of the index that does not agree with its row means nothing.
+for its next delivery. An entry of the index that does not agree with its row is ignored.
 
-Little of it is kept in memory, what has not been written yet and what is a moment old: a group may have a million
-messages in flight.
+Only rows that are not written yet or were written a moment ago are kept in memory: a group may have a million messages
+in flight.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ assert _VALUE.size == 28
 
 
 class InFlight(NamedTuple):
-    """One delivery."""
+    """One delivery of a message, as its row holds it."""
 
     visible_at_ms: int
     delivery_id: int
@@ -78,7 +78,7 @@ class InFlight(NamedTuple):
 
 
 class DueEntry(NamedTuple):
-    """An entry of the index: which row becomes visible when."""
+    """An entry of the due index: when a row becomes visible."""
 
     visible_at_ms: int
     number: int
@@ -86,12 +86,12 @@ class DueEntry(NamedTuple):
 
     @property
     def following(self) -> DueEntry:
-        """The place right behind it."""
+        """Return the position right after this entry."""
         return DueEntry(self.visible_at_ms, self.number, QueueOffset(self.offset + 1))
 
 
 class TableFigures(NamedTuple):
-    """How many rows each group has, their highest delivery id, and when the last of them becomes visible."""
+    """The number of rows of each group, their highest delivery id, and when the last of them becomes visible."""
 
     counts: Counter[str]
     highest_id: int
@@ -99,7 +99,7 @@ class TableFigures(NamedTuple):
 
 
 class InFlightTable:
-    """The rows, by group, topic, queue and offset. `prefix` is that of a group and topic."""
+    """The table of rows, by group, topic, queue and offset. `prefix` is the key prefix of a group and topic."""
 
     def __init__(self, engine: KeyValueEngine) -> None:
         self._engine = engine
@@ -108,13 +108,13 @@ class InFlightTable:
     # -- writing
 
     def put(self, batch: WriteBatch, prefix: bytes, number: int, offset: int, row: InFlight) -> None:
-        """Add the row; one that was there before has to be deleted first, for the index's sake."""
+        """Add the row. An earlier row at this offset has to be deleted first, because of its index entry."""
         key, value = prefix + pack_position(number, offset), row.encode()
         batch.put(self._family, key, value)
         batch.put(self._family, index_key(key, value), b"")
 
     def put_all(self, batch: WriteBatch, prefix: bytes, number: int, rows: Mapping[QueueOffset, InFlight]) -> None:
-        """The same for rows of one queue. The index comes behind the rows: RocksDB puts neighbours in quickly."""
+        """Add rows of one queue. The index entries come after the rows: RocksDB inserts neighbouring keys quickly."""
         index, pack_time = INDEX_BEGIN + prefix, _TIME.pack
         pairs, entries = [], []
         for offset, row in rows.items():
@@ -130,7 +130,7 @@ class InFlightTable:
         batch.delete(self._family, INDEX_BEGIN + prefix + _TIME.pack(row.visible_at_ms) + position)
 
     def delete_each(self, batch: WriteBatch, prefix: bytes, rows: Iterable[tuple[int, QueueOffset, int]]) -> None:
-        """The same for rows of a subscription: queue number, offset, and when each becomes visible."""
+        """Delete rows of a subscription, each given as queue number, offset, and when it becomes visible."""
         index, pack_time = INDEX_BEGIN + prefix, _TIME.pack
         keys, entries = [], []
         for number, offset, visible_at_ms in rows:
@@ -141,26 +141,26 @@ class InFlightTable:
         batch.delete_all(self._family, keys)
 
     def delete_entry(self, batch: WriteBatch, prefix: bytes, entry: DueEntry) -> None:
-        """Delete an entry of the index that means nothing."""
+        """Delete an entry of the index that does not agree with its row."""
         position = pack_position(entry.number, entry.offset)
         batch.delete(self._family, INDEX_BEGIN + prefix + _TIME.pack(entry.visible_at_ms) + position)
 
     def delete_queue(self, batch: WriteBatch, prefix: bytes, number: int, start: int = 0) -> None:
-        """All rows of one queue from an offset on. What the index says of them means nothing from then on."""
+        """Delete all rows of one queue from an offset on. Their index entries are ignored from then on."""
         batch.delete_range(
             self._family, KeyRange(prefix + pack_position(number, start), prefix + pack_position(number + 1, 0))
         )
 
     def delete_all(self, batch: WriteBatch, prefix: bytes) -> None:
-        """All rows whose key begins with the prefix of a group, or of a group and topic."""
+        """Delete all rows whose key begins with the prefix of a group, or of a group and topic."""
         for begin in (prefix, INDEX_BEGIN + prefix):
             batch.delete_range(self._family, prefix_range(begin))
 
     def delete_counted(self, batch: WriteBatch, prefix: bytes) -> int:
-        """As `delete_all`; returns how many rows there are. Few go one by one.
+        """Delete all rows with the prefix, as `delete_all`, and return how many they are. A few are deleted one by one.
 
-        Lite topics go by the hundred thousand, most with hardly a row, and range deletes in a memtable make each read
-        slower. What the index says beside the rows means nothing from then on.
+        Lite topics are deleted by the hundred thousand, most with hardly a row, and range deletes in a memtable make
+        each read slower. Index entries without a row are ignored from then on.
         """
         rows = list(islice(self.rows(prefix), ROWS_BY_KEY_MAX + 1))
         if len(rows) > ROWS_BY_KEY_MAX:
@@ -178,21 +178,21 @@ class InFlightTable:
         return None if value is None else InFlight.decode(value)
 
     def get_many(self, prefix: bytes, positions: Iterable[tuple[int, int]]) -> list[InFlight | None]:
-        """The rows of a subscription at some places, each a queue number and an offset."""
+        """Return the rows of a subscription at some positions, each a queue number and an offset."""
         values = self._family.get_many([prefix + pack_position(number, offset) for number, offset in positions])
         return [None if value is None else InFlight.decode(value) for value in values]
 
     def of_queue(
         self, prefix: bytes, number: int, start: int = 0, limit: int | None = None
     ) -> list[tuple[QueueOffset, InFlight]]:
-        """The rows of one queue from an offset on."""
+        """Return the rows of one queue from an offset on."""
         keys = KeyRange(prefix + pack_position(number, start), prefix + pack_position(number + 1, 0))
         rows = self._family.scan(keys, limit=limit)
         at = len(prefix)
         return [(parse_position(key, at)[1], InFlight.decode(value)) for key, value in rows]
 
     def due(self, prefix: bytes, start: DueEntry, until_ms: int, limit: int) -> list[DueEntry]:
-        """The entries of the index from a place on, up to those of a time; the earliest first."""
+        """Return the entries of the due index from a position on, up to those of a time; the earliest first."""
         begin = INDEX_BEGIN + prefix
         first = begin + _TIME.pack(start.visible_at_ms) + pack_position(start.number, start.offset)
         rows = self._family.scan(KeyRange(first, begin + _TIME.pack(until_ms + 1)), limit=limit)
@@ -205,29 +205,29 @@ class InFlightTable:
         return found
 
     def first_due_ms(self, prefix: bytes, from_ms: int) -> int | None:
-        """The time of the first entry from a time on; None when there is none."""
+        """Return the time of the first entry from a time on, or None if there is none."""
         begin = INDEX_BEGIN + prefix
         rows = self._family.scan(KeyRange(begin + _TIME.pack(from_ms), prefix_end(begin)), limit=1)
         found: int | None = _TIME.unpack_from(rows[0][0], len(begin))[0] if rows else None
         return found
 
     def count(self, prefix: bytes, number: int | None = None) -> int:
-        """How many rows a group has, or a group on a topic, or in one queue of it; at the cost of reading them."""
+        """Return the number of rows of a group, of a group on a topic, or of one queue of it. All of them are read."""
         keys = prefix_range(prefix)
         if number is not None:
             keys = KeyRange(prefix + pack_position(number, 0), prefix + pack_position(number + 1, 0))
         return sum(1 for _ in self._family.iterate(keys))
 
     def rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The rows of a group on a topic as they are written now, undecoded."""
+        """Return the rows of a group on a topic as they are written now, undecoded."""
         return self._family.iterate(prefix_range(prefix))
 
     def rows_below(self, prefix: bytes, number: int, end: int) -> Iterator[tuple[bytes, bytes]]:
-        """The rows of one queue below an offset as they are written now, undecoded."""
+        """Return the rows of one queue below an offset as they are written now, undecoded."""
         return self._family.iterate(KeyRange(prefix + pack_position(number, 0), prefix + pack_position(number, end)))
 
     def figures(self) -> TableFigures:
-        """At the cost of reading all rows."""
+        """Return the figures of the table. All rows are read."""
         counts, highest, latest_ms, count = Counter[str](), 0, 0, 0
         prefix = b""
         for key, value in self._family.iterate(ROWS):
@@ -243,8 +243,10 @@ class InFlightTable:
         return TableFigures(counts, highest, latest_ms)
 
     def show_beyond(self, now_ms: int, latest_ms: int, hidden_max_ms: int) -> None:
-        """Make messages visible now that are hidden for longer than any may be: for years, where a broker before this
-        one had a clock that was as far ahead. `latest_ms` is that of the figures.
+        """Make messages visible now that are hidden for longer than is allowed.
+
+        Such messages may be hidden for years, if an earlier broker had a clock that was as far ahead. `latest_ms` is
+        the `latest_ms` of `figures`.
         """
         beyond_ms = now_ms + max(hidden_max_ms, BACKOFF_MS_MAX) + JUMP_MAX_MS
         if latest_ms <= beyond_ms:
@@ -266,13 +268,13 @@ class InFlightTable:
         log.warning("messages were hidden by a clock that was far ahead, they come back now", messages=count)
 
     def make_ready(self, leases_until_ms: int | None) -> None:
-        """Once after a start; no lease lasts for longer than that, if it is given."""
+        """Prepare the table after a start. With `leases_until_ms`, no lease lasts for longer than until then."""
         self.make_index()
         if leases_until_ms is not None:
             self.shorten_leases(leases_until_ms)
 
     def make_index(self) -> None:
-        """Make the index where it is missing: rows of an earlier version have none."""
+        """Create the due index where it is missing: rows of an earlier version have none."""
         if self._family.scan(KeyRange(INDEX_BEGIN, None), limit=1):
             return
         batch = self._engine.batch()
@@ -282,7 +284,7 @@ class InFlightTable:
             self._engine.write(batch)
 
     def shorten_leases(self, until_ms: int) -> None:
-        """Let no lease last for longer than that. Rows become visible when they would have anyway."""
+        """Shorten leases to that time. Rows become visible when they would have anyway."""
         batch = self._engine.batch()
         for key, value in self._family.iterate(ROWS):
             row = InFlight.decode(value)
@@ -295,6 +297,6 @@ class InFlightTable:
             self._engine.write(batch)
 
     def all_rows(self) -> Iterator[tuple[str, QueueId, QueueOffset, InFlight]]:
-        """Every row."""
+        """Yield every row, decoded."""
         for key, value in self._family.iterate(ROWS):
             yield *parse_key(key), InFlight.decode(value)

@@ -1,4 +1,4 @@
-"""Where groups stand in the queues of their topics."""
+"""The offsets of consumer groups in the queues of their topics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quarry_mq.store.offsets import QueueExtent, QueueId, QueueOffset
 
 
 class Positions:
-    """Opens the queues of subscriptions at the stored offsets, or where a new group or a new queue begins."""
+    """Opens the queues of subscriptions at the stored offsets, or at the start of a new group or a new queue."""
 
     def __init__(
         self, settings: DeliverySettings, *, source: MessageSource, offsets: ConsumerOffsetTable, writer: StateWriter
@@ -27,11 +27,11 @@ class Positions:
         self._settings = settings
 
     def never_read(self, group: str, topic: str, numbers: Iterable[int]) -> list[int]:
-        """Those of the queues in which no position of the group is stored."""
+        """Return the numbers of the queues in which the group has no stored offset."""
         return [number for number in numbers if self._offsets.get(group, QueueId(topic, number)) is None]
 
     def open_all(self, subscription: Subscription, numbers: Collection[int]) -> None:
-        """Open the topic's queues, and once those beyond that hold messages: a topic may have had more before."""
+        """Open these queues, and once also all others that hold messages: a topic may have had more queues before."""
         if subscription.has_stored_queues and all(number in subscription.queues for number in numbers):
             return
         wanted = dict.fromkeys(numbers)
@@ -41,9 +41,9 @@ class Positions:
         self.open_each(subscription, wanted)
 
     def open_each(self, subscription: Subscription, numbers: Iterable[int]) -> None:
-        """Open the queues; the first ones ever opened for a group are where it is new.
+        """Open the queues. If they are the first ever opened for a group, the group is new on the topic.
 
-        A retry topic is the group's own: all that is in it is for the group.
+        A retry topic is the group's own, so everything in it is for the group and the group is never new there.
         """
         is_new = (
             not subscription.queues
@@ -53,7 +53,7 @@ class Positions:
         self._open(subscription, [number for number in numbers if number not in subscription.queues], is_new=is_new)
 
     def open(self, subscription: Subscription, number: int) -> QueueProgress:
-        """The group's progress in the queue, which may have something to hand out when it is opened."""
+        """Return the group's progress in the queue, opened if necessary. A queue being opened becomes a candidate."""
         progress = subscription.queues.get(number)
         if progress is None:
             self._open(subscription, [number], is_new=False)
@@ -61,7 +61,7 @@ class Positions:
         return progress
 
     def _open(self, subscription: Subscription, numbers: Sequence[int], *, is_new: bool) -> None:
-        """Different queues that are not open."""
+        """Open distinct queues that are not open yet."""
         group, topic = subscription.group, subscription.topic
         stored = [None] * len(numbers) if is_new else self._offsets.get_all(group, topic, numbers)
         queues = [QueueId(topic, number) for number in numbers]
@@ -72,13 +72,13 @@ class Positions:
                 next_offset = starts[queue]
                 self._offsets.stage(self._writer.batch(), group, queue, next_offset)
             else:
-                # a recovery may have cut the queue's end off
+                # a recovery may have cut off the queue's end
                 next_offset = min(offset, self._source.maximum(queue))
             subscription.queues[queue.number] = QueueProgress(queue, next_offset)
             subscription.mark(queue.number)
 
     def stage(self, batch: WriteBatch, subscription: Subscription) -> None:
-        """Stage where the group stands in all queues it has open."""
+        """Stage the group's offsets in all queues that it has open."""
         for progress in subscription.queues.values():
             self._offsets.stage(batch, subscription.group, progress.queue, progress.next_offset)
 
@@ -90,7 +90,9 @@ class Positions:
         return [self._start_offset(extent, is_new=is_new) for extent in extents]
 
     def _start_offset(self, extent: QueueExtent, *, is_new: bool) -> QueueOffset:
-        """A queue that comes to a topic which the group reads is read from its first message."""
+        """Return the start offset in a queue. A queue added to a topic that the group reads is read from its first
+        message.
+        """
         if not is_new:
             return extent.minimum
         match self._settings.new_group_start:

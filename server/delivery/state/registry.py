@@ -1,4 +1,4 @@
-"""Who is subscribed to what, and which client holds which messages: the indexes of delivery."""
+"""Indexes of delivery: subscriptions by name, waiting receives by client, and leases by client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.filters import MessageFilter
 
 FILTERS_LENGTH_MAX: Final = 1024 * 1024
-"""Characters of all different filters of receives that wait: 160 MB at most."""
+"""Characters of all distinct filters of waiting receives: 160 MB at most."""
 
 
 class Subscriptions:
@@ -31,7 +31,7 @@ class Subscriptions:
         return self._by_name.get((group, topic))
 
     def of(self, group: str, topic: str) -> Subscription:
-        """The subscription, made if it is not there."""
+        """Return the subscription, created if necessary."""
         subscription = self._by_name.get((group, topic))
         if subscription is None:
             subscription = self._by_name[group, topic] = Subscription(group, topic)
@@ -39,7 +39,7 @@ class Subscriptions:
         return subscription
 
     def attach(self, owner: Subscription, retry_topic: RetryTopic) -> Subscription:
-        """A subscription of a retry topic, whose messages the owner's receives get."""
+        """Attach the subscription of a retry topic to its owner, whose receives get its messages. Return it."""
         companion = self.of(owner.group, retry_topic.name)
         companion.first_number = retry_topic.first_number
         owner.attach(companion)
@@ -49,7 +49,7 @@ class Subscriptions:
         return self._by_topic.get(topic, ())
 
     def remove(self, subscription: Subscription) -> None:
-        """Remove the subscription with those of its retry topics, or of which it is one."""
+        """Remove the subscription together with its owner and all retry topics of the owner."""
         for part in subscription.owner.parts:
             del self._by_name[part.group, part.topic]
             of_topic = self._by_topic[part.topic]
@@ -59,15 +59,15 @@ class Subscriptions:
 
 
 class HeldFilters:
-    """The filters of receives that wait: most are the same object, since equal expressions usually are."""
+    """The filters of waiting receives. Most are the same object, since equal expressions usually are."""
 
     def __init__(self) -> None:
         self._uses: dict[int, int] = {}
-        """By the filter's id, which stays its own as long as a receive holds it."""
+        """Uses by the filter's `id`, which is unique as long as a receive holds the filter."""
         self._length = 0
 
     def check(self, wanted: MessageFilter) -> None:
-        """Raises OverLimit when there is no room for another one."""
+        """Raise OverLimit if there is no space for another distinct filter."""
         if id(wanted) not in self._uses and self._length + wanted.length > FILTERS_LENGTH_MAX:
             raise OverLimit("waiting_filters", "too many different filter expressions are waiting for messages")
 
@@ -87,7 +87,7 @@ class HeldFilters:
 
 
 class WaitingPolls:
-    """The receives that wait, by the client that made them."""
+    """The waiting receives, by the client that made them."""
 
     def __init__(self) -> None:
         self.filters = HeldFilters()
@@ -113,7 +113,7 @@ class WaitingPolls:
         self._count += 1
 
     def remove(self, poll: WaitingPoll) -> None:
-        """The poll is over: its timer will not fire any more."""
+        """Remove a poll that is over; its timer will not fire any more."""
         poll.finish()
         self.filters.remove(poll.request.filter)
         del poll.source.waiting[poll]
@@ -125,18 +125,18 @@ class WaitingPolls:
 
 
 class Lessees:
-    """On which groups and topics clients hold messages that the broker keeps hidden as long as they live."""
+    """Counts, per client, the leased messages by group and topic: those kept hidden as long as the client is alive."""
 
     def __init__(self) -> None:
         self._by_client: dict[str, dict[tuple[str, str], int]] = {}
 
     def add(self, client_id: str, group: str, topic: str, count: int = 1) -> None:
-        """So many messages more."""
+        """Add to the number of messages leased to the client."""
         of_client = self._by_client.setdefault(client_id, {})
         of_client[group, topic] = of_client.get((group, topic), 0) + count
 
     def remove(self, client_id: str, group: str, topic: str) -> None:
-        """One message less. Of those that were handed out before the broker was started nothing is known."""
+        """Remove one message. Leases from before the broker's start were never counted, and are ignored."""
         of_client = self._by_client.get(client_id, {})
         count = of_client.get((group, topic))
         if count is None:
@@ -149,5 +149,5 @@ class Lessees:
             del self._by_client[client_id]
 
     def forget(self, client_id: str) -> Sequence[tuple[str, str]]:
-        """The client is gone; returns where it held messages."""
+        """Remove a client that is gone; return the groups and topics on which it held messages."""
         return tuple(self._by_client.pop(client_id, ()))

@@ -1,4 +1,4 @@
-"""Delivery state of one loop pass in one write."""
+"""Batching of delivery state: the changes of one loop iteration are stored in one write."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ Written = Callable[[Exception | None], None]
 
 
 class StateWriter:
-    """Collects the rows that change during a loop pass and writes them as one batch at its end.
+    """Collects the rows that change during a loop iteration and writes them as one batch at its end.
 
-    Answers that depend on the rows are given in the `written` callbacks, after the write: a client never holds
-    an answer that the death of the process can take back.
+    Answers that depend on the rows are given in the `written` callbacks, after the write: a client never holds an
+    answer that the death of the process can take back.
 
-    After a failed write the next one must not simply follow: it would store next offsets above messages whose
-    rows are missing, and a restart would take those for acknowledged. So when the disk is full, `stage_all`
-    stages everything there is in memory once there is room again. Any other failure is final: nothing is
-    written any more, everybody who waits is told, `failed` hears of it once, and a restart goes on from the
-    last good write.
+    After a failed write the next one must not simply follow: it would store next offsets above messages whose rows are
+    missing, and a restart would take those for acknowledged. So when the disk is full, `stage_all` stages everything in
+    memory once there is free space again. Any other failure is final: nothing is written any more, all waiting callers
+    get the error, `failed` is called once, and a restart goes on from the last good write.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class StateWriter:
         *,
         sign: Callable[[WriteBatch], None] | None = None,
     ) -> None:
-        """`sign` may add to each batch on what the changes in it rest."""
+        """`sign` may add to each batch a row that states what its changes are based on."""
         self._engine = engine
         self._after_pass = after_pass
         self._failed = failed
@@ -46,18 +45,19 @@ class StateWriter:
         self._batch: WriteBatch | None = None
         self._written: list[Written] = []
         self._gathered: list[Callable[[], None]] = []
-        # why not all is written: texts, since an error that is told twice refers to the frames of all who raised it
+        # why not everything is written: texts, since an error that is raised twice refers to the frames of all who
+        # raised it
         self._behind: str | None = None
         self._failure: str | None = None
         self.stage_all: Callable[[WriteBatch], None] = lambda _: None
 
     @property
     def is_behind(self) -> bool:
-        """Whether memory holds changes that could not be written yet: nothing of it may be dropped."""
+        """Return whether memory holds changes that could not be written yet, so that none of it may be dropped."""
         return self._behind is not None
 
     def batch(self) -> WriteBatch:
-        """The batch of this pass; it is written when the pass ends."""
+        """Return the batch of this loop iteration, which is written when the iteration ends."""
         if self._batch is None:
             self._batch = self._engine.batch()
             self._after_pass(self._end_pass)
@@ -69,22 +69,22 @@ class StateWriter:
         self._written.append(written)
 
     def before_write(self, change: Callable[[], None]) -> None:
-        """Call back when the pass ends, in time for its batch: for changes that are gathered until then."""
+        """Call back when the loop iteration ends, just before its write: for changes that are collected until then."""
         self.batch()
         self._gathered.append(change)
 
     def try_again(self) -> None:
-        """Find out whether there is room again for what could not be written, also when nothing else is to be."""
+        """Try again to write what could not be written, even if there is nothing else to write."""
         if self._behind is not None:
             self._stage_probe(self.batch())
 
     def write_now(self) -> None:
-        """End the batch of this pass early."""
+        """Write the batch of this loop iteration early."""
         self._write(sync=False)
 
     def write_durably(self) -> None:
-        """End the batch of this pass early; it survives power loss. Raises StorePoisoned or kv.EngineFull."""
-        self._stage_probe(self.batch())  # earlier passes have left something to sync, also if this one has not
+        """Write the batch of this loop iteration early, and durably. Raises StorePoisoned or kv.EngineFull."""
+        self._stage_probe(self.batch())  # earlier iterations may have left something to sync, even if this one has not
         self._write(sync=True)
         if self._failure is not None:
             raise StorePoisoned(self._failure)
@@ -92,7 +92,7 @@ class StateWriter:
             raise EngineFull(self._behind)
 
     def require_room(self) -> None:
-        """Find out by a small durable write whether changes can be stored, before memory is changed.
+        """Check by a small durable write whether changes can be stored, before memory is changed.
 
         Raises StorePoisoned or kv.EngineFull.
         """
@@ -124,7 +124,9 @@ class StateWriter:
             run_guarded(written, self._error())
 
     def _catch_up(self) -> None:
-        """Write everything anew. A disk still full is found out by a small write, not by a large one."""
+        """Write everything in memory again. A small write is tried first, so that a disk that is still full costs
+        little.
+        """
         probe = self._engine.batch()
         self._stage_probe(probe)
         self._engine.write(probe)
@@ -138,7 +140,7 @@ class StateWriter:
         batch.delete(self._engine.family(INFLIGHT), b"")
 
     def _error(self) -> Exception | None:
-        """Why not all is written, for one who waits."""
+        """Return the error for which not everything is written, as a new object for each caller."""
         if self._failure is not None:
             return StorePoisoned(self._failure)
         return None if self._behind is None else EngineFull(self._behind)

@@ -1,4 +1,4 @@
-"""Where one consumer group stands on one topic."""
+"""The progress of one consumer group on one topic."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LATEST: Final = DueEntry(NEVER_MS, 0, QueueOffset(0))
 
 
 class QueueProgress:
-    """One queue, as the group has got through it.
+    """The progress of a group in one queue.
 
-    `next_offset` is the first message never handed out. `unwritten` are the rows that this pass of the loop has changed
-    (None: deleted); all others are in the table. `recent` are some of those, and of `unwritten`, as `RecentRows` keeps
-    them.
+    `next_offset` is the first message never handed out. `unwritten` are the rows that were changed and are not written
+    yet (None: deleted); all others are in the table. `recent` are some of those, and of `unwritten`, as `RecentRows`
+    keeps them.
     """
 
     __slots__ = ("next_offset", "queue", "recent", "unwritten")
@@ -36,8 +36,8 @@ class QueueProgress:
 class Subscription:
     """A group's progress in all queues of a topic, and its receives that wait for messages.
 
-    Made when the group first asks, dropped when nothing waits and nobody has used it lately: what an idle group keeps
-    is rows in RocksDB, no object.
+    It is created when the group first asks, and dropped when nothing waits and it was not used recently: what an idle
+    group keeps is rows in RocksDB, no object.
     """
 
     __slots__ = (
@@ -70,48 +70,50 @@ class Subscription:
         self.topic = topic
         self.prefix = subscription_prefix(group, topic)
         self._owner: Subscription | None = None
-        """None for itself: lite topics have one for each message, which should go without a search for garbage."""
+        """The subscription itself is stored as None: a self-reference would leave a cycle for the garbage collector.
+        Lite topics have one subscription for each message.
+        """
         self.companions: list[Subscription] = []
-        """Those of the group's retry topics beside the topic."""
+        """The subscriptions of the group's retry topics for this topic."""
         self.first_number = 0
-        """What is added to queue numbers in receipt handles."""
+        """Number that is added to queue numbers in receipt handles."""
         self.turn = 0
         self.queues: dict[int, QueueProgress] = {}
         self.has_stored_queues = False
-        """Whether all queues of the topic that hold messages have been opened; those to come are opened as they do."""
+        """True if all queues with messages were opened once. Queues that are first written to later are opened then."""
         self.candidates: dict[int, None] = {}
         """Queues that may have something to hand out, least recently served first."""
         self.blocked: dict[int, str] = {}
-        """Queues of an ordered group that are blocked, as far as anybody has looked: by which attempt of a receive."""
+        """Queues of an ordered group that were found blocked, with the attempt id of the receive that blocks them."""
         self.due_from = EARLIEST
-        """Where in the index of times to look for rows that have become visible: none is before."""
+        """Position in the due index at which to look for rows that have become visible; there are none before it."""
         self.unwritten_due_ms = NEVER_MS
-        """The earliest time of rows that are not in the index yet, since this pass has not been written."""
+        """The earliest time of rows that are not in the index yet, since they are not written."""
         self.times_unknown_from_ms = NEVER_MS
-        """From when on rows may become visible of which no wake-up knows: a group may have very many such times."""
+        """The time from which on rows may become visible without a timer: a group may have very many such times."""
         self.is_due = True
-        """Whether rows may have become visible that nobody has taken."""
+        """True if rows may have become visible that were not handed out yet."""
         self.waiting: OrderedDict[WaitingPoll, None] = OrderedDict()
         """Receives that found nothing, oldest first."""
         self.on_ready: Callable[[Subscription], None] | None = None
-        """Of a lite topic: hears that there may be messages, since receives wait for many lite topics at once."""
+        """Called, for a lite topic, when it may have messages: its receives wait for many lite topics at once."""
         self.wake_times: set[int] | None = None
-        """Of a lite topic: when it will be looked at again. There are too many to wait for times that mean nothing."""
+        """Times of a lite topic's timers, so that useless ones can be cancelled. There would be too many."""
         self.forwarding = 0
-        """Messages on their way to the dead letters. Who waits for those behind them waits here."""
+        """Messages on their way to the dead letters. As long as there are some, the subscription is not idle."""
         self.is_ordered = False
-        """Whether its group consumes in order, as its last receive said."""
+        """True if the group consumes in order, according to its last receive."""
         self.last_used_s = 0.0
         self.in_flight_changes = 0
-        """How many more rows there are than when the subscription was made."""
+        """Number of rows added, minus those deleted, since the subscription was created."""
 
     def mark(self, number: int) -> None:
-        """The queue may have something to hand out."""
+        """Note that the queue may have something to hand out."""
         self.candidates.setdefault(number)
         self.blocked.pop(number, None)
 
     def served(self, number: int, *, drained: bool) -> None:
-        """Put the queue behind the others, or take it off the list when it has nothing left."""
+        """Put the queue last among the candidates, or remove it if it has nothing left."""
         self.candidates.pop(number, None)
         if not drained:
             self.candidates[number] = None
@@ -121,21 +123,21 @@ class Subscription:
 
     @property
     def owner(self) -> Subscription:
-        """The subscription whose receives get the messages: that of the topic, if this one is of a retry topic."""
+        """Return the subscription whose receives get the messages; for a retry topic that of the topic it is for."""
         return self._owner or self
 
     def attach(self, companion: Subscription) -> None:
-        """Get the messages of a retry topic, too."""
+        """Let this subscription's receives get the messages of a retry topic as well."""
         companion._owner = self
         self.companions.append(companion)
 
     @property
     def parts(self) -> tuple[Subscription, ...]:
-        """The subscription itself, and those of its retry topics."""
+        """Return the subscription itself and those of its retry topics."""
         return (self, *self.companions) if self.companions else (self,)
 
     def parts_in_turn(self) -> tuple[Subscription, ...]:
-        """Each time another one comes first: none keeps the others waiting."""
+        """Return the parts rotated, so that each time another one comes first and none keeps the others waiting."""
         if not self.companions:
             return (self,)
         self.turn = (self.turn + 1) % (len(self.companions) + 1)
@@ -157,13 +159,13 @@ class Subscription:
         )
 
     def has_given(self, attempt_id: str) -> bool:
-        """Whether this attempt of a receive holds messages of a queue, which it gets again if it is repeated."""
+        """Return whether a receive with this attempt id holds messages of a queue, which a repetition gets again."""
         return bool(attempt_id) and any(attempt_id in part.blocked.values() for part in self.parts)
 
     # -- rows
 
     def row(self, table: InFlightTable, progress: QueueProgress, offset: QueueOffset) -> InFlight | None:
-        """The delivery of a message, if it is in flight."""
+        """Return the delivery of a message, if it is in flight."""
         if offset in progress.unwritten:
             return progress.unwritten[offset]
         recent = progress.recent.get(offset)
@@ -172,7 +174,7 @@ class Subscription:
     def written_rows(
         self, table: InFlightTable, places: Sequence[tuple[QueueProgress, QueueOffset]]
     ) -> list[InFlight | None]:
-        """The deliveries of messages that this pass has not changed."""
+        """Return the deliveries of messages whose rows are written."""
         rows = [progress.recent.get(offset) for progress, offset in places]
         if None in rows:
             missing = [index for index, row in enumerate(rows) if row is None]
@@ -184,7 +186,7 @@ class Subscription:
         return rows
 
     def rows_of(self, table: InFlightTable, progress: QueueProgress) -> dict[QueueOffset, InFlight]:
-        """All deliveries of a queue that are in flight, by offset. For queues that have few at a time."""
+        """Return all rows in flight of a queue, by offset. For queues that have few at a time."""
         rows = dict(table.of_queue(self.prefix, progress.queue.number))
         if not progress.unwritten:
             return rows
@@ -197,7 +199,7 @@ class Subscription:
 
 
 class GroupMessage(NamedTuple):
-    """One message of a queue, as a group sees it."""
+    """One message of a queue, for one group."""
 
     subscription: Subscription
     progress: QueueProgress
@@ -205,16 +207,16 @@ class GroupMessage(NamedTuple):
 
     @property
     def is_handed_out(self) -> bool:
-        """Whether the group has got there; without a row it is done then."""
+        """Return whether the message was handed out or skipped; if it has no row, it is done then."""
         return self.offset < self.progress.next_offset
 
 
 class Source(Protocol):
-    """Of what receives wait for: the messages of a subscription, or those of all lite topics that a client wants."""
+    """Something that receives wait for: the messages of a subscription, or those of a client's lite topics."""
 
     @property
     def waiting(self) -> OrderedDict[WaitingPoll, None]:
-        """Receives that found nothing, oldest first."""
+        """Return the receives that found nothing, oldest first."""
 
     @property
     def may_have_messages(self) -> bool: ...
@@ -223,7 +225,7 @@ class Source(Protocol):
     def last_used_s(self) -> float: ...
 
     def has_given(self, attempt_id: str) -> bool:
-        """Whether an attempt of a receive holds messages, which it gets again if it is repeated."""
+        """Return whether a receive with this attempt id holds messages, which a repetition gets again."""
 
 
 SourceT = TypeVar("SourceT", bound=Source)
@@ -237,7 +239,7 @@ class WaitingPoll:
     def __init__(
         self, source: Source, request: ReceiveRequest, received: Received, again: Again | None, since_s: float
     ) -> None:
-        """It waits since `since_s` on the monotonic clock."""
+        """`since_s` is the time on the monotonic clock since when it waits."""
         self.since_s = since_s
         self.source = source
         self.request = request

@@ -1,4 +1,6 @@
-"""The one module that joins the engine to asyncio: a transport's bytes in, the engine's bytes out."""
+"""The adapter between asyncio and the engine: a transport's bytes in, the engine's bytes out. No other module joins
+them.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +27,23 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 LINGER_S: Final = 1.0
-"""How long a peer that was sent away is listened to, so that it gets to read why before the socket is gone."""
+"""Seconds for which a refused peer is still read from, so that it can read the reason before the socket is closed."""
 
 WRITE_BUFFER_MAX: Final = 256 * 1024
-"""Bytes that the transport may hold back before messages wait in their calls."""
+"""Bytes that the transport may buffer before messages wait in their calls."""
 
 UNSENT_MAX: Final = 256 * 1024
-"""Bytes that the kernel may take of a connection before it can send them. By itself it takes megabytes for a peer that
-does not read, which nobody counts but the memory limit of a container."""
+"""Bytes of a connection that the kernel may accept before it can send them.
+
+By default it accepts megabytes for a peer that does not read, which only the memory limit of a container counts.
+"""
 
 UNREAD_MAX: Final = 4 * 1024 * 1024
-"""Bytes of answers that may wait for a peer whose socket is full; then it is not read from either until it reads."""
+"""Bytes of answers that may wait for a peer whose socket is full; above that it is not read from until it reads."""
 
 
 class H2Protocol(asyncio.Protocol):
-    """One connection of an `H2Front`."""
+    """The asyncio protocol of one connection of an `H2Front`."""
 
     def __init__(self, front: H2Front, *, secure: bool) -> None:
         self._front = front
@@ -47,16 +51,16 @@ class H2Protocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
         self._patience: Patience | None = None
-        self._source: Source | None = None  # while it is one of the front's
-        self._put_off = bytearray()  # what came in while the turn of its address was over
-        self._waiting_size = 0  # bytes of it, and of what the connection is behind with, as its address knows them
+        self._source: Source | None = None  # set while the connection belongs to the front
+        self._put_off = bytearray()  # bytes that came in while the turn of its address was over
+        self._waiting_size = 0  # bytes of `_put_off` and of the connection's backlog, as its address knows them
         self._is_behind = False  # whether something waits for the next turn
-        self._is_deaf = False  # not read from until it reads itself
-        self._is_to_drain = False  # when its first call has come
-        self._has_left = False  # the last words are written
-        self._has_been_cut = False  # what the transport still holds is dropped
+        self._is_deaf = False  # not read from until the peer reads
+        self._is_to_drain = False  # to be drained when its first call has come
+        self._has_left = False  # the last bytes are written
+        self._has_been_cut = False  # what the transport still buffers is dropped
 
-    # -- what asyncio calls
+    # -- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -90,7 +94,7 @@ class H2Protocol(asyncio.Protocol):
             return
         self._front.figures.bytes_received += len(data)
         if self._connection.state is State.OVER:
-            return  # it is only listened to so that it can read why
+            return  # it is only read from so that it can read the reason
         if self._is_behind or not source.has_turn(self._front.turns.number):
             self._put_off += data
             self._account(self._connection, source)
@@ -99,7 +103,7 @@ class H2Protocol(asyncio.Protocol):
             self._handle(self._connection, source, data)
 
     def catch_up(self) -> None:
-        """See `turns.Reader`."""
+        """Handle what was put off; see `turns.Reader`."""
         source = self._source
         if self._connection is None or source is None:
             return
@@ -113,7 +117,7 @@ class H2Protocol(asyncio.Protocol):
             self.listen()
 
     def listen(self) -> None:
-        """See `turns.Reader`."""
+        """Start or stop reading from the transport; see `turns.Reader`."""
         transport, source = self._transport, self._source
         if transport is None or source is None or transport.is_closing():
             return
@@ -124,7 +128,7 @@ class H2Protocol(asyncio.Protocol):
             transport.resume_reading()
 
     def _handle(self, connection: Connection, source: Source, data: bytes) -> None:
-        """Handle it within what is left of the turn."""
+        """Handle the data within what is left of the address's turn."""
         was_over = connection.state is State.OVER
         before = connection.frames_received
         connection.receive(data, source.frames_left, source.seconds_left)
@@ -141,14 +145,14 @@ class H2Protocol(asyncio.Protocol):
             self.listen()
 
     def _account(self, connection: Connection, source: Source) -> None:
-        """Tell the address how much of it waits here."""
+        """Report to the address how many of its bytes wait here."""
         size = len(self._put_off) + connection.behind_size
         if size != self._waiting_size:
             grown, self._waiting_size = size - self._waiting_size, size
             source.grew(grown)
 
     def _peer_is_gone(self) -> bool:
-        """Whether the peer has closed the connection: nobody will hear the answers to what it had sent before."""
+        """Return whether the peer has closed the connection, so that answers to its earlier requests would be lost."""
         connected: socket.socket | None = self._transport.get_extra_info("socket") if self._transport else None
         return connected is None or has_hung_up(connected)
 
@@ -183,23 +187,23 @@ class H2Protocol(asyncio.Protocol):
                 self.listen()
             connection.sender.pump()
 
-    # -- what the front calls
+    # -- called by the front
 
     @property
     def has_calls(self) -> bool:
-        """Whether calls are open, or may be in what was put off."""
+        """Return whether calls are open, or may be in what was put off."""
         return self._connection is not None and (self._is_behind or bool(self._connection.calls.open))
 
     @property
     def open_paths(self) -> list[str]:
-        """Methods of the calls that are open."""
+        """Return the methods of the open calls."""
         return [] if self._connection is None else [call.path for call in self._connection.calls.open.values()]
 
     def flush(self) -> None:
-        """Write what the pass has brought, in one piece."""
+        """Write everything that the loop iteration has produced, in one piece."""
         connection, transport = self._connection, self._transport
         if connection is None or transport is None or self._has_left or transport.is_closing():
-            return  # of what would be written now nothing would leave
+            return  # nothing that would be written now would leave
         sender = connection.sender
         written = b"".join(sender.take())
         self._front.figures.bytes_sent += len(written)
@@ -209,7 +213,7 @@ class H2Protocol(asyncio.Protocol):
             sender.pump()
 
     def look_after(self, now_s: float) -> None:
-        """End what makes no progress; called every second or so."""
+        """End the connection if it makes no progress; called every second or so."""
         if self._patience is None or self._connection is None or self._connection.state is State.OVER:
             return
         ending = self._patience.look(now_s)
@@ -222,7 +226,9 @@ class H2Protocol(asyncio.Protocol):
         return connection is not None and (self._is_to_drain or connection.awaits_late_calls)
 
     def see_off(self) -> None:
-        """Drain. Who has just connected may say first what for: sent away before, it would show its user an error."""
+        """Drain the connection. A peer that has just connected may first make its call: otherwise its user would see an
+        error.
+        """
         connection = self._connection
         if connection is not None:
             self._is_to_drain = not connection.is_used and connection.state is not State.OVER
@@ -230,21 +236,21 @@ class H2Protocol(asyncio.Protocol):
                 connection.drain()
 
     def stop(self) -> None:
-        """Whatever is still open ends now."""
+        """End the connection with everything that is still open."""
         if self._connection is not None and self._connection.state is not State.OVER:
             self._connection.stop()
             self._leave(linger_s=0.0)
         else:
-            self.close()  # also one that is being listened to after its last words
+            self.close()  # also if it is still read from after its last bytes
 
     def end(self, code: ErrorCode, reason: str) -> None:
-        """Send the peer away."""
+        """End the connection with an error code and a reason."""
         if self._connection is not None and self._connection.state is not State.OVER:
             self._connection.end(code, reason)
             self._leave(LINGER_S)
 
     def depart(self) -> None:
-        """Be no connection of the front any more. What was put off is dropped: nobody waits for its answers."""
+        """Leave the front. What was put off is dropped, since its answers could not be delivered."""
         source, self._source = self._source, None
         if source is not None:
             source.grew(-self._waiting_size)
@@ -253,16 +259,19 @@ class H2Protocol(asyncio.Protocol):
         self._put_off.clear()
 
     def give_way(self) -> None:
-        """Make room for another connection: the last words are written, but not waited for."""
+        """Make room for another connection: the last bytes are written, but not waited for."""
         self.end(ErrorCode.ENHANCE_YOUR_CALM, "made room for another connection")
         self.abort()
 
     def held_size(self) -> int:
-        """See `sending.Outlet`."""
+        """Return the bytes that the transport buffers; see `sender.Outlet`."""
         return 0 if self._transport is None or self._has_been_cut else self._transport.get_write_buffer_size()
 
     def give_up(self) -> None:
-        """See `sending.Outlet`. A peer that does not even read its socket loses its connection: nothing reaches it."""
+        """Give up what waits for the peer; see `sender.Outlet`.
+
+        A peer that does not even read its socket loses its connection: no answer reaches it.
+        """
         connection = self._connection
         if connection is not None and connection.sender.waiting_size and not connection.sender.is_paused:
             connection.calls.lose_waiting()
@@ -275,22 +284,22 @@ class H2Protocol(asyncio.Protocol):
             connection.sender.refresh()
 
     def close(self) -> None:
-        # once: a TLS transport of asyncio that is closed twice cannot be aborted any more
+        # only once: a TLS transport of asyncio that is closed twice cannot be aborted any more
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
     def abort(self) -> None:
-        """Do not wait for a peer that does not read."""
+        """Close without waiting for a peer that does not read."""
         if self._transport is not None:
             self._transport.abort()
 
     def _leave(self, linger_s: float) -> None:
-        """Nothing more will be said: close when the peer has had time to read the last words."""
+        """Write the last bytes, and close when the peer has had time to read them."""
         connection, transport = self._connection, self._transport
         if connection is None or transport is None:
             return
         if transport.is_closing():
-            transport.abort()  # the peer has said goodbye, but does not read what it asked for
+            transport.abort()  # the peer has closed its side, but does not read what it asked for
             return
         self.flush()
         self._has_left = True
@@ -307,7 +316,7 @@ class H2Protocol(asyncio.Protocol):
             transport.close()
 
     def _part(self) -> None:
-        """What the peer has not read by now is dropped: a transport that only closes would wait for it for ever."""
+        """Close, and drop what the peer has not read by now: a transport that only closes would wait for ever."""
         if self._transport is not None and self._transport.get_write_buffer_size():
             self._transport.abort()
         else:
@@ -315,7 +324,7 @@ class H2Protocol(asyncio.Protocol):
 
     @property
     def _unread_size(self) -> int:
-        """Bytes that wait for the peer to read: refusals and other short frames wait in the transport only."""
+        """Return the bytes that wait for the peer to read. Refusals and short frames are in the transport only."""
         assert self._connection is not None
         assert self._transport is not None
         return self._connection.sender.waiting_size + self._transport.get_write_buffer_size()
@@ -325,13 +334,13 @@ class H2Protocol(asyncio.Protocol):
 
 
 def peer_host(transport: asyncio.BaseTransport) -> str:
-    """`127.0.0.1`, `::1`, `unix`."""
+    """Return the peer's address without port: `127.0.0.1`, `::1`, `unix`."""
     address: Any = transport.get_extra_info("peername")
     return str(address[0]) if isinstance(address, tuple) else "unix"
 
 
 def peer_text(transport: asyncio.BaseTransport) -> str:
-    """`127.0.0.1:5`, `[::1]:5`, `unix`."""
+    """Return the peer's address: `127.0.0.1:5`, `[::1]:5`, `unix`."""
     address: Any = transport.get_extra_info("peername")
     if not isinstance(address, tuple):
         return "unix"

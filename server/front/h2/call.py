@@ -1,4 +1,4 @@
-"""One call on the h2 front: what handlers hold of it, and what the two sides of its connection know of its stream."""
+"""One call on the h2 front: what handlers see of it, and the state that its connection keeps of its stream."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BINARY_SUFFIX = "-bin"
 
 
 class Client(NamedTuple):
-    """Who is at the other end: `ip:port`, whether over TLS, and the certificate it showed (DER)."""
+    """The peer of a connection: `ip:port`, whether it came over TLS, and the certificate it showed (DER)."""
 
     peer: str
     is_secure: bool = False
@@ -30,12 +30,12 @@ class Client(NamedTuple):
 
     @property
     def host(self) -> str:
-        """`127.0.0.1`, `::1`, `unix`."""
+        """Return the address without port: `127.0.0.1`, `::1`, `unix`."""
         return host_of(self.peer) or self.peer
 
 
 class H2Call:
-    """See `server.front.contract.Call`.
+    """Implements `server.front.contract.Call`.
 
     Of the fields without underscore, `send_window` to `drain_callbacks` belong to the `Sender`, those from
     `client_done` on to `Calls`.
@@ -93,16 +93,16 @@ class H2Call:
         self.trailers: bytes | None = None
         self.drain_callbacks: list[Callable[[], None]] | None = None
         self.client_done = False
-        self.reader: MessageReader | None = None  # of a message that does not lie in one frame
-        self.received = 0  # bytes of the stream that the peer has not been given back yet
-        self.buffered_size = 0  # of `reader` and headers, as it was last accounted for
+        self.reader: MessageReader | None = None  # for a message that spans several frames
+        self.received = 0  # bytes of the stream that were not given back to the peer's window yet
+        self.buffered_size = 0  # of `reader` and headers, as last accounted for
         self.head_size = 0  # of headers, once the call has been open for a while
-        self.is_admitted = False  # whether its method was asked to take its request in
+        self.is_admitted = False  # whether its method has admitted the request
         self.ended_with = OK
-        self.is_unusual = False  # its request cannot be taken the short way
-        self.http_status = 0  # how a request that is no gRPC call will be answered
+        self.is_unusual = False  # its request does not allow the fast path
+        self.http_status = 0  # HTTP status of the answer to a request that is not a gRPC call
 
-    # -- what handlers use
+    # -- used by handlers
 
     @property
     def path(self) -> str:
@@ -188,7 +188,7 @@ class H2Call:
         else:
             self.drain_callbacks.append(callback)
 
-    # -- what the connection and its sides use
+    # -- used by the connection and its parts
 
     @property
     def method(self) -> Method:
@@ -196,7 +196,7 @@ class H2Call:
 
     @property
     def deadline_s(self) -> float | None:
-        """On the connection's clock."""
+        """Return the deadline on the connection's clock."""
         return None if self.timeout_s is None else self._opened_at_s + self.timeout_s
 
     @property
@@ -205,34 +205,34 @@ class H2Call:
 
     @property
     def calls(self) -> Calls:
-        """The calls of the same connection."""
+        """Return the calls of the same connection."""
         return self._calls
 
     @property
     def is_over(self) -> bool:
-        """Whether all of the answer has left, or never will."""
+        """Return whether all of the answer has left, or never will."""
         return self.stream_id not in self._calls.open
 
     @property
     def awaits_request(self) -> bool:
-        """Whether the one message of the call has not come in whole."""
+        """Return whether the one message of the call has not come in completely."""
         return not self.client_done and not self._method.streaming_in
 
     def field(self, name: bytes) -> bytes:
-        """The value of a header as it was sent; empty when there is none."""
+        """Return the value of a header as it was sent; empty if there is none."""
         return self._fields.get(name, b"")
 
     @property
     def fields_size(self) -> int:
-        """Bytes of the headers that are kept."""
+        """Return the bytes of the headers that are kept."""
         return sum(map(len, self._fields)) + sum(map(len, self._fields.values()))
 
     def left(self) -> None:
-        """All of the answer was handed on: nothing will be reported as lost any more."""
+        """Note that all of the answer was passed on, so that nothing is reported as lost any more."""
         self._close_callbacks = None
 
     def lost(self) -> None:
-        """The call ended without its handler, or before its answer had left."""
+        """End a call that its handler did not end, or whose answer has not left: run its close callbacks, once."""
         if self._close_callbacks is _LOST:
             return
         self._closed = True
@@ -242,16 +242,16 @@ class H2Call:
             run_guarded(callback)
 
     def drained(self) -> None:
-        """There is room for more."""
+        """Tell the handler that it may send more."""
         callbacks, self.drain_callbacks = self.drain_callbacks, None
         for callback in callbacks or ():
             run_guarded(callback)
 
 
 _LOST: list[Callable[[], None]] = []
-"""Stands in for the close callbacks once they have run."""
+"""Value of the close callbacks once they have run."""
 
 
 def _conforms(call: H2Call) -> Call:
-    """Lets the type checker prove that the call offers all that handlers may ask for."""
+    """Let the type checker prove that the call implements the whole contract."""
     return call
