@@ -1,3 +1,1 @@
-"""Joins several brokers into one cluster: membership, replication
-of metadata and calls between members (docs/cluster.md).
-"""
+"""Joins brokers into one cluster: membership, replication of metadata and calls between members (docs/cluster.md)."""

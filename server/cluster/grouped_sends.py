@@ -22,8 +22,9 @@ from quarry_mq.store.errors import Invalid
 AGAIN_S: Final = 0.1
 """Seconds until waiting sends are tried again."""
 GATHER_S: Final = 0.002
-"""Seconds to gather sends before a call, since a call of
-another member costs as much as the messages of some ten sends.
+"""Seconds to gather sends before a call.
+
+A call of another member costs as much as the messages of some ten sends.
 """
 FORWARDED_AT_ONCE: Final = 500
 FORWARDED_SIZE_MAX: Final = 4 * 1024 * 1024

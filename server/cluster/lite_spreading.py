@@ -16,8 +16,9 @@ from quarry_mq.server.errors import MemberUnreachable, NotAMember
 from quarry_mq.store.errors import Invalid
 
 SPREAD_TIMEOUT_S: Final = 1.0
-"""Seconds that a client waits for members that do not answer:
-it has two seconds, and repeats its subscriptions every 30.
+"""Seconds that a client waits for members that do not answer.
+
+The client gives up after two seconds, and repeats its subscriptions every 30.
 """
 
 

@@ -201,9 +201,7 @@ class DelayedDelivery:
         self._arm(self._clock.wall_ms() + int(RETRY_INTERVAL_S * 1000), not_before=True)
 
     def _arm(self, at_ms: int, *, not_before: bool = False) -> None:
-        """Set the timer for a time, or at most `LOOK_INTERVAL_S`
-        from now, since the clock may be set forward meanwhile.
-        """
+        """Set the timer for a time, but for `LOOK_INTERVAL_S` at most: the clock may be set forward meanwhile."""
         if self._stopped:
             return
         if self._timer is not None:
@@ -216,11 +214,10 @@ class DelayedDelivery:
     # -- expiry
 
     async def carry_over(self, minimum: PhysicalOffset) -> int:
-        """Write pending messages again that lie in the log below
-        `minimum`, which is about to expire. Return their number.
+        """Write pending messages below `minimum` again at the end of the log, and return their number.
 
-        When it returns, no pending message is left there. Raises the error that prevents the write, or OSError or
-        StoreDamaged for a record that cannot be read.
+        The log below `minimum` is about to expire. When the call returns, no pending message is left there. Raises the
+        error that prevents the write, or OSError or StoreDamaged for a record that cannot be read.
         """
         count = 0
         while True:
@@ -260,8 +257,9 @@ class DelayedDelivery:
         return len(written)
 
     def _write_one_anew(self, message: DueMessage, record: StoredMessage) -> asyncio.Future[None]:
-        """Return a future that is done when the message is written or
-        given up: a message that cannot be copied does not block others.
+        """Return a future that is done when the message is written or given up.
+
+        It ends without an error if no copy of the message can be stored: such a message does not block others.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._under_way.add(message)

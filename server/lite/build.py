@@ -22,9 +22,7 @@ def make_lite_subscriptions(
     taken_away: Callable[[str, str], None],
     clock: Clock,
 ) -> LiteSubscriptions:
-    """Build the lite subscriptions and connect them to the loss
-    of clients; `taken_away` is as `LiteSubscriptions` has it.
-    """
+    """Build the lite subscriptions and connect them to lost clients; `taken_away` is as in `LiteSubscriptions`."""
     subscriptions = LiteSubscriptions(
         LiteSubscriptionTable(store.state_engine),
         writer=writer,

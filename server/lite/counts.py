@@ -40,9 +40,7 @@ class LiteTopicCounts:
         self.limit = limit
         self._counts: dict[str, int] = {}
         self._changes: dict[str, dict[str, bool]] | None = {}
-        """Names that were created (True) or removed (False) in each
-        topic that is not counted yet; None when all are counted.
-        """
+        """Names created (True) or removed (False) in each topic that is not counted yet; None when all are counted."""
         self._walk = _Walk("")
         self._born: dict[str, None] = {}
 

@@ -42,8 +42,9 @@ from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueO
 log = structlog.get_logger(__name__)
 
 MISSING_PATIENCE_S: Final = 600.0
-"""Seconds a topic must have been missing before its lite topics
-are removed: other members delete topics and take deletions back.
+"""Seconds a topic must have been missing before its lite topics are removed.
+
+Other members delete topics and take deletions back.
 """
 
 RETRY_S: Final = 10.0
@@ -206,9 +207,7 @@ class LiteTopicExpiry:
         return parent not in await self._elsewhere(self._around.topics_elsewhere)
 
     async def _age(self, topic: Topic, before_ms: int) -> _Age:
-        """Find the bounds of what is too old by one search in
-        each queue of the topic, a fraction of a millisecond each.
-        """
+        """Find the bounds of what is too old by one search per queue of the topic, a fraction of a millisecond each."""
         queues = self._queues
         below, log_begin = queues.dispatched_up_to, self._around.log_begin()
         has_older = False

@@ -90,11 +90,10 @@ class LiteTopicListing:
         self._subscriptions = LiteSubscriptionTable(store.state_engine)
 
     async def page(self, parent: str, *, prefix: str = "", after: str = "", limit: int) -> LiteTopicPage:
-        """Return the next lite topics after a name ("" is before the
-        first), shorter names first, then by name; at most `PAGE_MAX`.
+        """Return the next lite topics after a name ("" for the first page), at most `PAGE_MAX`.
 
-        Raises TopicNotFound, Forbidden while consume queues are in files,
-        or Invalid for text that cannot be (the beginning of) a name.
+        Shorter names come first, then the order is by name. Raises TopicNotFound, Forbidden while consume queues are in
+        files, or Invalid for text that cannot be (the beginning of) a name.
         """
         self._require_listed(parent)
         for field, text in (("prefix", prefix), ("after", after)):

@@ -20,16 +20,15 @@ class NamedQueues(Protocol):
 
 
 def lite_topics_from(queues: NamedQueues, parent: str, key: bytes) -> tuple[Sequence[str], bytes | None]:
-    """Return some lite topics of a topic, starting at a key
-    (`b""`: the first), and the key from which there may be more.
-    """
+    """Return some lite topics of a topic from a key on (`b""`: the first), and the key of the next ones or None."""
     step = queues.light_queues_ended(EVERYWHERE, key, light_queue_prefix(parent))
     prefix = light_queue_prefix(parent)
     return [each.queue.topic.removeprefix(prefix) for each in of_parent(parent, step.ended)], step.next_key
 
 
 def of_parent(parent: str, found: Sequence[LastEntry]) -> list[LastEntry]:
-    """Return the light queues of this topic alone, without those
-    of a topic whose name is this one's, the separator and more.
+    """Return the light queues of this topic alone.
+
+    The queues found may include those of a topic whose name is this one's, the separator and more.
     """
     return [each for each in found if (parse_light_queue_name(each.queue.topic) or ("",))[0] == parent]

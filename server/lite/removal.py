@@ -1,5 +1,4 @@
-"""Removes light queues, lite topics among them: first their
-subscriptions, then the progress of groups, then their entries.
+"""Removes light queues, lite topics among them: subscriptions first, then the progress of groups, then the entries.
 
 Queues that another thread has found are checked again in the step that removes them, on the one thread that appends,
 dispatches and removes. So a message either arrived before and its queue stays, or arrives after and begins a new queue.
@@ -16,8 +15,10 @@ from quarry_mq.store.clock import Clock
 from quarry_mq.store.consumequeue import LastEntry
 
 Removed = Callable[[Sequence[str]], None]
-"""Called with the names of light queues that are being removed, in the same loop iteration and before their entries are
-removed. A name may come twice: a failed removal is tried again, and a crash can undo one.
+"""Called with the names of light queues that are being removed.
+
+The call is in the same loop iteration, before their entries are removed. A name may come twice: a failed removal is
+tried again, and a crash can undo one.
 """
 
 

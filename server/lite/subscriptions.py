@@ -27,9 +27,10 @@ from quarry_mq.store.offsets import QueueId, QueueOffset
 EXPIRY_MS: Final = 180_000
 """Six times the interval at which clients repeat their subscriptions."""
 QUOTA_SLACK: Final = 300
-"""RocketMQ's value: a client counts its subscriptions by itself, and some that it has just dropped may still count
-here. The Python client 5.1.2 also subscribes to the single letters of a lite topic's name until it repeats all its
-subscriptions.
+"""Number of lite topics that a client may have beyond its quota; RocketMQ's value.
+
+A client counts its subscriptions by itself, and some that it has just dropped may still count here. The Python client
+5.1.2 also subscribes to the single letters of a lite topic's name until it repeats all its subscriptions.
 """
 LOOKED_AT_ONCE: Final = 1_024
 """Number of clients that are checked every few seconds, whether or not they have synchronized recently."""
@@ -92,8 +93,7 @@ class LiteSubscriptions:
         taken_away: Callable[[str, str], None],
         clock: Clock,
     ) -> None:
-        """`start_of` returns the offset of a light queue at which a
-        subscription starts; None means the group's committed offset.
+        """`start_of` returns the offset where a subscription starts; None: the group's committed offset.
 
         `taken_away` notifies a client that another one now has the lite topic.
         """
@@ -150,11 +150,11 @@ class LiteSubscriptions:
         return True
 
     def replace(self, asking: Asking, lite_topics: Iterable[str], done: Done, *, digest: bytes | None = None) -> None:
-        """Subscribe to exactly these lite topics, but for those
-        that were taken away: the client is notified of them again.
+        """Subscribe to exactly these lite topics, except for those that were taken away.
 
-        Raises LiteQuotaExceeded, and changes nothing then. In a group with a wildcard the client subscribes to all of
-        its lite topics instead. `digest` is of the whole request, for `last_said`.
+        The client is notified again of those. Raises LiteQuotaExceeded, and changes
+        nothing then. In a group with a wildcard the client subscribes to all of its
+        lite topics instead. `digest` is of the whole request, for `last_said`.
         """
         self._begin(asking)
         wanted = {ALL_OF_THEM: None} if asking.terms.wildcard is not None else dict.fromkeys(lite_topics)
@@ -317,9 +317,7 @@ class LiteSubscriptions:
             self._queues.move(asking.group, name, offset)
 
     def _move_back(self, asking: Asking, removed: Sequence[str]) -> Sequence[str]:
-        """Reset the group's offset in removed lite topics if the
-        group is set so; return those that others may go on with.
-        """
+        """Reset the group's offset in removed lite topics if the group is set so; return the names that were reset."""
         if not asking.terms.reset_offset_on_unsubscribe:
             return ()
         for name in removed:

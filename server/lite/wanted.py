@@ -1,6 +1,4 @@
-"""Finds the lite topics to which the clients of a group subscribe,
-whether or not the group has received any of their messages.
-"""
+"""Finds the lite topics to which the clients of a group subscribe, also those without a message for it."""
 
 from __future__ import annotations
 

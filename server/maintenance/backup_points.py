@@ -81,8 +81,7 @@ class BackupPoints:
         clock: Clock,
         write_state: Callable[[], None],
     ) -> None:
-        """`write_state` writes what delivery has staged; clients get
-        the answers to staged acknowledgements only after such a write.
+        """`write_state` writes what delivery has staged; clients get their answers only after such a write.
 
         Points that an earlier broker left are removed.
         """
@@ -154,11 +153,10 @@ class BackupPoints:
         self._engines.state.flush(FAMILIES)
 
     def _copy_databases(self, directory: Path) -> None:
-        """Copy the databases without a break on the loop's thread:
-        nothing is dispatched, delivered or administered in between.
+        """Copy the databases in one step on the loop's thread.
 
-        So metadata refers to nothing that the queues do not have, and both fit together. Only hard links and the flush
-        of the last milliseconds are left to do here.
+        Nothing is dispatched, delivered or administered meanwhile. So metadata refers to nothing that the queues do not
+        have, and both fit together. Only hard links and the flush of the last milliseconds are left to do here.
         """
         self._write_state()
         if self._store.dispatched_up_to > self._store.flushed_up_to:

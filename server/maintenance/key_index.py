@@ -1,6 +1,4 @@
-"""Keeps the key index of a live store up to date, saves and
-queries it, on threads beside the event loop (`store.index`).
-"""
+"""Updates, saves and queries the key index of a live store on threads beside the event loop (`store.index`)."""
 
 from __future__ import annotations
 

@@ -173,9 +173,7 @@ class QueueCleaning:
         )
 
     def _pause(self) -> bool:
-        """Pause the thread of the steps for at least as long as
-        the slice before it used a core; return whether to stop.
-        """
+        """Pause the thread for at least as long as its last slice used a core; return whether to stop."""
         now_s = time.thread_time()
         slice_s, self._slice_began_s = now_s - self._slice_began_s, now_s
         return self._stopping.wait(max(self._settings.pause_s, slice_s))

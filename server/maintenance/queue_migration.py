@@ -117,10 +117,10 @@ class OnlineMigration:
     # -- on request
 
     async def advance(self, asked_by: str) -> QueuePhase | None:
-        """Take the next step and return its phase. None: the queues
-        are compared first, and the step is taken if they agree.
+        """Take the next step and return its phase.
 
-        Raises Forbidden, Busy, Unavailable, kv.KvError.
+        None: the queues are compared first, and the step is taken if
+        they agree. Raises Forbidden, Busy, Unavailable, kv.KvError.
         """
         target = self._migration.target_of_advance()
         if self._wanted is not None:

@@ -14,9 +14,7 @@ from quarry_mq.store.consumequeue.queue_summary import QueueSummary, SummarySour
 
 LARGEST_MAX: Final = 1_000
 PAGE_PAUSE_S: Final = 0.001
-"""Seconds of pause after each page of a thousand queues, so that the event loop gets the
-interpreter's lock back soon.
-"""
+"""Seconds of pause after each page of a thousand queues, so that the event loop soon gets the interpreter's lock."""
 
 
 class QueueSummaries:

@@ -16,7 +16,8 @@ from quarry_mq.store.metadata import TopicTable
 from quarry_mq.store.migration.open_queues import OpenQueues
 
 PAUSE_S: Final = 0.01
-"""Seconds between pages, each of which takes the loop about a millisecond:
+"""Seconds between pages, each of which takes the loop about a millisecond.
+
 125,000 topics take six seconds, a million queues twelve more.
 """
 
@@ -31,9 +32,7 @@ async def warm_up(topics: TopicTable, queues: OpenQueues, faults: FaultLog) -> N
 
 
 async def _read(warm: Callable[[Place], Place | None], begin: Place, faults: FaultLog) -> None:
-    """Read all pages, up to one that cannot be read: topics or queues from there on are
-    read when they are first used.
-    """
+    """Read all pages, up to one that cannot be read; the names from there on are read when they are first used."""
     behind: Place | None = begin
     while behind is not None:
         try:

@@ -34,8 +34,7 @@ def publish(topic: str) -> Need:
 
 
 def read(topic: str, group: str | None = None) -> Need:
-    """Return the need for reading a topic. A group's own retry
-    and dead letter topics need no grant of their own (rmq#10370).
+    """Return the need for reading a topic; a group's own retry and dead letter topics need no grant (rmq#10370).
 
     A client that may join the group may read what was set aside for it. The authorizer finds out which group a retry
     topic belongs to. `group` is the reading group; only its own group reads a retry topic.
@@ -59,8 +58,7 @@ def settings_needs(group: str | None, topics: Iterable[str]) -> list[Need]:
 
 
 def _send(request: service.SendMessageRequest) -> list[Need]:
-    """Return the needs for every topic and every light queue that
-    a message names: consumers know light queues by name, too.
+    """Return the needs for every topic and light queue that a message names: consumers know light queues by name, too.
 
     A light queue that is a lite topic needs the right to its topic as well, whose consumers get the message.
     """

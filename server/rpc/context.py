@@ -244,9 +244,7 @@ class Edge:
         return Method(handler, streaming_out=True, admit=partial(self._admit, refuse))
 
     def later(self, call: Call, answer: Answer) -> Callable[[Exception | None], None]:
-        """Return a function that answers the call once the outcome
-        is known: with `answer` and OK, or with the error as status.
-        """
+        """Return a function that answers the call later: with `answer` and OK, or with the error as status."""
         return partial(self._answer_later, call, answer)
 
     def _answer_later(self, call: Call, answer: Answer, error: Exception | None) -> None:
@@ -264,9 +262,7 @@ class Edge:
         call.reply(answer.SerializeToString())
 
     def refusal(self, answer_type: type[AnswerT], error: Exception, **where: object) -> bytes:
-        """Return the refusal of a call that another member forwarded;
-        `where` describes the call when a fault is reported.
-        """
+        """Return the refusal of a call that another member forwarded; `where` describes the call in an error report."""
         self._limits_met.count(error)
         if not is_expected(error):
             self._faults.report(error, **where)

@@ -56,9 +56,7 @@ class HeldSizes:
     """Counts the bytes that wait on behalf of clients, in all and for each client, and enforces the limits on them."""
 
     def __init__(self, name: str, *, total_max: int, client_max: int) -> None:
-        """`name` is the name of the limit in all; with the suffix
-        `_per_client` it is that of the limit for each client.
-        """
+        """`name` is the name of the limit in all; the limit of each client has the suffix `_per_client`."""
         self._name = name
         self._sizes: dict[str, int] = {}
         self._total = 0

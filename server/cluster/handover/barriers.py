@@ -34,8 +34,9 @@ class _Wanted(NamedTuple):
 
 
 class Consumed(NamedTuple):
-    """A member's answer: the pairs that have got everything before
-    its fence, and whether its log now begins after the fence.
+    """A member's answer: the pairs that have got everything before its fence.
+
+    `is_passed`: the log of the member now begins at the fence or after it.
     """
 
     pairs: Collection[Pair]

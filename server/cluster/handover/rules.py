@@ -120,9 +120,7 @@ class Handover:
         return replace(self.state, fence=position)
 
     def settled(self, position: int, fences: Mapping[str, int]) -> HandoverState:
-        """Return the state to store when all others have answered
-        with their fences and the own log ends at this position.
-        """
+        """Return the state to store when all others have sent their fences and the own log ends at this position."""
         view = self.state.views[-1]
         others = view.others(self._own_name)
         barriers = list(self.state.barriers)

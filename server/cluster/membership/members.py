@@ -222,9 +222,7 @@ class Members:
 
 
 def _read(row: SharedRow) -> Member | None:
-    """Decode a row; None for a member that was removed, and for
-    a row that a newer version has written in another format.
-    """
+    """Decode a row; None for a removed member, and for a row that a newer version has written in another format."""
     if row.value is None:
         return None
     try:

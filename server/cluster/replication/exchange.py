@@ -101,8 +101,7 @@ class Exchange:
         discover: Callable[[], Awaitable[set[str]]],
         applied: Callable[[Applied], None],
     ) -> None:
-        """`name` is this member's. `discover` finds admin addresses;
-        `applied` is called with what other members have changed.
+        """`name` is this member's; `discover` finds admin addresses; `applied` is called with other members' changes.
 
         `connect` raises the same errors as a peer's calls.
         """
@@ -319,9 +318,7 @@ class Exchange:
         return await followed.peer.exchange(self.own_name, self._own_address, since, rows_max)
 
     def take(self, applied: Applied) -> None:
-        """Report conflicts and unknown rows, and notify the parts that depend on rows
-        that other members have changed.
-        """
+        """Report conflicts and unknown rows, and notify the parts that depend on the changed rows."""
         for conflict in applied.conflicts:
             log.warning(
                 "a change was overwritten by a later one, whose member did not know of it",

@@ -1,8 +1,8 @@
-"""Rejoins a cluster: a member that was away for longer than
-deletions are kept takes all replicated rows from another one.
+"""Rejoins a cluster after an absence that was longer than deletions are kept.
 
-The other member's rows count. Of the rows that only this one has, those that the other one once knew were deleted
-there, so they are deleted here. The rest was created here meanwhile, and is announced to the others like any change.
+The member takes all replicated rows from another one, whose rows count. Of the rows that only this one has, those that
+the other one once knew were deleted there, so they are deleted here. The rest was created here meanwhile, and is
+announced to the others like any change.
 """
 
 from __future__ import annotations

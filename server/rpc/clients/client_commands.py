@@ -52,8 +52,7 @@ class ClientCommands:
         command: Callable[[str], service.TelemetryCommand],
         wait_s: float | None,
     ) -> service.TelemetryCommand:
-        """Return the client's answer to a command with a nonce,
-        which must arrive within `wait_s`, at most `WAIT_MAX_S`.
+        """Return the client's answer to a command with a nonce; it must arrive within `wait_s`, at most `WAIT_MAX_S`.
 
         Raises Refused: TOO_MANY_REQUESTS, NOT_FOUND without a stream to a client that may know of it, PROXY_TIMEOUT.
         """

@@ -156,9 +156,7 @@ class TelemetryService:
         return True
 
     def push_check(self, client_id: str, topic: str, record: StoredMessage, transaction_id: str) -> bool:
-        """Ask a producer for the outcome of a transaction; False
-        when it is not connected, or may not know of the transaction.
-        """
+        """Ask a producer for the outcome of a transaction; False when it is not connected, or lacks the rights."""
         command = service.TelemetryCommand()
         check = command.recover_orphaned_transaction_command
         check.transaction_id = transaction_id

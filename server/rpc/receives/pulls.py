@@ -156,9 +156,7 @@ class PullService:
         return response
 
     def _check_reader(self, name: str) -> str:
-        """Return the group's name without creating the group: a
-        pull stores nothing for which the group would be needed.
-        """
+        """Return the group's name without creating the group, since nothing of a pull is stored for it."""
         check_group(name)
         group = self._directory.group(name)
         if not group.enabled:

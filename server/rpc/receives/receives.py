@@ -1,6 +1,4 @@
-"""Serves ReceiveMessage, AckMessage, ChangeInvisibleDuration
-and ForwardMessageToDeadLetterQueue: check, call, translate.
-"""
+"""Serves the calls of consumers for receives, acknowledgements, invisible durations and dead letters."""
 
 from __future__ import annotations
 
@@ -137,8 +135,7 @@ class MessageService:
     def _wanted(
         self, terms: ReceiveTerms, client_id: str, user: str, *, is_lite: bool | None
     ) -> tuple[ReceiveRequest, LiteGroup | None]:
-        """Return the request for delivery, as its topic and its
-        group are now. Raises the error that forbids the receive.
+        """Return the request for delivery as its topic and group are now. Raises the error that forbids the receive.
 
         Called when a receive arrives, and again when it has waited: topic and group may have changed by then.
         """

@@ -8,8 +8,9 @@ from typing import Final
 from quarry_mq.store.metadata import Topic
 
 QUEUES_MIN: Final = 64
-"""Smallest number of queues for which answers are cached: building one costs more than 200 µs from there on, and one of
-8,192 queues blocks the event loop for 10 ms.
+"""Smallest number of queues for which answers are cached.
+
+Building an answer costs more than 200 µs from there on, and one of 8,192 queues blocks the event loop for 10 ms.
 """
 
 BYTES_MAX: Final = 16 << 20

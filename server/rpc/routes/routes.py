@@ -143,9 +143,7 @@ class RouteService:
         return sorted(places, key=lambda place: place.broker.name)
 
     def _broker_at(self, call: Call, dialled: definition.Endpoints) -> definition.Broker:
-        """Return the broker at its advertised address or else,
-        outside of clusters, at the address that the client dialled.
-        """
+        """Return the broker at its advertised address or, outside of clusters, at the address dialled by the client."""
         broker = definition.Broker(name=self._broker.name, id=MASTER)
         announced = None if self._members is None else self._members.own
         # in a cluster the address that a client has dialled may lead to any member

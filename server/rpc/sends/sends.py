@@ -123,9 +123,7 @@ class SendService:
         return {"SendMessage": replace(send, handler=handler)}
 
     def resending(self) -> MessageHandler:
-        """Return SendMessage for messages that are in the log already:
-        one of a transaction topic may be sent again as NORMAL.
-        """
+        """Return SendMessage for messages that are in the log already; a transaction topic then accepts NORMAL ones."""
         send = partial(self._send, is_again=True)
         return self._edge.unary(service.SendMessageRequest, service.SendMessageResponse, send).handler
 
@@ -338,9 +336,7 @@ def _check_for(topic: Topic, checked: CheckedSend, *, is_again: bool = False) ->
 
 
 def _as_held(message: Message, kind: definition.MessageType, due_ms: int | None) -> Message:
-    """Return the message as it is stored: scheduled and prepared messages are stored in
-    the topics of pending messages.
-    """
+    """Return the message as it is stored: scheduled and prepared messages lie in the topics of pending messages."""
     if kind == definition.TRANSACTION:
         return half_of(message)
     return message if due_ms is None else held_until(message, due_ms)
