@@ -30,7 +30,7 @@ from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.replication import Applied, SharedRows
 
 MARGIN_SIZE: Final = 1024 * 1024
-"""Bytes that are more than the properties of a message, and more than any other request of a member."""
+"""Margin in bytes: more than the properties of a message, and more than any other request of a member."""
 
 
 class ClusterPeer(Peer, GroupPeer, Protocol):

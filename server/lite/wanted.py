@@ -1,4 +1,4 @@
-"""Finds the lite topics to which the clients of a group subscribe, also those without a message for it."""
+"""Finds the lite topics to which the clients of a group subscribe, whether or not they hold messages for it."""
 
 from __future__ import annotations
 

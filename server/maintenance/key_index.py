@@ -25,7 +25,7 @@ NO_INDEX: Final = "this broker keeps no key index: set index.tiered or index.has
 WRITE_INTERVAL_S: Final = 0.2
 """Seconds until the keys of a message are written. A query has them written at once."""
 SAVE_INTERVAL_S: Final = 5.0
-"""Seconds of the log that a start after a kill reads again at most."""
+"""Seconds between saves: a start after a kill reads at most as much of the log again."""
 RETRY_INTERVAL_S: Final = 5.0
 MOVE_INTERVAL_S: Final = 1.0
 """Seconds between checks for files that may be compacted, uploaded or rebuilt."""
@@ -99,7 +99,7 @@ class KeyIndex:
             await asyncio.sleep((self._clock.monotonic_s() - begun_s) * (1 - BUSY_RATIO) / BUSY_RATIO)
 
     def _movers(self, move: Move) -> list[Callable[[], bool]]:
-        """Return the functions that do this work on one file, if there is one, and return whether there was."""
+        """Return functions, each of which does this work on one file and returns whether there was one to do."""
         tiered = self._indexes.tiered
         match move:
             case Move.REPAIR:

@@ -25,7 +25,7 @@ class QueueSummaries:
         source: Callable[[], SummarySource],
         using: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """`source` returns the current place of the queues; inside a `using` block the database is not closed."""
+        """`source` returns the current location of the queues; inside a `using` block the database is not closed."""
         self._source = source
         self._using = using
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="queue-summary")

@@ -62,7 +62,7 @@ The arguments are the call, the identity, the client's id and the bytes.
 """
 
 Check = Callable[[], None]
-"""Raises the error that speaks against a call by now."""
+"""Raises an error if a call may not continue."""
 
 RequestT = TypeVar("RequestT", bound=Message)
 AnswerT = TypeVar("AnswerT", bound=Answer)

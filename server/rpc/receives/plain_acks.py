@@ -23,7 +23,7 @@ from quarry_mq.store.native import Native
 
 
 class _PlainAck(NamedTuple):
-    """An acknowledgement against which nothing in its request speaks."""
+    """An acknowledgement whose request has passed all checks."""
 
     call: Call
     identity: Identity | None

@@ -55,7 +55,7 @@ def make_reader(native: Native, limits: WireLimits) -> SendReader:
 
 
 class _PlainSend(NamedTuple):
-    """A send against which nothing speaks. `size` is that of its bodies."""
+    """A send that has passed all checks. `size` is that of its bodies."""
 
     call: Call
     identity: Identity | None

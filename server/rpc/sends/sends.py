@@ -41,7 +41,7 @@ from quarry_mq.store.record.properties import LIGHT_QUEUES
 
 
 class _Accepted(NamedTuple):
-    """A send against which nothing speaks, and the functions that answer it."""
+    """A send that has passed all checks, and the functions that answer it."""
 
     request: service.SendMessageRequest
     checked: CheckedSend
@@ -316,7 +316,7 @@ def _check_lite_topics(checked: CheckedSend) -> None:
 
 
 def _check_light_queues(messages: Sequence[Message], may_have: Callable[[str], bool]) -> None:
-    """Raises Invalid for a light queue that the store cannot have, where the message would never be seen."""
+    """Check that the store can have each light queue. Raises Invalid: elsewhere a message would never be seen."""
     for message in messages:
         if LIGHT_QUEUES in message.properties:
             for name in message.properties[LIGHT_QUEUES].split(","):
