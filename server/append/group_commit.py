@@ -170,7 +170,7 @@ class GroupCommit:
         self._queue_flush_succeeded = False
         self._queues_flushed_up_to = store.dispatched_up_to
         self._dispatch_held = False
-        # why sends are refused: texts, since an error that is raised twice refers to the frames of all who raised it
+        # why sends are refused: texts, since an error object that is raised twice keeps the frames of both
         self._failure: str | None = None
         self._no_room: str | None = None
         self._refusals = Refusals()
@@ -319,7 +319,7 @@ class GroupCommit:
                     self._run_round()
                 if not self._needs_flush_task:
                     return
-        except Exception as error:  # noqa: BLE001 - final: told to all who wait, readiness goes red
+        except Exception as error:  # noqa: BLE001 - final: all waiting sends fail, readiness goes red
             self._fail(error, [])
             self._run_round()
         finally:

@@ -23,7 +23,7 @@ from quarry_mq.store.offsets import QueueOffset
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.state.in_flight_key import group_of
 
-LOST_CLIENT_DELAY_MS: Final = 1_000  # RocketMQ's: what a lost client held is redelivered after a second
+LOST_CLIENT_DELAY_MS: Final = 1_000  # RocketMQ's: what a lost client held or never got is redelivered after a second
 FORWARDING_MS: Final = 60_000
 """Milliseconds for which a message on its way to the dead letters is hidden. If that fails, it is tried again."""
 SEARCHED_AT_ONCE: Final = 1_000
@@ -364,7 +364,7 @@ class Deliveries:
 
     def give_back_of_client(self, client_id: str) -> None:
         """Give back the messages that are kept hidden on this client's behalf, a part at a time."""
-        self._writer.write_now()  # from here on the rows are complete
+        self._writer.write_now()  # from here on the table is read
         for group, topic in self._lessees.forget(client_id):
             for index in range(len(self._open(group, topic).parts)):
                 self._search(client_id, group, topic, index, DueEntry(self._clock.wall_ms(), 0, QueueOffset(0)))

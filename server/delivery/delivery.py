@@ -191,10 +191,8 @@ class Delivery:
         return tuple(self._subscriptions)
 
     def rows_in_flight(self, group: str, topic: str) -> Iterator[object] | None:
-        """Yield one item for each message in flight at this moment, read lazily. Returns None while rows are not
-        written.
-        """
-        self._writer.write_now()  # from here on the rows are complete
+        """Return an iterator with one item for each message in flight now, read lazily; None while rows are missing."""
+        self._writer.write_now()  # from here on the table is read
         return None if self._writer.is_behind else self._deliveries.rows(subscription_prefix(group, topic))
 
     def rows_in_flight_below(self, group: str, queue: QueueId, end: QueueOffset) -> Iterator[object]:
@@ -361,7 +359,7 @@ class Delivery:
 
     def position(self, group: str, queue: QueueId) -> tuple[QueueOffset | None, int]:
         """Return the group's next offset in the queue (None: never read) and how many of its messages are in flight."""
-        self._writer.write_now()  # from here on the rows are complete
+        self._writer.write_now()  # from here on the table is read
         in_flight = self._deliveries.count_of(subscription_prefix(group, queue.topic), queue.number)
         return self.next_offset(group, queue), in_flight
 
@@ -376,7 +374,7 @@ class Delivery:
         next_offset = self.next_offset(group, queue)
         if next_offset is None or next_offset < offset:
             return False
-        self._writer.write_now()  # from here on the rows are complete
+        self._writer.write_now()  # from here on the table is read
         first = self._deliveries.first_offset(subscription_prefix(group, queue.topic), queue.number)
         return not self._writer.is_behind and (first is None or first >= offset)
 
@@ -445,7 +443,7 @@ class Delivery:
         Those that no group has ever read, usually most of them, only cost a look-up. Unless `durably`, the caller has
         to call `store_durably` in the end.
         """
-        self._writer.write_now()  # from here on the rows are complete, or the unwritten subscriptions are in memory
+        self._writer.write_now()  # from here on the table is read, and the subscriptions in memory
         found = ((each, self._offsets.groups_of(each), self._subscriptions.of_topic(each)) for each in topics)
         read = [each for each in found if each[1] or each[2]]
         if not read:

@@ -1,4 +1,4 @@
-"""What log lines say about a call, and the access log, which has one line for each ended call."""
+"""Logging of calls: the fields of log lines about a call, and the access log with one line for each ended call."""
 
 from __future__ import annotations
 

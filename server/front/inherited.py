@@ -1,7 +1,8 @@
-"""Listening sockets that outlive the broker: who starts it keeps them open, so that clients wait where they would fail.
+"""Listening sockets inherited from the parent process, which keeps them open while the broker restarts.
 
-The convention is systemd's (sd_listen_fds(3)): `LISTEN_FDS` sockets from descriptor 3 on, meant for the process whose
-id is `LISTEN_PID`. While no broker is there the kernel takes connections, up to the socket's backlog.
+Clients then wait where they would otherwise fail. The convention is systemd's (sd_listen_fds(3)): `LISTEN_FDS` sockets
+from descriptor 3 on, meant for the process whose id is `LISTEN_PID`. While no broker runs, the kernel accepts
+connections, up to the socket's backlog.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ FIRST_DESCRIPTOR: Final = 3
 
 
 def has_inherited_sockets() -> bool:
-    """Whether any were passed to this process."""
+    """Return whether sockets were passed to this process."""
     return os.environ.get("LISTEN_PID") == str(os.getpid())
 
 
 def inherited_sockets(host: str, port: int) -> list[socket.socket]:
-    """Those that listen on addresses of this host, as copies for the caller to close; none when none were passed."""
+    """Return the inherited sockets that listen on addresses of this host, as copies for the caller to close."""
     wanted = {address[:2] for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
     found = []
     for descriptor in _passed():
@@ -34,9 +35,9 @@ def inherited_sockets(host: str, port: int) -> list[socket.socket]:
 
 
 def close_inherited() -> None:
-    """Nothing more is accepted here: who has passed the sockets keeps them open, or does not."""
+    """Close the inherited sockets. The process that passed them decides whether they stay open."""
     for descriptor in _passed():
-        with suppress(OSError):  # it is no socket
+        with suppress(OSError):  # it is not a socket
             passed = socket.socket(fileno=descriptor)
             if _listens(passed):
                 passed.close()

@@ -1,4 +1,4 @@
-"""A call that nobody makes over a connection: the broker calls a unary handler of its own."""
+"""Calls within the broker: it calls a unary handler of its own, without a connection."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LocalCall:
         return self._headers
 
     def remaining_s(self) -> float | None:
-        """As it was at the beginning."""
+        """Return the time that was left at the beginning."""
         return self._remaining_s
 
     def reply(self, body: bytes) -> None:
@@ -60,19 +60,19 @@ class LocalCall:
             self.answer.set_exception(RuntimeError(f"{self.path} ended with {status.name}: {message}"))
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Whoever waits for the answer may leave; then it is dropped."""
+        """Ignore the callback: if the caller does not wait any more, the answer is dropped."""
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """There is room at any time."""
+        """Ignore the callback: `send` never asks to wait."""
 
 
 async def call_locally(handler: MessageHandler, call: LocalCall, body: bytes) -> bytes:
-    """The one answer."""
+    """Call the handler and return its one answer."""
     handler(call, body)
     answer: bytes = await call.answer
     return answer
 
 
 def _conforms(call: LocalCall) -> Call:
-    """Lets the type checker prove that the call offers all that handlers may ask for."""
+    """Let the type checker prove that the call implements the whole contract."""
     return call

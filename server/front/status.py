@@ -1,4 +1,4 @@
-"""How a call ends."""
+"""The status codes with which calls end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class GrpcStatus(IntEnum):
-    """The gRPC status codes a handler may end a call with. Business errors are in-band and never use them."""
+    """The gRPC status codes with which a handler may end a call. Business errors are in-band and never use them."""
 
     OK = 0
     CANCELLED = 1

@@ -1,4 +1,4 @@
-"""TLS for listeners: PEM files to what OpenSSL wants, and how listeners come to show newer ones."""
+"""TLS for listeners: loading of PEM files for OpenSSL, and their replacement while listeners run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _Loaded = TypeVar("_Loaded")
 class TlsFiles:
     """PEM files for listeners that speak TLS.
 
-    With `client_ca` clients show a certificate signed by it: each of them, or with `optional` those that have one.
-    `protocol` is what ALPN must agree on.
+    With `client_ca` clients have to show a certificate signed by it: all of them, or with `optional` those that have
+    one. `protocol` is what ALPN must agree on.
     """
 
     certificate: Path
@@ -28,7 +28,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a listener shows, read from its files: for those who want a context, and for those who want PEM."""
+    """The certificates of a listener as read from its files: as a context, and as PEM."""
 
     context: ssl.SSLContext
     certificate: bytes
@@ -37,18 +37,18 @@ class Shown:
 
 
 class LiveTls:
-    """What the listeners of one kind show to new connections. A connection keeps what it began with.
+    """The certificates that the listeners of one kind show to new connections. A connection keeps those it began with.
 
     `now` is replaced as a whole, so any thread may read it at any time.
     """
 
     def __init__(self, files: TlsFiles) -> None:
-        """Raises ValueError that names the file."""
+        """Load the files. Raises ValueError that names the file."""
         self.files = files
         self.now = self.read()
 
     def read(self) -> Shown:
-        """What the files hold now, not yet shown. Raises ValueError that names the file."""
+        """Return the present content of the files without showing it yet. Raises ValueError that names the file."""
         files = self.files
         context = _context(files)
         return Shown(
@@ -60,7 +60,7 @@ class LiveTls:
 
 
 def _context(files: TlsFiles) -> ssl.SSLContext:
-    """A new one each time: of a context in use certificates can be changed, but no authority taken away."""
+    """Return a new context. In a context in use, certificates can be replaced, but no authority can be removed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION

@@ -41,7 +41,7 @@ CODES: Final[dict[type[Exception], definition.Code]] = {
     LiteTopicsFull: definition.LITE_TOPIC_QUOTA_EXCEEDED,
     InvalidReceiptHandle: definition.INVALID_RECEIPT_HANDLE,
     Unauthenticated: definition.UNAUTHORIZED,
-    PermissionDenied: definition.UNAUTHORIZED,  # not FORBIDDEN: that is for topics that nobody may write
+    PermissionDenied: definition.UNAUTHORIZED,  # not FORBIDDEN: that is for topics that no client may write
     LiteQuotaExceeded: definition.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
     errors.TopicNotFound: definition.TOPIC_NOT_FOUND,
     errors.GroupNotFound: definition.CONSUMER_GROUP_NOT_FOUND,

@@ -32,7 +32,7 @@ ENTRIES_PER_SCAN: Final = 32
 
 Forwarded = Callable[[Exception | None], None]
 HeldFrom = Callable[[str, str], int | None]
-"""Function of a group and a topic. Returns from which position in the log the group may not get messages yet."""
+"""Function of a group and a topic: returns the log position from which on the group gets no messages yet, or None."""
 
 
 class _Outcome(Enum):
@@ -79,7 +79,7 @@ class Taking:
         self._forwarding: set[int] = set()
         """Ids of deliveries whose copies are being appended to the dead letters; their outcome is not known yet."""
         self.held_from: HeldFrom = _nothing_is_held
-        """Returns from which position in the log a group that consumes a topic in order may not get messages yet."""
+        """Returns the log position from which on a group that consumes a topic in order gets no messages yet."""
 
     def configure(self, settings: DeliverySettings) -> None:
         self._settings = settings

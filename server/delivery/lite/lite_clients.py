@@ -54,7 +54,7 @@ class LiteClient:
         return bool(self.ready) or self.looked_behind is not None
 
     def want_all(self, *, wants_all: bool) -> None:
-        """Subscribe the client to all lite topics of its group's topic and wildcard, or unsubscribe it."""
+        """Note whether the client is subscribed to all lite topics that its group's wildcard covers."""
         self.wants_all = wants_all
         if wants_all:
             self.group.wanting_all[self.client_id] = None

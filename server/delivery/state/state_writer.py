@@ -45,8 +45,7 @@ class StateWriter:
         self._batch: WriteBatch | None = None
         self._written: list[Written] = []
         self._gathered: list[Callable[[], None]] = []
-        # why not everything is written: texts, since an error that is raised twice refers to the frames of all who
-        # raised it
+        # why not everything is written: texts, since an error object that is raised twice keeps the frames of both
         self._behind: str | None = None
         self._failure: str | None = None
         self.stage_all: Callable[[WriteBatch], None] = lambda _: None

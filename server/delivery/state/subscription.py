@@ -98,7 +98,9 @@ class Subscription:
         self.on_ready: Callable[[Subscription], None] | None = None
         """Called, for a lite topic, when it may have messages: its receives wait for many lite topics at once."""
         self.wake_times: set[int] | None = None
-        """Times of a lite topic's timers, so that useless ones can be cancelled. There would be too many."""
+        """Times of a lite topic's wake-ups, kept so that useless ones can be cancelled: there are very many lite
+        topics.
+        """
         self.forwarding = 0
         """Messages on their way to the dead letters. As long as there are some, the subscription is not idle."""
         self.is_ordered = False

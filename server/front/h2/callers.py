@@ -1,8 +1,9 @@
-"""Connections of one address at the door, and when each may begin its TLS handshake.
+"""The waiting connections of one address, and when each may begin its TLS handshake.
 
-Once its ClientHello is there a connection waits for a turn of its address (`turns.py`), and its handshake takes that
-turn whole: one handshake of an address begins in a pass of the loop. `HANDSHAKES_MAX` of an address may be under way,
-so that not many come to a costly part at one moment; when others wait, one that has had `HANDSHAKE_YIELDS_S` gives way.
+Once its ClientHello is there, a connection waits for a turn of its address (`turns.py`), and its handshake takes that
+whole turn: one handshake of an address begins in each loop iteration. `HANDSHAKES_MAX` of an address may be under way,
+so that not many come to a costly part at the same moment. When others wait, one that has taken `HANDSHAKE_YIELDS_S` is
+closed.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ HANDSHAKE_YIELDS_S: Final = 1.0
 
 
 class Callers:
-    """Those of one address; `turns` knows of them while there are any."""
+    """The waiting connections of one address; `turns` knows the address as long as there are any."""
 
     def __init__(self, turns: Turns, source: Source) -> None:
         self._turns = turns
         self.source = source
-        self._at_door: dict[socket.socket, None] = {}  # the longest first
+        self._at_door: dict[socket.socket, None] = {}  # the longest waiting first
         self._with_hello: dict[socket.socket, asyncio.Future[None]] = {}
         self._in_handshake: dict[socket.socket, float] = {}  # since when, the longest first
         self._yields: asyncio.TimerHandle | None = None
@@ -39,7 +40,7 @@ class Callers:
         self._at_door[connection] = None
 
     def remove(self, connection: socket.socket) -> None:
-        """It is at the door no more: let in, sent away or gone."""
+        """Remove a connection that does not wait any more: it was let in, refused or lost."""
         self._at_door.pop(connection, None)
         self._in_handshake.pop(connection, None)
         if self._at_door:
@@ -51,9 +52,9 @@ class Callers:
             self._yields = None
 
     async def turn(self, connection: socket.socket) -> None:
-        """Wait until the connection may begin its handshake. Raises EOFError when it will not."""
+        """Wait until the connection may begin its handshake. Raises EOFError if it will not."""
         if connection not in self._at_door:
-            raise EOFError("sent away")  # while it was looked at what it says
+            raise EOFError("sent away")  # while its first bytes were being looked at
         turn = asyncio.get_running_loop().create_future()
         self._with_hello[connection] = turn
         self._go_on()
@@ -63,7 +64,7 @@ class Callers:
             self._with_hello.pop(connection, None)
 
     def catch_up(self) -> None:
-        """Let the first begin. See `turns.Waiting`."""
+        """Let the first waiting connection begin its handshake. See `turns.Waiting`."""
         while self._with_hello and len(self._in_handshake) < HANDSHAKES_MAX:
             connection = next(iter(self._with_hello))
             if has_hung_up(connection):
@@ -81,12 +82,12 @@ class Callers:
         self._send_away(next(iter(self._at_door)))
 
     def send_away(self) -> None:
-        """All of them."""
+        """Refuse all waiting connections."""
         for connection in list(self._at_door):
             self._send_away(connection)
 
     def _send_away(self, connection: socket.socket) -> None:
-        """Whoever waits for it wakes and closes it."""
+        """Shut the connection down. The task that waits for it wakes up and closes it."""
         turn = self._with_hello.pop(connection, None)
         if turn is not None and not turn.done():
             turn.set_exception(EOFError("sent away"))
@@ -105,7 +106,7 @@ class Callers:
             self._yields = loop.call_at(longest_s + HANDSHAKE_YIELDS_S, self._yield)
 
     def _yield(self) -> None:
-        """The handshake that takes longest ends for one that waits."""
+        """End the longest handshake in favour of a waiting one."""
         self._yields = None
         if self._with_hello and len(self._in_handshake) >= HANDSHAKES_MAX:
             connection, since_s = next(iter(self._in_handshake.items()))

@@ -36,29 +36,36 @@ from quarry_mq.server.front.status import GrpcStatus
 log = structlog.get_logger(__name__)
 
 STREAMS_MAX: Final = 10_000
-"""Calls that one client may have open: a library of one process parks a receive per queue it reads."""
+"""Calls that one client may have open: a client library keeps a receive open for each queue that it reads."""
 
 STREAM_WINDOW: Final = 1024 * 1024
-"""What a client may send of one call before we have taken it in."""
+"""Bytes that a client may send for one call before the broker has accepted them."""
 
 CONNECTION_WINDOW: Final = 16 * 1024 * 1024
-"""What it may send of all: enough for one message of the largest size at full speed."""
+"""Bytes that a client may send for all calls together: enough for one message of the largest size at full speed."""
 
 UNPACKED_BYTES_PER_FRAME: Final = 256
-"""Bytes out of packed messages that cost a peer as much of its turn as a frame. A message of 64 KiB that lies in a
-hundred bytes is a whole turn: what it costs to take it apart has no bound in what was sent."""
+"""Uncompressed bytes of messages that cost a peer as much of its turn as a frame.
+
+A message of 64 KiB compressed to a hundred bytes costs a whole turn: the work of uncompressing is not bounded by the
+size of what was sent.
+"""
 
 RESETS_REMEMBERED: Final = 256
-"""Streams that we reset and whose late frames are ignored. Others are answered by a reset again, which does no harm."""
+"""Streams reset by the broker whose late frames are ignored. Later frames of others get a reset again, which is
+harmless.
+"""
 
 
 OK: Final = GrpcStatus.OK
 _NOT_GRPC: Final = Method(lambda _call, _body: None)
-"""Stands in for the method of a request that names none."""
+"""Method of a request that names none."""
 
 
 class Calls:
-    """`open` holds the calls by stream id: until all of their answer has left, or they are lost."""
+    """Holds the open calls of a connection. `open` has them by stream id, until all of their answer has left or is
+    lost.
+    """
 
     __slots__ = (
         "_address",
@@ -89,19 +96,19 @@ class Calls:
         self.now_s = board.clock()
         self.messages = 0
         self.block_since_s: float | None = None
-        """Since when a header block waits for its end."""
+        """Time since when a header block is incomplete, or None."""
         self._board = board
         self._address = address_of(client.host)
         self._buffered_size = 0
-        self._awaiting: list[H2Call] = []  # begun in this read, and their request has not come with their headers
+        self._awaiting: list[H2Call] = []  # begun in this read; the request has not come with the headers
         self._resets: dict[int, None] = {}
         self._is_watched = False
         self._newest_taken = 0
 
-    # -- how they begin
+    # -- the beginning of calls
 
     def begin(self, stream_id: int, head: RequestHead, client_done: bool) -> None:  # noqa: FBT001
-        """A new call, or its refusal."""
+        """Begin a new call, or refuse it."""
         board = self._board
         figures = board.figures
         figures.calls += 1
@@ -135,7 +142,7 @@ class Calls:
             self._awaiting.append(call)
 
     def read_ended(self) -> None:
-        """All that came is handled: what was begun in it and has no request yet may stay for long."""
+        """End a read, all of which is handled: calls begun in it without a request may stay open for long."""
         awaiting, self._awaiting = self._awaiting, []
         for call in awaiting:
             if not call.client_done and not call.is_over:
@@ -149,14 +156,14 @@ class Calls:
             self._account(call)
 
     def _admit(self, call: H2Call, *, is_message_there: bool) -> None:
-        """Have the method say whether the request is to be taken in, once: before anything is kept or unpacked."""
+        """Call the method's `admit`, once, before anything of the request is kept or uncompressed."""
         admit = call.method.admit
         if admit is not None and not call.is_admitted and (is_message_there or not call.method.streaming_in):
             call.is_admitted = True
             self._run(call, admit)
 
     def take_found(self, stream_id: int, head: RequestHead, body: bytes) -> bool:
-        """A call that is there whole, as `begin` and `take_whole` would take it; False when it needs them."""
+        """Take a call that came in completely, as `begin` and `take_whole` would. Return False if it needs these."""
         board = self._board
         figures = board.figures
         path, fields = head
@@ -184,7 +191,7 @@ class Calls:
         self._answer_in_one(stream_id, RESPONSE_HEAD + trailers(status, message), client_done)
 
     def refuse_http(self, stream_id: int, refusal: NotGrpc, client_done: bool) -> None:  # noqa: FBT001
-        """Answer what is no gRPC call, once it has been said: it must be sound HTTP/2 to its end."""
+        """Answer a request that is not a gRPC call, once it has ended: it must be valid HTTP/2 to its end."""
         call = H2Call(self, stream_id, ("", _NOT_GRPC), refusal.fields, None)
         call.http_status = refusal.http_status
         call.is_unusual = True
@@ -195,7 +202,7 @@ class Calls:
             self._board.refuse_later(call)
 
     def answer_http(self, call: H2Call) -> None:
-        """Tell a request that it is no gRPC call."""
+        """Answer a request that it is not a gRPC call."""
         self._board.forget_refused(call)
         if self.sender.refusal(call, http_refusal(call.http_status), NOT_GRPC_TEXT):
             self._forget(call, GrpcStatus.INVALID_ARGUMENT)
@@ -209,7 +216,7 @@ class Calls:
             self._board.watch(self)
 
     def take_new(self) -> list[H2Call]:
-        """The open calls that have begun since this was asked last."""
+        """Return the open calls that have begun since the last time this was called."""
         self._is_watched = False
         newest_taken = self._newest_taken
         new = list(takewhile(lambda call: call.stream_id > newest_taken, reversed(self.open.values())))
@@ -222,10 +229,10 @@ class Calls:
         if not client_done:
             self.send_reset(stream_id, ErrorCode.NO_ERROR)
 
-    # -- how they get their messages
+    # -- the messages of calls
 
     def take_whole(self, call: H2Call, data: bytes, start: int, end: int) -> int:
-        """The one message of a call, all in one frame, which ends the request. Returns as `take_part`."""
+        """Take the one message of a call, all in one frame, which ends the request. Returns the same as `take_part`."""
         if call.closed:
             return 0
         body_start = start + MESSAGE_PREFIX_SIZE
@@ -239,8 +246,9 @@ class Calls:
         return 0
 
     def take_part(self, call: H2Call, data: memoryview, frame_size: int) -> int:
-        """Data of a stream that may hold a part of a message, or several. Returns what that costs beside the frame, in
-        frames.
+        """Take data of a stream, which may hold a part of a message or several messages.
+
+        Returns what this costs beside the frame, in frames.
         """
         cost = 0
         call.received += frame_size
@@ -270,7 +278,7 @@ class Calls:
         return call.method.message_size_max(self._board.limits)
 
     def end_of_request(self, call: H2Call) -> None:
-        """The client has said all it wanted to."""
+        """End the client's side of the call: it has sent everything."""
         call.client_done = True
         if call.closed:
             return
@@ -321,7 +329,7 @@ class Calls:
             self.sender.open(call)  # the Rust client does nothing before it has seen the response headers
 
     def _run(self, call: H2Call, step: Callable[[H2Call], None]) -> None:
-        """Run one step of a handler. One that raises ends its call, never the server."""
+        """Run one step of a handler. A handler that raises ends its call, never the server."""
         try:
             step(call)
         except Exception:  # noqa: BLE001 - logged there
@@ -332,7 +340,7 @@ class Calls:
         self.fail(call, GrpcStatus.INTERNAL, "internal error")
 
     def _account(self, call: H2Call) -> None:
-        """Keep what is on its way in within bounds: of this connection, and of all."""
+        """Keep the size of incomplete requests within bounds: of this connection, and of all."""
         size = 0
         if not call.is_over:
             size = call.head_size + (0 if call.reader is None else call.reader.size)
@@ -342,16 +350,16 @@ class Calls:
             self.fail(call, GrpcStatus.RESOURCE_EXHAUSTED, "too many large messages at once")
 
     def hold(self, grown: int) -> bool:
-        """So many bytes more, or fewer, of requests are held; False when that is too much."""
+        """Add to the bytes held of requests, or subtract; return False if that is too much."""
         board = self._board
         self._buffered_size += grown
         board.incoming.grew(self._address, grown)
         return grown <= 0 or not board.incoming.is_too_much(board.limits, self._address, self._buffered_size)
 
     def hold_block(self, size: int) -> bool:
-        """So many bytes more of a header block wait for its end; False when too many of all connections do.
+        """Add to the bytes of incomplete header blocks; return False if all connections together have too many.
 
-        They have nothing of what requests may have: whose block does not end is not known.
+        They do not use the bound of requests, since it is not known which call an incomplete block belongs to.
         """
         if self.block_since_s is None:
             self.block_since_s = self.now_s
@@ -360,29 +368,29 @@ class Calls:
         return board.incoming.blocks_size <= board.limits.max_message_size
 
     def drop_block(self, size: int) -> None:
-        """The block of so many bytes has ended, or never will."""
+        """Remove the bytes of a header block that has ended, or never will."""
         self.block_since_s = None
         self._board.incoming.blocks_size -= size
 
     def _count(self, limit: str | None) -> None:
-        """Something is refused, because of a limit if one is named."""
+        """Count a refusal if it was because of a limit."""
         if limit is not None:
             self._board.figures.limits_met[limit] += 1
 
-    # -- how they end
+    # -- the end of calls
 
     def answer(self, call: H2Call, body: bytes) -> None:
-        """A unary call is answered."""
+        """Answer a unary call."""
         if self.sender.answer(call, body):
             if not call.client_done:
-                self.send_reset(call.stream_id, ErrorCode.NO_ERROR)  # the rest of the request is not wanted
+                self.send_reset(call.stream_id, ErrorCode.NO_ERROR)  # the rest of the request is not needed
             self._forget(call, OK)
         else:
             self.stream(call, with_prefix(body))
             self.end(call, GrpcStatus.OK, "")
 
     def stream(self, call: H2Call, packed: bytes) -> None:
-        """Messages of an answer, packed; it ends the call when the client leaves too much lying here."""
+        """Send packed messages of an answer, or end the call if too much waits for the client to read it."""
         if self._board.unread.is_too_much:
             self._board.unread.relieve()
             if call.closed:
@@ -397,13 +405,13 @@ class Calls:
         self.fail(call, GrpcStatus.RESOURCE_EXHAUSTED, "too much waits to be read by this client")
 
     def lose_waiting(self) -> None:
-        """End the calls whose answers wait for the client to read."""
+        """End the calls whose answers wait for the client to read them."""
         for call in list(self.open.values()):
             if call.outbox is not None:
                 self._lose_unread(call)
 
     def end(self, call: H2Call, status: GrpcStatus, message: str) -> None:
-        """The handler has ended the call; what it sent before may wait still."""
+        """End a call for its handler. What the handler sent before may still wait."""
         if call.is_over:
             return
         if self.sender.end(call, trailers(status, message)):
@@ -413,7 +421,7 @@ class Calls:
             call.ended_with = status
 
     def left(self, call: H2Call) -> None:
-        """The last of what waited has gone."""
+        """End a call of which the last waiting byte has gone."""
         self._forget(call, call.ended_with)
         self.sender.depart(call)
 
@@ -437,7 +445,7 @@ class Calls:
         self.send_reset(call.stream_id, code)
 
     def cancel(self, call: H2Call) -> None:
-        """The client, or its connection, is not there for the answer any more."""
+        """End a call whose client, or its connection, does not wait for the answer any more."""
         call.client_done = True
         self.sender.forget(call)
         self._forget(call, GrpcStatus.CANCELLED)
@@ -456,7 +464,7 @@ class Calls:
         self._remember_reset(stream_id)
 
     def was_reset(self, stream_id: int) -> bool:
-        """Whether we have ended the stream lately while its client was still sending."""
+        """Return whether the broker has recently ended the stream while its client was still sending."""
         return stream_id in self._resets
 
     def _remember_reset(self, stream_id: int) -> None:
@@ -466,7 +474,7 @@ class Calls:
             del resets[next(iter(resets))]
 
     def _forget(self, call: H2Call, status: GrpcStatus) -> None:
-        """Nothing more concerns the call."""
+        """Remove a call that has ended, and everything that is accounted for it."""
         if self.open.pop(call.stream_id, None) is None:
             return
         board = self._board

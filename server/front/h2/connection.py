@@ -1,7 +1,7 @@
-"""The engine: what a peer's bytes mean, without any I/O (RFC 9113; gRPC over HTTP/2).
+"""The protocol engine: the meaning of a peer's bytes, without any I/O (RFC 9113; gRPC over HTTP/2).
 
-Bytes come in by `receive`, calls go to the methods' handlers, frames come out of `sender.take`. All frames of one
-read are handled in one go. Nothing here waits, and nothing knows asyncio; time is a number.
+Bytes come in by `receive`, calls go to the methods' handlers, frames come out of `sender.take`. All frames of one read
+are handled together. Nothing here waits, and nothing knows asyncio; time is a number.
 
     receive ─→ frame by frame ─→ _HANDLERS ─→ open calls: handlers
                                           └─→ anything else: stream_rules
@@ -55,17 +55,17 @@ from quarry_mq.server.front.h2.switchboard import Switchboard
 from quarry_mq.server.front.status import GrpcStatus
 
 CONTINUATIONS_MAX: Final = 64
-"""Frames of one header block; the whole block is bounded as well."""
+"""Frames that one header block may have; the size of the block is bounded as well."""
 
 UNLIMITED: Final = 1 << 62
 _HEADERS: Final = int(FrameType.HEADERS)
 
 DECODED_BEYOND_LIMIT: Final = 4
-"""Header blocks of up to so many times the limit are still decoded, so that only their call is refused."""
+"""Multiple of the size limit up to which header blocks are still decoded, so that only their call is refused."""
 
 
 class Connection:
-    """One client's connection. `notify` is called when `sender.take` has something to give."""
+    """The protocol state of one client's connection. `notify` is called when `sender.take` has something to return."""
 
     def __init__(self, board: Switchboard, client: Client, notify: Callable[[], None]) -> None:
         self.sender = Sender(board.limits.stream_buffer_size, notify, board.unread)
@@ -75,25 +75,25 @@ class Connection:
         self.behind_size = 0
         self.ended_with: PeerError | None = None
         self._board = board
-        self._rest = b""  # what has come and is not handled, from _begin on
+        self._rest = b""  # bytes that came in and are not handled yet, from _begin on
         self._begin = 0
         self._block_size_max = DECODED_BEYOND_LIMIT * board.limits.max_metadata_size
         self._decoder = BlockDecoder(self._block_size_max)
         self._scanner = None if board.make_scanner is None else board.make_scanner(FAST_BLOCK_SIZE_MAX, HuffmanCoded)
         self._heads = HeadReader(self._decoder, board.limits.max_metadata_size, self._scanner, board.headers_kept)
         self._partial: PartialBlock | None = None
-        self._expected: FrameType | None = FrameType.SETTINGS  # what the next frame has to be
+        self._expected: FrameType | None = FrameType.SETTINGS  # the type that the next frame must have
         self._last_stream_id = 0
-        self._refuse_above = STREAM_MASK  # streams that a GOAWAY of ours has excluded
-        self._received = 0  # bytes of DATA that the peer has not been given back yet
+        self._refuse_above = STREAM_MASK  # streams that our GOAWAY has excluded
+        self._received = 0  # bytes of DATA that were not given back to the peer's window yet
         self._allowance = Allowance(board.clock())
 
     # -- bytes in
 
     def receive(self, data: bytes, frames_max: int = UNLIMITED, seconds_max: float = UNLIMITED) -> None:
-        """Handle what has come, up to so many frames, and for so long. Never raises for anything that a peer can do.
+        """Handle bytes from the peer, up to a number of frames and for some time. Never raises, whatever a peer sends.
 
-        `behind_size` is 0, or how many bytes are kept because the next call has to go on with them.
+        Afterwards `behind_size` is 0, or the number of bytes that are kept for the next call to go on with.
         """
         self.calls.now_s = self._board.clock()
         if self.state is State.OVER:
@@ -145,7 +145,7 @@ class Connection:
             self.calls.read_ended()
 
     def _take_found(self, scanner: Scanner, data: bytes, position: int, frames_end: int, end_s: float) -> int:
-        """Take what a scanner finds; returns where the last frame ends that was taken."""
+        """Take what a scanner finds; return the end of the last frame that was taken."""
         calls, clock = self.calls, self._board.clock
         bounds = frames_end - self.frames_received, STREAMS_MAX - len(calls.open)
         size_max = self._board.limits.max_message_size
@@ -168,7 +168,7 @@ class Connection:
         return position
 
     def _read_preface(self, data: bytes) -> bool:
-        """Whether the preface is here whole. Raises PeerError when it cannot become one."""
+        """Return whether the preface is complete. Raises PeerError if it cannot become one."""
         match greeting_in(data):
             case Greeting.HTTP_1:
                 self.sender.control(HTTP_1_ANSWER)
@@ -240,7 +240,7 @@ class Connection:
             self._header_block(stream_id, partial.flags, bytes(partial.block))
 
     def _keep_partial(self, size: int) -> None:
-        """So much more of a header block waits for its end."""
+        """Account for another part of an incomplete header block."""
         if not self.calls.hold_block(size):
             self._board.figures.limits_met["incoming_size"] += 1
             raise PeerError(ErrorCode.ENHANCE_YOUR_CALM, "too much of requests is on its way")
@@ -278,7 +278,7 @@ class Connection:
             raise PeerError(ErrorCode.PROTOCOL_ERROR, "SETTINGS on a stream")
         if (end - start) % SETTING.size or (flags & Flag.ACK and end > start):
             raise PeerError(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS is malformed")
-        if self._expected is not None:  # it is the first frame; the connection may be draining already
+        if self._expected is not None:  # it is the first frame; the connection may already be draining
             if flags & Flag.ACK:
                 raise PeerError(ErrorCode.PROTOCOL_ERROR, "the first frame must be SETTINGS")
             self._expected = None
@@ -287,12 +287,12 @@ class Connection:
         if flags & Flag.ACK:
             self._decoder.settings_acknowledged()
             return
-        self.sender.control(SETTINGS_ACK)  # before what a wider window lets go
+        self.sender.control(SETTINGS_ACK)  # before frames that a larger window releases
         for position in range(start, end, SETTING.size):
             self._apply_setting(*SETTING.unpack_from(data, position))
 
     def _apply_setting(self, setting: int, value: int) -> None:
-        """What we make of a peer's setting; those that only bound what servers may start do not concern us."""
+        """Apply a setting of the peer. Settings that only bound what servers may initiate have no effect here."""
         if setting == Setting.INITIAL_WINDOW_SIZE:
             self._spend(len(self.calls.open) // CALLS_PER_FRAME)
             self.sender.resize_streams(value, self.calls.open.values())
@@ -314,7 +314,7 @@ class Connection:
             self._exclude_new_streams()
 
     def on_goaway(self, _flags: int, stream_id: int, _data: bytes, start: int, end: int) -> None:
-        """The client opens no more streams; those it has go on."""
+        """Accept that the client opens no more streams; its open streams go on."""
         self._spend(1)
         if stream_id or end - start < 8:
             raise PeerError(
@@ -342,7 +342,7 @@ class Connection:
             self.sender.widened(call)
 
     def _out_of_place(self, kind: FrameType, stream_id: int, call: H2Call | None) -> None:
-        """A frame on a stream that is not simply open."""
+        """Handle a frame on a stream that is not simply open, by the rules of `stream_rules`."""
         self._spend(1)
         if stream_id == 0:
             raise PeerError(ErrorCode.PROTOCOL_ERROR, f"{kind.name} on stream 0")
@@ -364,7 +364,7 @@ class Connection:
     # -- header blocks
 
     def _header_block(self, stream_id: int, flags: int, block: bytes) -> None:
-        """A whole header block: of a new call, or behind the messages of an open one."""
+        """Handle a complete header block: of a new call, or the trailers of an open one."""
         if len(block) > self._block_size_max:
             raise PeerError(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too large")
         if stream_id <= self._last_stream_id:
@@ -393,7 +393,7 @@ class Connection:
                 self.calls.begin(stream_id, head, client_done)
 
     def _trailers(self, stream_id: int, flags: int, block: bytes) -> None:
-        fields = self._decoder.decode(block)  # whatever becomes of them: the peer's table goes on
+        fields = self._decoder.decode(block)  # decoded in any case, to keep the peer's table up to date
         call = self.calls.open.get(stream_id)
         if call is None or call.client_done:
             self._out_of_place(FrameType.HEADERS, stream_id, call)
@@ -407,22 +407,22 @@ class Connection:
         else:
             self.calls.reset(call, ErrorCode.PROTOCOL_ERROR)
 
-    # -- the end
+    # -- the end of the connection
 
     def drain(self) -> None:
-        """Take no new calls: those the peer opens before it has answered our PING are still served (§6.8)."""
+        """Accept no new calls, except those that the peer opens before it has answered our PING (§6.8)."""
         if self.state in (State.OPEN, State.GREETED):
             self._move(State.DRAINING)
             self.sender.control(frames.go_away(STREAM_MASK, ErrorCode.NO_ERROR) + frames.ping(_DRAIN_PING, ack=False))
 
     @property
     def is_used(self) -> bool:
-        """Whether the peer has begun a call yet."""
+        """Return whether the peer has begun a call yet."""
         return self._last_stream_id > 0
 
     @property
     def awaits_late_calls(self) -> bool:
-        """Whether the peer may have opened calls before it read that it shall open no more."""
+        """Return whether the peer may have opened calls before it read that it must not open more."""
         return self.state is State.DRAINING and self._refuse_above == STREAM_MASK
 
     def probe(self) -> None:
@@ -430,31 +430,31 @@ class Connection:
         self.sender.control(frames.ping(_PROBE_PING, ack=False))
 
     def end(self, code: ErrorCode, reason: str) -> None:
-        """Say nothing more after a GOAWAY. Calls that are open are lost."""
+        """End the connection with a GOAWAY. Open calls are lost."""
         if self.state is not State.OVER:
             self._end_connection(PeerError(code, reason))
 
     def stop(self) -> None:
-        """End what is open, and say nothing more."""
+        """End the open calls and the connection, since the server stops."""
         for call in list(self.calls.open.values()):
             self.calls.fail(call, GrpcStatus.UNAVAILABLE, "the server is stopping")
         self.end(ErrorCode.NO_ERROR, "the server is stopping")
 
     def lost(self) -> None:
-        """The transport is gone."""
+        """End the connection after its transport was lost."""
         if self.state is not State.OVER:
             self._move(State.OVER)
         self._drop_partial()
         self.calls.lose_all()
 
     def _exclude_new_streams(self) -> None:
-        """The peer knows that it shall open no more; what it has opened until here is served."""
+        """Refuse new streams from now on, since the peer knows of the drain. Streams opened until here are served."""
         if self.awaits_late_calls:
             self._refuse_above = self._last_stream_id
             self.sender.control(frames.go_away(self._last_stream_id, ErrorCode.NO_ERROR))
 
     def _end_connection(self, error: PeerError) -> None:
-        # a new one: what was raised refers to its frames, also by its cause, and so to all that was read
+        # a new object: the one raised refers to its frames, also by its cause, and so to everything that was read
         self.ended_with = PeerError(error.code, error.reason)
         self._rest, self.behind_size = b"", 0
         self._drop_partial()
@@ -463,7 +463,7 @@ class Connection:
         self.sender.control(frames.go_away(self._last_stream_id, error.code, error.reason))
 
     def _spend(self, amount: int) -> None:
-        """Charge the peer for a frame that brings nobody anything."""
+        """Charge the peer for a frame that carries nothing useful."""
         calls = self.calls
         if not self._allowance.spend(amount, calls.messages + self.sender.data_frames, calls.now_s):
             self._board.figures.limits_met["frames_that_carry_nothing"] += 1
@@ -494,4 +494,4 @@ _HANDLERS: Final[tuple[Callable[[Connection, int, int, bytes, int, int], None], 
     Connection.on_window_update,
     Connection.on_continuation,
 )
-"""By frame type."""
+"""The handler of each frame, by frame type."""

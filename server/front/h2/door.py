@@ -1,10 +1,10 @@
-"""A listener that speaks TLS, and plain text too where it is told to look at the first byte of each connection.
+"""A listener that speaks TLS, and plain text as well if it is told to look at the first byte of each connection.
 
-`loop.create_server` knows one context for as long as it listens; here each connection begins with what is shown now.
-A connection waits at the door until it has said its first byte, or its ClientHello, and ended its handshake, for which
-its address has turns (`callers.py`). Saying something and the handshake may take `GREETING_S` each, and when
-`WAITING_MAX` wait one of the address with most of them has to go, the one that has waited longest: who says nothing
-keeps nobody out, and who says much keeps out nobody but himself.
+`loop.create_server` uses one TLS context for as long as it listens; here each connection begins with the present
+certificates. A connection waits at the door until its first byte or its ClientHello has come and its handshake has
+ended. Handshakes take turns of their address (`callers.py`). The first bytes and the handshake may take `GREETING_S`
+each. When `WAITING_MAX` connections wait, the longest waiting one of the address with most of them is closed: silent
+peers keep nobody out, and a peer with many connections keeps out only itself.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ log = structlog.get_logger(__name__)
 
 WAITING_MAX: Final = 1024
 ACCEPTED_AT_ONCE_MAX: Final = 4
-"""In a pass. Each costs 0.1 to 0.2 ms, handshake aside; with 64 a burst of them took 12 ms of a pass."""
+"""Connections accepted in one loop iteration. Each costs 0.1 to 0.2 ms, handshake aside; with 64 a burst took 12 ms."""
 
 ACCEPT_PAUSE_S: Final = 1.0
 
 
 class Door:
-    """Listens from `open` to `close`."""
+    """Listens from `open` to `close`, and admits the waiting connections."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Door:
         plain_too: bool,
         waiting_max: int = WAITING_MAX,
     ) -> None:
-        """`make` is the protocol of a new connection, told whether that one speaks TLS."""
+        """`make` returns the protocol of a new connection; its argument says whether that connection speaks TLS."""
         self._waiting_max = waiting_max
         self._tls = tls
         self._make = make
@@ -58,7 +58,7 @@ class Door:
         self._callers: dict[Source, Callers] = {}
 
     async def open(self, host: str, port: int, *, backlog: int) -> int:
-        """Listen on all addresses of the host; returns the port. Raises OSError."""
+        """Listen on all addresses of the host; return the port. Raises OSError."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         if inherited := inherited_sockets(host, port):
@@ -76,7 +76,7 @@ class Door:
         return int(self._listening[0].getsockname()[1])
 
     def close(self) -> None:
-        """Take no new connections, and end those that wait."""
+        """Accept no new connections, and end those that wait."""
         loop = asyncio.get_running_loop()
         listening, self._listening = self._listening, []
         for each in listening:
@@ -95,14 +95,14 @@ class Door:
                 connection, (host, *_) = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no descriptors, no memory
+            except OSError as error:  # too few descriptors, or no memory
                 log.error("no connections can be accepted for now", reason=error.strerror)
                 self._pause(listening)
                 return
             self._let_wait(connection, host)
 
     def _pause(self, listening: socket.socket) -> None:
-        """Without it the loop would turn without end: the socket stays readable."""
+        """Stop accepting for a while: the socket stays readable, so the loop would run without end."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening)
 

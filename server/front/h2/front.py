@@ -1,4 +1,4 @@
-"""The h2 front: listeners, the end of a pass, and how it stops."""
+"""The h2 front: its listeners, the end of a loop iteration, and how it stops."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ log = structlog.get_logger(__name__)
 BACKLOG: Final = 1024
 UNIX: Final = "unix:"
 DEADLINES_S: Final = 0.05
-"""How late a call may end that outlives its deadline. Its client has given up by itself, exactly in time."""
+"""Delay with which a call may end after its deadline. Its client has given up by itself, exactly in time."""
 
 LOOK_AFTER_S: Final = 1.0
 STOP_LOOK_S: Final = 0.01
 LAST_WORDS_S: Final = 0.25
-"""How long a peer may take to read what it is told when the front stops."""
+"""Time for a peer to read the last bytes when the front stops."""
 LATE_CALLS_S: Final = 1.0
-"""How long a stop waits for a client without calls: for the first one of who has just connected, else for the word that
-it has read the GOAWAY. It may be gone for good."""
+"""Time for which a stop waits for a client without calls, since it may be gone for good.
+
+A client that has just connected may make its first call; others confirm that they have read the GOAWAY.
+"""
 
 
 class H2Front:
-    """Serves `methods` on our own engine. Implements server.front.contract.Front."""
+    """Serves `methods` on the project's own engine. Implements server.front.contract.Front."""
 
     def __init__(
         self,
@@ -52,9 +54,7 @@ class H2Front:
         make_scanner: ScannerMaker | None = None,
         headers: frozenset[str] | None = None,
     ) -> None:
-        """With `make_scanner` calls that are there whole are found by native code. Headers beside `headers` are not
-        kept.
-        """
+        """`make_scanner` enables native code that finds complete calls. Only `headers` are kept; None keeps all."""
         self._headers = headers
         check_methods(methods)
         self._make_scanner = make_scanner
@@ -67,7 +67,7 @@ class H2Front:
         self._protocols: dict[H2Protocol, None] = {}  # the oldest first
         self._pass_callbacks: list[Callable[[], None]] = []
         self._unflushed: list[H2Protocol] = []
-        self._pass_ends = False  # whether `_end_pass` is on its way
+        self._pass_ends = False  # whether `_end_pass` is scheduled
         self._pass_began_s = 0.0
         self._calls_seen = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -122,7 +122,7 @@ class H2Front:
         return H2Protocol(self, secure=False)
 
     def _begin(self) -> None:
-        """What all listeners share, made with the first."""
+        """Create what all listeners share, with the first one."""
         if self._board is not None:
             return
         loop = asyncio.get_running_loop()
@@ -181,7 +181,7 @@ class H2Front:
         self._pass_callbacks.append(callback)
         self._let_pass_end()
 
-    # -- what connections ask for
+    # -- called by connections
 
     @property
     def board(self) -> Switchboard:
@@ -194,11 +194,11 @@ class H2Front:
         return self._figures
 
     def add(self, protocol: H2Protocol, host: str) -> Source | None:
-        """Take in one more connection of the host; None when there is no room.
+        """Add one more connection of the host. Return the source of its address, or None to refuse the connection.
 
-        The oldest that has no call open gives way: of its own address before others, and alone when that has too many;
-        of others that of the address with most.
-        While far too much of an address waits to be handled it gets none.
+        At a limit the oldest connection without an open call gives way. One of the same address comes first, and is the
+        only choice if that address has too many; then come those of the address with most connections. An address that
+        is far behind with handling its bytes gets no new connections.
         """
         figures, limits = self._figures, self.board.limits
         source = self.turns.source(host)
@@ -213,7 +213,7 @@ class H2Front:
             if len(present) < most:
                 continue
             figures.limits_met[limit] += 1
-            # its own before those of others: who connects again and again takes the place of nobody but itself
+            # its own before those of others: a client that connects again and again only replaces its own connections
             busiest = self.turns.busiest() if present is self._protocols else ()
             candidates = chain(source.connections, busiest, present)
             idle = next((each for each in cast("Iterable[H2Protocol]", candidates) if not each.has_calls), None)
@@ -234,11 +234,11 @@ class H2Front:
         self._figures.connections_open = len(self._protocols)
 
     def to_flush(self, protocol: H2Protocol) -> None:
-        """Write what the connection has to say when the pass ends."""
+        """Write the connection's pending bytes when the loop iteration ends."""
         self._unflushed.append(protocol)
         self._let_pass_end()
 
-    # -- passes and time
+    # -- loop iterations and time
 
     def _let_pass_end(self) -> None:
         if not self._pass_ends:
@@ -248,7 +248,9 @@ class H2Front:
             loop.call_soon(self._end_pass)
 
     def _end_pass(self) -> None:
-        """Work that was put off to here first, then all answers, one write per connection."""
+        """Do the work that was put off to the end of the loop iteration, then write all answers, one write per
+        connection.
+        """
         self._pass_ends = False
         self.turns.next()
         self.board.unread.number += 1
@@ -266,7 +268,7 @@ class H2Front:
         self._calls_seen = figures.calls
 
     def _every(self, name: str, interval_s: float, work: Callable[[float], None]) -> None:
-        """Do the work now and again until the front stops."""
+        """Do the work again and again, at an interval, until the front stops."""
         loop = asyncio.get_running_loop()
 
         def again() -> None:
@@ -290,5 +292,5 @@ def _log_call(call: H2Call, status: GrpcStatus) -> None:
 
 
 def _conforms(front: H2Front) -> Front:
-    """Lets the type checker prove that this is a front."""
+    """Let the type checker prove that this class is a front."""
     return front

@@ -1,4 +1,4 @@
-"""What a connection says first: HTTP/2's preface, or what people send to a port that is not theirs."""
+"""The first bytes of a connection: HTTP/2's preface, or what clients of other protocols send."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HTTP_1_ANSWER: Final = (
 
 
 class Greeting(Enum):
-    """What the first bytes of a connection are."""
+    """The kind of a connection's first bytes."""
 
     PREFACE = "the preface"
     BEGINNING = "the beginning of something that is understood"
@@ -35,7 +35,7 @@ def greeting_in(data: bytes) -> Greeting:
 
 
 def answer_to_preface(metadata_size_max: int) -> bytes:
-    """Our own settings, and the window of the connection."""
+    """Return the broker's settings, and the window of the connection."""
     return frames.settings(
         {
             Setting.HEADER_TABLE_SIZE: 0,

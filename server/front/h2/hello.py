@@ -1,8 +1,8 @@
-"""What a connection says first, looked at where it lies in the socket: nothing of it is taken.
+"""Inspection of the first bytes of a connection in the socket, without consuming them.
 
 A handshake that begins before the whole ClientHello is there would do its costly part whenever the rest comes, and a
-thousand of them at one moment if their peers like. So the ClientHello is waited for, by means of the socket's low-water
-mark: a peer that sends it byte by byte wakes nobody.
+thousand of them could do so at the same moment if their peers choose to. So the front waits for the ClientHello by
+means of the socket's low-water mark: a peer that sends it byte by byte causes no wake-ups.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ MESSAGE_HEAD_SIZE: Final = 4
 CLIENT_HELLO: Final = 1
 
 HELLO_SIZE_MAX: Final = 32 * 1024
-"""With a ticket that repeats a client's certificates it has some kilobytes."""
+"""Bytes that a ClientHello may have. With a ticket that repeats a client's certificates it has some kilobytes."""
 
 HELLO_RECORDS_MAX: Final = 8
-"""Clients send one; each further one is looked for from the beginning."""
+"""Records that a ClientHello may span. Clients send one; for each further one all are read again."""
 
 LOOK_AGAIN_S: Final = 0.05
 
 
 async def first_byte(connection: socket.socket) -> bytes:
-    """Raises EOFError or OSError when there will be none."""
+    """Return the first byte of a connection. Raises EOFError or OSError if there is none."""
     return await _peeked(connection, 1)
 
 
 async def client_hello(connection: socket.socket) -> None:
-    """Wait until the ClientHello is there whole.
+    """Wait until the ClientHello has come completely.
 
-    Raises EOFError or OSError when it will not be, ValueError when what comes is none.
+    Raises EOFError or OSError if it does not, ValueError for bytes that are not a ClientHello.
     """
     size, wanted = 0, RECORD_HEAD_SIZE
     while wanted > size:
@@ -48,9 +48,9 @@ async def client_hello(connection: socket.socket) -> None:
 
 
 def hello_size(said: bytes) -> int:
-    """How many bytes have to be there before more can be told, or before it is all (RFC 8446, 4 and 5.1).
+    """Return how many bytes must have come to determine more, or for all of it (RFC 8446, 4 and 5.1).
 
-    Raises ValueError when this is not how a ClientHello begins.
+    Raises ValueError if these are not the first bytes of a ClientHello.
     """
     message, at = b"", 0
     for _ in range(HELLO_RECORDS_MAX):
@@ -73,16 +73,16 @@ def hello_size(said: bytes) -> int:
 
 
 def has_hung_up(connection: socket.socket) -> bool:
-    """Whether the peer has closed the connection, or it is closed here."""
+    """Return whether the connection is closed, by the peer or here."""
     if connection.fileno() < 0:
         return True
     look = select.poll()
     look.register(connection.fileno(), select.POLLRDHUP)
-    return bool(look.poll(0))  # errors and hang-ups are told without being asked for
+    return bool(look.poll(0))  # errors and hang-ups are reported without being requested
 
 
 async def _peeked(connection: socket.socket, size: int) -> bytes:
-    """So many bytes, as soon as they are there."""
+    """Return the first `size` bytes as soon as they have come, without consuming them."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
     while True:
         await _readable(connection)
@@ -92,7 +92,7 @@ async def _peeked(connection: socket.socket, size: int) -> bytes:
                 return said
             if not said or has_hung_up(connection):
                 raise EOFError("the peer has hung up")
-            await asyncio.sleep(LOOK_AGAIN_S)  # a kernel short of memory tells of less than it was asked to wait for
+            await asyncio.sleep(LOOK_AGAIN_S)  # a kernel short of memory reports fewer bytes than the mark
 
 
 async def _readable(connection: socket.socket) -> None:

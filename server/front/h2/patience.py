@@ -1,4 +1,4 @@
-"""How long a connection may go on without any progress. Time is a number here, too."""
+"""Timeouts of a connection that makes no progress. Time is a number here as well."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from quarry_mq.server.front.h2.protocol.frames import ErrorCode, PeerError
 from quarry_mq.server.front.h2.protocol.states import State
 
 GREETING_S: Final = 10.0
-"""How long a peer may take to say its preface and SETTINGS; only then is it a client. A header block has as long."""
+"""Seconds for a peer to send its preface and SETTINGS; only then is it a client. A header block may take as long."""
 
 PROBE_AFTER_S: Final = 60.0
 PROBE_ANSWER_S: Final = 20.0
-"""A peer that has said nothing for a minute is asked for a sign of life and has 20 s to give it: gRPC's own defaults.
-A frame counts when it has come whole, so dripping bytes is no sign of life."""
+"""Seconds of silence after which a peer is probed, and seconds to answer: gRPC's own defaults.
+
+A frame counts only when it has come completely, so single bytes are no sign of life.
+"""
 
 STALL_S: Final = 60.0
-"""How long a peer may leave what it asked for lying here: without reading, or without opening its windows."""
+"""Seconds for which a peer may leave answers unread, by not reading or by not opening its windows."""
 
 IDLE_S: Final = 30 * 60.0
-"""How long a connection may be without a call; then its client is asked to open another when it needs one. Clients that
-keep one alive by pings alone do so for some minutes (the C++ client pings each minute)."""
+"""Seconds for which a connection may be without a call; then its client is asked to open another when it needs one.
+
+Clients that keep a connection open by pings alone do so for some minutes (the C++ client pings each minute).
+"""
 
 
 class Patience:
-    """What was last seen of one connection, and when. Looked at every second or so."""
+    """The last progress seen on one connection, and when. It is checked every second or so."""
 
     __slots__ = (
         "_connection",
@@ -46,7 +50,7 @@ class Patience:
         self._is_probed = False
 
     def look(self, now_s: float) -> PeerError | None:
-        """Why the connection has to end, None while it may go on. Probes and drains it where that helps."""
+        """Return the reason to end the connection, or None. Probes or drains the connection where appropriate."""
         connection = self._connection
         if connection.state in (State.NEW, State.GREETED):
             if now_s - self._made_at_s > GREETING_S:

@@ -1,10 +1,10 @@
-"""The sending side of a connection: frames in order, within the peer's windows and our memory.
+"""The sending side of a connection: frames in order, within the peer's windows and the broker's memory.
 
     handler → outbox of the call → `unwritten` → transport
 
 A message leaves its call's outbox as far as four bounds allow: the window of the stream, that of the connection, the
-transport (which pauses us when the peer does not read), and `UNWRITTEN_MAX`. What waits in outboxes is taken in turns,
-one frame each.
+transport (which pauses the sender when the peer does not read), and `UNWRITTEN_MAX`. Outboxes take turns, one frame
+each.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ if TYPE_CHECKING:
     from quarry_mq.server.front.h2.call import H2Call
 
 UNWRITTEN_MAX: Final = 256 * 1024
-"""Bytes of messages that one pass hands to the transport, per connection."""
+"""Bytes of messages that one loop iteration passes to the transport, per connection."""
 
 WAITING_MAX: Final = 64 * 1024 * 1024
-"""Bytes that may wait in the outboxes of one connection. Who wants to add to more has to give up its call."""
+"""Bytes that may wait in the outboxes of one connection. A call that wants to add more is ended."""
 
 WAITING_CALL_SIZE: Final = 2 * 1024
-"""What a call counts for beside the bytes of its answer while that waits: what is kept of the call itself."""
+"""Bytes that a waiting call counts for beside those of its answer: what is kept of the call itself."""
 
 READ_WITHIN_S: Final = 60.0
-"""Who would need longer at its pace to read what waits for it is too slow to be waited for, when there is too much."""
+"""Seconds within which a client must be able, at its pace, to read what waits for it, or it gives way first."""
 
 LOOKS_LEAST: Final = 3
-"""Seconds of which the pace is looked at before it is judged."""
+"""Seconds for which the pace is measured before it is judged."""
 
 _HEAD_SIZE: Final = len(RESPONSE_HEAD)
 _ANSWER: Final = Struct(f">BHBBI{_HEAD_SIZE}sBHBBIBI")
-"""A whole HEADERS frame, the head of a DATA frame, and the prefix of the message that follows."""
+"""The layout of a whole HEADERS frame, the head of a DATA frame, and the prefix of the message that follows."""
 
 _OPENING: Final = Struct(f">BHBBI{_HEAD_SIZE}s")
 _TRAILERS_OK_SIZE: Final = len(TRAILERS_OK)
 _ENDING_OK: Final = Struct(f">BHBBI{_TRAILERS_OK_SIZE}s")
 _HEADERS: Final = int(FrameType.HEADERS)
 _DATA: Final = int(FrameType.DATA)
-"""As numbers of their own: reading them from the enum costs more than packing them."""
+"""Frame types as plain numbers: reading them from the enum costs more than packing them."""
 
 _END: Final = Flag.END_HEADERS | Flag.END_STREAM
 _pack_answer: Final = _ANSWER.pack
@@ -62,17 +62,17 @@ _pack_ending_ok: Final = _ENDING_OK.pack
 
 
 class Outlet(Protocol):
-    """Where frames go: a transport."""
+    """The transport that frames go to."""
 
     def held_size(self) -> int:
-        """Bytes that were written and that the peer's socket has not taken."""
+        """Return the bytes that were written and that the peer's socket has not taken."""
 
     def give_up(self) -> None:
-        """Let go of all that waits for the peer."""
+        """Drop everything that waits for the peer."""
 
 
 class Sender:
-    """What goes out on one connection. Written by its calls, emptied by `take`. Implements `unread.Reading`."""
+    """The outgoing frames of one connection. Calls write to it, and `take` empties it. Implements `unread.Reading`."""
 
     __slots__ = (
         "_beginning",
@@ -98,49 +98,49 @@ class Sender:
     )
 
     def __init__(self, stream_buffer_size: int, notify: Callable[[], None], unread: Unread | None = None) -> None:
-        """`notify` is called when there is something to `take` where there was nothing before."""
+        """`notify` is called when there is something to `take` and there was nothing before."""
         self._notify = notify
         self._unread = unread or Unread(WAITING_MAX)
         self._stream_buffer_size = stream_buffer_size
         self._window = WINDOW_DEFAULT
         self._initial_window = WINDOW_DEFAULT
         self._unwritten: list[bytes | memoryview] = []
-        self._beginning: list[H2Call] = []  # those whose first bytes are among it
-        self._departing: list[H2Call] = []  # those whose last ones are
+        self._beginning: list[H2Call] = []  # calls whose first bytes are in `_unwritten`
+        self._departing: list[H2Call] = []  # calls whose last bytes are
         self._unwritten_size = 0
-        # Those with an outbox and an open window, in the order of their turns. A plain dict would look at every place
-        # that was given up before it finds its first one.
+        # Calls with an outbox and an open window, in the order of their turns. A plain dict would pass all entries that
+        # were deleted before it finds its first one.
         self._waiting: OrderedDict[H2Call, None] = OrderedDict()
         self.waiting_size = 0
         self.data_frames = 0
         self.is_paused = False
         self.outlet: Outlet | None = None
-        self._held_size = 0  # what the outlet held when it was looked at last
+        self._held_size = 0  # what the outlet held when it was last checked
         self._sent_size = self._sent_seen = 0
-        self._pace = 0.0  # bytes that it took lately, those of a second ago counting half
-        self._looks = 0  # at its pace, since something waits
+        self._pace = 0.0  # bytes taken recently, those of a second ago counting half
+        self._looks = 0  # measurements of the pace since something waits
         self.moved_in = self._unread.number
 
-    # -- what calls send
+    # -- called by calls
 
     @property
     def initial_window(self) -> int:
-        """What the peer takes of a new stream before it asks for more."""
+        """Return the bytes that the peer accepts for a new stream before it opens the window further."""
         return self._initial_window
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits for the peer that nothing may be added."""
+        """Return whether so much waits for the peer that nothing may be added."""
         return self.waiting_size > WAITING_MAX
 
     def control(self, frame: bytes) -> None:
-        """A frame that no window holds back."""
+        """Send a frame that is not subject to flow control."""
         if not self._unwritten:
             self._notify()
         self._unwritten.append(frame)
 
     def answer(self, call: H2Call, body: bytes) -> bool:
-        """All of a unary answer at once, in one piece; False when that cannot be, and nothing was sent."""
+        """Send all of a unary answer in one piece; return False, with nothing sent, if that is not possible."""
         size = len(body) + MESSAGE_PREFIX_SIZE
         if (
             size > FRAME_SIZE_MAX
@@ -169,25 +169,27 @@ class Sender:
         return True
 
     def open(self, call: H2Call) -> None:
-        """The response headers, once."""
+        """Send the response headers, once."""
         if not call.headers_sent:
             call.headers_sent = True
             self.control(_OPENING.pack(0, _HEAD_SIZE, _HEADERS, Flag.END_HEADERS, call.stream_id, RESPONSE_HEAD))
 
     def messages(self, call: H2Call, packed: bytes) -> None:
-        """One message or more, each with its prefix, now or when there is room for them."""
+        """Send one message or more, each with its prefix, now or when the bounds allow it."""
         self.open(call)
         self._put(call, packed)
 
     def refusal(self, call: H2Call, head: bytes, text: bytes) -> bool:
-        """An answer that is no gRPC: its own header block, a text, and the end. Whether all of it has left."""
+        """Send an answer that is not gRPC: its own header block, a text, and the end. Return whether all of it has
+        left.
+        """
         call.headers_sent = True
         self.control(frames.frame(FrameType.HEADERS, Flag.END_HEADERS, call.stream_id, head))
         self._put(call, text)
         return self.end(call, b"")
 
     def end(self, call: H2Call, trailers: bytes) -> bool:
-        """The trailers, behind everything that waits; whether all of the call has left."""
+        """Send the trailers, after everything that waits; return whether all of the call has left."""
         if call.outbox is not None:
             self._unread.answered_calls += call.trailers is None
             call.trailers = trailers
@@ -196,7 +198,7 @@ class Sender:
         return True
 
     def forget(self, call: H2Call) -> bool:
-        """Drop what waits; whether there was something."""
+        """Drop what waits for the call; return whether there was anything."""
         if call.outbox is None:
             return False
         call.outbox = None
@@ -207,10 +209,10 @@ class Sender:
         call.trailers = None
         return True
 
-    # -- what the peer and the transport allow
+    # -- called when the peer or the transport allows more
 
     def widen(self, increment: int) -> None:
-        """The peer takes more on this connection. Raises PeerError."""
+        """Enlarge the window of the connection. Raises PeerError."""
         if increment == 0:
             raise PeerError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
         self._window += increment
@@ -219,13 +221,13 @@ class Sender:
         self.pump()
 
     def widened(self, call: H2Call) -> None:
-        """The peer takes more of this call. What that costs must not depend on how many others wait."""
+        """Send more of a call whose window was enlarged. The cost must not depend on how many others wait."""
         if call.outbox is not None and call.send_window > 0:
             self._waiting.setdefault(call)
             self.pump()
 
     def resize_streams(self, initial_window: int, calls: Iterable[H2Call]) -> None:
-        """The peer takes more or less of each stream; a window may become negative. Raises PeerError."""
+        """Change the window of each stream; a window may become negative. Raises PeerError."""
         if initial_window > WINDOW_MAX:
             raise PeerError(ErrorCode.FLOW_CONTROL_ERROR, "initial window size above 2^31-1")
         change = initial_window - self._initial_window
@@ -240,9 +242,9 @@ class Sender:
             self.pump()
 
     def pump(self) -> None:
-        """Let go what waits, one frame per call in turns, as far as the bounds allow.
+        """Send what waits, one frame per call in turns, as far as the bounds allow.
 
-        A call whose window is closed loses its turn until that is `widened`.
+        A call whose window is closed loses its turn until it is `widened`.
         """
         waiting = self._waiting
         lively: list[H2Call] = []
@@ -259,7 +261,7 @@ class Sender:
             call.drained()
 
     def take(self) -> list[bytes | memoryview]:
-        """Everything to be written now, in order."""
+        """Return everything that is to be written now, in order."""
         taken, self._unwritten = self._unwritten, []
         self._unwritten_size = 0
         if self._beginning:
@@ -273,17 +275,17 @@ class Sender:
         return taken
 
     def depart(self, call: H2Call) -> None:
-        """All of the call's answer leaves with what is taken next, or nothing more of it ever does."""
+        """Note that the end of the call's answer leaves with the next `take`, or that the rest of it never does."""
         self._departing.append(call)
 
     def lose(self) -> None:
-        """What was not taken never leaves."""
+        """Report the answers that were not taken as lost."""
         self._beginning.clear()
         departing, self._departing = self._departing, []
         for call in departing:
             call.lost()
 
-    # -- how fast it is read
+    # -- pace of the client
 
     @property
     def unread_size(self) -> int:
@@ -309,10 +311,10 @@ class Sender:
         if self.outlet is not None:
             self.outlet.give_up()
 
-    # -- inside
+    # -- internals
 
     def _put(self, call: H2Call, data: bytes) -> None:
-        """Data of a call, now or when there is room for it."""
+        """Send data of a call, now or when the bounds allow it."""
         rest = memoryview(data) if call.outbox is not None else self._emit(call, memoryview(data), len(data))
         if rest is None:
             return
@@ -326,7 +328,7 @@ class Sender:
         self._wait(len(rest))
 
     def _wait(self, size: int) -> None:
-        """So many bytes more, or fewer, wait for the peer."""
+        """Add to the bytes that wait for the peer, or subtract."""
         if not self.unread_size:
             self._begin_to_wait()
         self.waiting_size += size
@@ -340,7 +342,7 @@ class Sender:
         return self._window > 0 and not self.is_paused and self._unwritten_size < UNWRITTEN_MAX
 
     def _emit_one(self, call: H2Call) -> None:
-        """One frame of a call whose turn it is."""
+        """Send one frame of the call whose turn it is."""
         outbox = call.outbox
         assert outbox, "a call waits with nothing to send"
         first = outbox.popleft()
@@ -360,7 +362,9 @@ class Sender:
                 call.calls.left(call)
 
     def _emit(self, call: H2Call, message: memoryview, size_max: int) -> memoryview | None:
-        """DATA frames of up to `size_max` bytes in all, as far as the bounds allow; what is left of the message."""
+        """Send DATA frames of up to `size_max` bytes in all, as far as the bounds allow; return the rest of the
+        message.
+        """
         position, end = 0, min(len(message), size_max)
         while position < end and self._may_emit():
             size = min(end - position, FRAME_SIZE_MAX, self._window, call.send_window)

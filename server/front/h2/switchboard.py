@@ -1,4 +1,4 @@
-"""What all connections of one front share: the methods, the limits, the figures, and whose time runs out."""
+"""The state that all connections of one front share: the methods, limits and metrics, and the deadlines of calls."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from quarry_mq.server.front.h2.calls import Calls
 
 WHOLE_REQUEST_S: Final = 60.0
-"""How long a client may take to send the one message of its call: else slow bodies could be piled up for ever."""
+"""Seconds for a client to send the one message of its call: otherwise slow bodies could be piled up for ever."""
 
 
 REFUSALS_MAX: Final = 256
-"""Requests that are no gRPC and have not ended which may be listened to; beyond them the oldest is told at once."""
+"""Incomplete requests other than gRPC that are kept open; above that the oldest one is answered at once."""
 
 STALE_DEADLINES_MAX: Final = 10_000
-"""Deadlines of calls that are over which may be kept until the whole list is gone through."""
+"""Deadlines of ended calls that may be kept before they are removed from the list."""
 
 
 class Switchboard:
-    """`clock` gives monotonic seconds; `soon` runs a callback in a later pass of the loop."""
+    """State shared by a front's connections. `clock` gives monotonic seconds; `soon` calls back a little later."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Switchboard:
         make_scanner: ScannerMaker | None = None,
         headers: frozenset[str] | None = None,
     ) -> None:
-        """`headers` are those that handlers ask for; None: any. Others are not kept."""
+        """`headers` are those that handlers read; all others are dropped. None keeps all."""
         self.methods: dict[bytes, tuple[str, Method]] = {
             path.encode(): (path, method) for path, method in methods.items()
         }
@@ -57,26 +57,26 @@ class Switchboard:
         self.headers_kept = None if headers is None else OWN_HEADERS | {name.encode() for name in headers}
         self.incoming = Incoming()
         self.unread = Unread(limits.max_unread_size)
-        self._refused: dict[H2Call, None] = {}  # by HTTP, once their requests end; the oldest first
-        self._young: list[Calls] = []  # of connections that have calls which are not noted yet
+        self._refused: dict[H2Call, None] = {}  # calls to be refused by HTTP once their requests end; the oldest first
+        self._young: list[Calls] = []  # of connections with calls that have no entry in `_deadlines` yet
         self._deadlines: list[tuple[float, int, Calls, int]] = []
         self._order = 0
 
     def watch(self, calls: Calls) -> None:
         """End the new ones among these calls when their time runs out.
 
-        They are noted at the next `expire`, because most are over by then. Nothing holds those until then: the next
-        call gets their memory while it is still in the processor's cache.
+        They are entered at the next `expire`, because most have ended by then. Nothing refers to those until then, so
+        the next call gets their memory while it is still in the processor's cache.
         """
         self._young.append(calls)
 
     @property
     def is_full(self) -> bool:
-        """Whether handlers hold as many calls as they may. Answers that wait for who does not read are not theirs."""
+        """Return whether handlers hold as many calls as they may. Answers waiting for slow readers do not count."""
         return self.figures.calls_open - self.unread.answered_calls >= self.limits.max_open_calls
 
     def refuse_later(self, call: H2Call) -> None:
-        """A request that is no gRPC is told so when it has ended, or when too many others wait for their end."""
+        """Refuse a request that is not gRPC when it has ended, or when too many others wait for their end."""
         self._refused[call] = None
         if len(self._refused) > REFUSALS_MAX:
             oldest = next(iter(self._refused))
@@ -95,7 +95,7 @@ class Switchboard:
                     self._note(call)
         deadlines = self._deadlines
         if len(deadlines) > 2 * self.figures.calls_open + STALE_DEADLINES_MAX:
-            # Calls that were over long before their deadline: clients may set it centuries ahead.
+            # Calls that ended long before their deadline: clients may set it centuries ahead.
             deadlines[:] = [entry for entry in deadlines if entry[3] in entry[2].open]
             heapify(deadlines)
         while deadlines and deadlines[0][0] <= now_s:
@@ -109,7 +109,9 @@ class Switchboard:
                 self._note(due)
 
     def _note(self, call: H2Call) -> None:
-        """By its number, not the call itself: an entry must not keep a call's memory until its deadline."""
+        """Enter the call's deadline. The entry has the stream id, so that it does not keep the call's memory until
+        then.
+        """
         due_s = call.deadline_s
         if call.awaits_request:
             whole_by_s = call.opened_at_s + WHOLE_REQUEST_S

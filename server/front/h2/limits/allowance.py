@@ -1,9 +1,9 @@
-"""How much a peer may ask for that brings nobody anything.
+"""A budget for frames of a peer that carry nothing useful.
 
-PING, SETTINGS, PRIORITY, WINDOW_UPDATE, RST_STREAM, empty DATA, unknown frames: each costs us a microsecond or two and
-the peer almost nothing, so a peer could keep the loop busy with them alone. Honest clients send some for each message
-they exchange and some per second, so that is what they are allowed. Whoever spends more is sent away with
-ENHANCE_YOUR_CALM (CVE-2019-9511 … 9518, CVE-2023-44487, CVE-2024-27316).
+PING, SETTINGS, PRIORITY, WINDOW_UPDATE, RST_STREAM, empty DATA, unknown frames: each costs the broker a microsecond or
+two and the peer almost nothing, so a peer could keep the loop busy with them alone. Honest clients send some for each
+message they exchange and some per second, so that is what they are allowed. A peer that spends more is disconnected
+with ENHANCE_YOUR_CALM (CVE-2019-9511 … 9518, CVE-2023-44487, CVE-2024-27316).
 """
 
 from __future__ import annotations
@@ -11,21 +11,25 @@ from __future__ import annotations
 from typing import Final
 
 BURST: Final = 10_000
-"""Frames at once: an application with thousands of calls may cancel all of them when it stops."""
+"""Frames allowed at once: an application with thousands of calls may cancel all of them when it stops."""
 
 PER_SECOND: Final = 1_000
-"""A peer that spends exactly this keeps one core busy for some 2 ms of each second."""
+"""Frames allowed per second. A peer that spends exactly this keeps one core busy for some 2 ms of each second."""
 
 PER_MESSAGE: Final = 8
-"""For each message taken in or DATA frame given out. The grpc C core sends a WINDOW_UPDATE and a PING for most."""
+"""Frames allowed for each message received or DATA frame sent. The grpc C core sends a WINDOW_UPDATE and a PING for
+most.
+"""
 
 
 CALLS_PER_FRAME: Final = 16
-"""A frame that concerns all open calls costs as much as one frame for so many of them."""
+"""Open calls that count as one frame, for a frame that concerns all of them."""
 
 
 class Allowance:
-    """What one connection may still spend. Counting is one addition; the sum is drawn up only when it seems spent."""
+    """The budget of one connection. Counting is one addition; what was earned is added only when the budget seems
+    spent.
+    """
 
     __slots__ = ("_ceiling", "_earned_at_s", "_messages_counted", "_spent")
 
@@ -36,7 +40,9 @@ class Allowance:
         self._messages_counted = 0
 
     def spend(self, amount: int, messages: int, now_s: float) -> bool:
-        """Spend it; False when there is nothing left. `messages` is how many were exchanged since the beginning."""
+        """Spend from the budget; return False if it is exceeded. `messages` is how many were exchanged since the
+        beginning.
+        """
         self._spent += amount
         if self._spent <= self._ceiling:
             return True

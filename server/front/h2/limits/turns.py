@@ -1,10 +1,10 @@
-"""Whose bytes are read next: every address has its turn, however much comes from another one.
+"""A fair scheduler for reading: every address has its turn, however much comes from others.
 
-In one pass of the loop an address gets `FRAMES_PER_TURN` frames handled, or `SECONDS_PER_TURN` of time. What it sent
-beyond that is put off to the next pass, and the connection it came from is not read from meanwhile. A TLS handshake
-takes a whole turn, and those that wait for one take turns with the connections of their address. So a client that
-floods the broker makes others wait for one turn of its own, some milliseconds, and not for all that it sends. When
-nobody else is there the turns follow each other at once: nothing is slowed down that does not have to be.
+In one loop iteration an address gets `FRAMES_PER_TURN` frames handled, or `SECONDS_PER_TURN` of time. What it sent
+beyond that is put off to the next iteration, and the connection it came from is not read from meanwhile. A TLS
+handshake takes a whole turn, and connections waiting for one take turns with the open connections of their address. So
+a client that floods the broker makes others wait for one of its turns, some milliseconds, and not for everything it
+sends. While there is no other client, turns follow each other at once, so nothing is slowed down needlessly.
 """
 
 from __future__ import annotations
@@ -15,38 +15,41 @@ from typing import Final, Protocol
 from quarry_mq.server.addresses import network_of, plain_address
 
 FRAMES_PER_TURN: Final = 256
-"""Some 128 calls, or 4 MiB of large messages: 2 to 5 ms."""
+"""Frames of some 128 calls, or 4 MiB of large messages: 2 to 5 ms."""
 
 SECONDS_PER_TURN: Final = 0.005
-"""The same for calls that cost more than others. It is looked at between frames, so one call may take longer."""
+"""Seconds of a turn, for calls that cost more than others. Checked between frames, so one call may take longer."""
 
 FRAMES_PER_HANDSHAKE: Final = FRAMES_PER_TURN
-"""A handshake costs an operation with the private key: 0.1 to 6 ms."""
+"""Frames that a handshake counts for: it costs an operation with the private key, 0.1 to 6 ms."""
 
 PUT_OFF_MAX: Final = 16 * 1024 * 1024
-"""Bytes of one address that may be put off; beyond it none of its connections is read from until they are handled."""
+"""Bytes of one address that may be put off; above that none of its connections is read from until they are handled."""
 
 REFUSED_BEYOND: Final = 4 * PUT_OFF_MAX
-"""The same for new connections. They are read from once before they can be told to wait, so they are let in for longer,
-but not without end."""
+"""Bytes of one address that may be put off before it gets no new connections.
+
+A new connection is read from once before it can be told to wait, so new ones are accepted for longer, but not without
+end.
+"""
 
 
 class Waiting(Protocol):
     """Something of an address that may wait for its turn."""
 
     def catch_up(self) -> None:
-        """Handle what was put off, within what is left of the turn; put off again what is more."""
+        """Handle what was put off, within what is left of the turn, and put off the rest again."""
 
 
 class Reader(Waiting, Protocol):
     """A connection, as far as turns are concerned."""
 
     def listen(self) -> None:
-        """Read from the peer, or stop to, as `Source.is_held` and its own state say."""
+        """Start or stop reading from the peer, depending on `Source.is_held` and the connection's own state."""
 
 
 class Source:
-    """The connections of one address."""
+    """The connections of one address, and what is left of its turn."""
 
     __slots__ = (
         "address",
@@ -63,7 +66,7 @@ class Source:
     def __init__(self, address: str) -> None:
         self.address = address
         self.connections: dict[Reader, None] = {}  # the oldest first
-        self.callers: dict[Waiting, None] = {}  # of each door: those that are not connections yet
+        self.callers: dict[Waiting, None] = {}  # of each listener: the connections that are not accepted yet
         self.turn = 0
         self.frames_left = FRAMES_PER_TURN
         self.seconds_left = SECONDS_PER_TURN
@@ -72,7 +75,7 @@ class Source:
         self.is_held = False
 
     def has_turn(self, turn: int) -> bool:
-        """Whether more of it may be handled in this turn. What went beyond the last ones is taken from this one."""
+        """Return whether more may be handled in this turn. What exceeded earlier turns is subtracted from this one."""
         if self.turn != turn:
             passed, self.turn = turn - self.turn, turn
             self.frames_left = min(FRAMES_PER_TURN, self.frames_left + passed * FRAMES_PER_TURN)
@@ -80,17 +83,17 @@ class Source:
         return self.frames_left > 0 and self.seconds_left > 0
 
     def spend(self, frames: int, seconds: float) -> None:
-        """So much of its turn is over."""
+        """Use up a part of the turn."""
         self.frames_left -= frames
         self.seconds_left -= seconds
 
     @property
     def is_full(self) -> bool:
-        """Whether it may have no new connections."""
+        """Return whether the address gets no new connections."""
         return self.put_off_size > REFUSED_BEYOND
 
     def grew(self, size: int) -> None:
-        """So many bytes more, or fewer, are put off."""
+        """Add to the bytes that are put off, or subtract."""
         self.put_off_size += size
         held = self.put_off_size > (PUT_OFF_MAX // 2 if self.is_held else PUT_OFF_MAX)
         if held is not self.is_held:
@@ -100,7 +103,7 @@ class Source:
 
 
 class Turns:
-    """The sources of one front. `soon` runs a callback in the next pass of the loop."""
+    """The sources of one front. `soon` runs a callback in the next loop iteration."""
 
     def __init__(self, soon: Callable[[Callable[[], None]], None]) -> None:
         self._soon = soon
@@ -110,16 +113,16 @@ class Turns:
         self.number = 0
 
     def __len__(self) -> int:
-        """How many addresses are connected, or about to be."""
+        """Return the number of addresses that are connected or about to be."""
         return len(self._sources)
 
     def source(self, host: str) -> Source:
-        """That of a host's address; to be joined by `join` or `await_callers`."""
+        """Return the source of a host's address, which is registered only by `join` or `await_callers`."""
         address = address_of(host)
         return self._sources.get(address) or Source(address)
 
     def busiest(self) -> Iterable[Reader]:
-        """The connections of the address with most of them, the oldest first."""
+        """Return the connections of the address with most of them, the oldest first."""
         return max((each.connections for each in self._sources.values()), key=len, default=())
 
     def join(self, source: Source, connection: Reader) -> None:
@@ -132,7 +135,7 @@ class Turns:
         self._forget(source)
 
     def await_callers(self, source: Source, callers: Waiting) -> None:
-        """Until `no_callers` the source is kept for them, and becomes that of the connections they make."""
+        """Register the source until `no_callers`. It is also used for the connections that come from these callers."""
         self._sources[source.address] = source
         source.callers[callers] = None
 
@@ -146,11 +149,11 @@ class Turns:
             del self._sources[source.address]
 
     def next(self) -> None:
-        """A pass has ended: everybody may have some more frames handled."""
+        """Begin the next turn at the end of a loop iteration: every address may have more frames handled."""
         self.number += 1
 
     def put_off(self, source: Source, waiting: Waiting) -> None:
-        """There is something that has to wait for the source's next turn."""
+        """Put something off to the source's next turn."""
         source.put_off[waiting] = None
         self._waiting[source] = None
         self._schedule()
@@ -161,7 +164,7 @@ class Turns:
             self._soon(self._go_on)
 
     def _go_on(self) -> None:
-        """One turn for every source that waits."""
+        """Give one turn to every waiting source."""
         self._is_scheduled = False
         self.next()
         waiting, self._waiting = self._waiting, {}
@@ -177,6 +180,6 @@ class Turns:
 
 
 def address_of(host: str) -> str:
-    """The host's address; of IPv6 the network, which is one peer's."""
+    """Return the host's address; for IPv6 the network, which counts as one peer."""
     address = plain_address(host.partition("%")[0])
     return host if address is None else str(network_of(address))

@@ -1,40 +1,40 @@
-"""What waits in memory for clients to read it, of all connections together, and who gives way when it is too much."""
+"""A limit on the memory of answers that clients have not read, and the choice of connections that lose theirs."""
 
 from __future__ import annotations
 
 from typing import Final, Protocol
 
 ROOM: Final = 8
-"""Where there is too much, an eighth of the limit is made free, so that not every message makes somebody give way."""
+"""Part of the limit that is made free if it is exceeded: an eighth, so that not every message causes a loss."""
 
 
 class Reading(Protocol):
-    """One connection, as far as reading is concerned."""
+    """One connection, as far as reading answers is concerned."""
 
     @property
     def unread_size(self) -> int:
-        """Bytes that wait for its client, in calls and in the transport."""
+        """Return the bytes that wait for the client to read them, in calls and in the transport."""
 
     @property
     def moved_in(self) -> int:
-        """The pass in which it last took something."""
+        """Return the number of the loop iteration in which the client last took something."""
 
     @property
     def is_dragging(self) -> bool:
-        """Whether it takes something, but would need more than a minute for all."""
+        """Return whether the client takes something, but would need more than a minute for everything."""
 
     def look_at_pace(self) -> None:
-        """A second is over."""
+        """Measure the pace; called every second."""
 
     def refresh(self) -> None:
-        """See how much the transport still holds."""
+        """Update how much the transport still holds."""
 
     def give_up(self) -> None:
-        """Let go of what waits, and end whatever that needs to."""
+        """Drop what waits, and end the calls or the connection if necessary."""
 
 
 class Unread:
-    """Bytes that wait for the clients of all connections, and how many may."""
+    """Bytes that wait for the clients of all connections to read them, and their limit."""
 
     __slots__ = ("_is_relieving", "_waiting", "answered_calls", "number", "size", "size_max")
 
@@ -42,14 +42,14 @@ class Unread:
         self.size = 0
         self.size_max = size_max
         self.number = 0
-        """Of the pass that is under way."""
+        """Number of the current loop iteration."""
         self.answered_calls = 0
         """Calls that no handler holds any more and that are open because their answers wait."""
         self._waiting: dict[Reading, None] = {}
         self._is_relieving = False
 
     def grew(self, reading: Reading, size: int) -> None:
-        """So many bytes more, or fewer, wait for one of them."""
+        """Add to the bytes that wait for one of the clients, or subtract."""
         self.size += size
         if reading.unread_size:
             self._waiting[reading] = None
@@ -61,15 +61,16 @@ class Unread:
         return self.size > self.size_max
 
     def look_at_paces(self) -> None:
-        """To be called every second."""
+        """Measure the pace of all waiting connections. To be called every second."""
         for reading in self._waiting:
             reading.look_at_pace()
 
     def relieve(self) -> None:
-        """Where there is too much, let the slowest give up what waits for them, until there is room again.
+        """Let the slowest connections give up what waits for them if the limit is exceeded, until an eighth of it is
+        free.
 
-        That is who drags along, and then who has taken nothing for longest: whoever reads goes on, however young the
-        others are.
+        Connections that read too slowly come first, then those that have read nothing for longest. A client that reads
+        goes on, even if the others have waited only briefly.
         """
         if self._is_relieving:
             return

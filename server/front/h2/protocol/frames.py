@@ -1,4 +1,4 @@
-"""HTTP/2 frames: numbers, layouts, and the few frames this server writes (RFC 9113 §4, §6, §7).
+"""HTTP/2 frames: numbers, layouts, and the few frames that this server writes (RFC 9113 §4, §6, §7).
 
 3 bytes length │ 1 type │ 1 flags │ 4 stream (upper bit reserved) │ payload
 """
@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What a client says before its first frame (§3.4)."""
+"""The bytes that a client sends before its first frame (§3.4)."""
 
 FRAME_HEAD: Final = Struct(">BHBBI")
 """High byte and low bytes of the length, type, flags, stream."""
@@ -19,7 +19,7 @@ FRAME_HEAD: Final = Struct(">BHBBI")
 FRAME_HEAD_SIZE: Final = FRAME_HEAD.size
 STREAM_MASK: Final = 0x7FFF_FFFF
 FRAME_SIZE_MAX: Final = 16_384
-"""Largest payload we take and make: the protocol's default, which every peer must accept (§4.2)."""
+"""Largest payload that is accepted and sent: the protocol's default, which every peer must accept (§4.2)."""
 
 WINDOW_MAX: Final = 0x7FFF_FFFF
 WINDOW_DEFAULT: Final = 65_535
@@ -32,7 +32,7 @@ assert FRAME_HEAD_SIZE == 9
 
 
 class FrameType(IntEnum):
-    """The ten frames of HTTP/2. Others are ignored (§5.5)."""
+    """The ten frame types of HTTP/2. Others are ignored (§5.5)."""
 
     DATA = 0
     HEADERS = 1
@@ -47,7 +47,7 @@ class FrameType(IntEnum):
 
 
 class Flag:
-    """Bits of the flags byte; what they mean depends on the type."""
+    """Bits of the flags byte; their meaning depends on the frame type."""
 
     END_STREAM: Final = 0x01
     ACK: Final = 0x01
@@ -57,7 +57,7 @@ class Flag:
 
 
 class ErrorCode(IntEnum):
-    """Why a stream or a connection ended (§7)."""
+    """The reasons for which a stream or a connection ends (§7)."""
 
     NO_ERROR = 0x0
     PROTOCOL_ERROR = 0x1
@@ -87,7 +87,7 @@ class Setting(IntEnum):
 
 
 class PeerError(Exception):
-    """The peer broke the protocol in a way that ends the connection; it is told `code` and `reason` by GOAWAY."""
+    """The peer broke the protocol in a way that ends the connection; `code` and `reason` are sent to it by GOAWAY."""
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
         super().__init__(f"{code.name}: {reason}")
@@ -124,14 +124,14 @@ SETTINGS_ACK: Final = frame(FrameType.SETTINGS, Flag.ACK, 0)
 
 
 def unpadded(data: bytes, start: int, end: int) -> tuple[int, int]:
-    """Where the payload lies in a padded frame (§6.1). Raises PeerError."""
+    """Return the start and end of the payload in a padded frame (§6.1). Raises PeerError."""
     if start == end or data[start] >= end - start:
         raise PeerError(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame")
     return start + 1, end - data[start]
 
 
 def check_dependency(stream_id: int, data: bytes, start: int, end: int) -> None:
-    """Priorities are ignored (§5.3), but no stream may depend on itself. Raises PeerError."""
+    """Raise PeerError for a stream that depends on itself. Apart from that, priorities are ignored (§5.3)."""
     if end - start < 5:
         raise PeerError(ErrorCode.FRAME_SIZE_ERROR, "no room for a priority")
     if U32.unpack_from(data, start)[0] & STREAM_MASK == stream_id:

@@ -1,4 +1,4 @@
-"""gRPC over HTTP/2: how messages lie in DATA frames, and the header blocks of answers.
+"""The gRPC layer over HTTP/2: the layout of messages in DATA frames, and the header blocks of answers.
 
 message = 1 byte compressed? │ 4 bytes length │ body
 """
@@ -39,10 +39,10 @@ _MESSAGE_SIZE_MAX: Final = 1_024
 
 
 class BadMessage(Exception):
-    """What a client sent is no message of the method it called: its call ends with `status`."""
+    """A client's message is not valid for the method it called; the call ends with `status`."""
 
     def __init__(self, status: GrpcStatus, reason: str, limit: str | None = None) -> None:
-        """`limit` is the name of the one that the message is above."""
+        """`limit` is the name of the limit that the message exceeds, if any."""
         super().__init__(reason)
         self.status = status
         self.reason = reason
@@ -54,7 +54,7 @@ def with_prefix(body: bytes) -> bytes:
 
 
 def pack_messages(bodies: Iterable[bytes]) -> Iterator[bytes]:
-    """Messages with their prefixes, as many behind each other as fit into one frame; a larger one is alone."""
+    """Yield messages with their prefixes, joined as far as they fit into one frame; a larger message is alone."""
     parts: list[bytes] = []
     size = 0
     for body in bodies:
@@ -70,7 +70,7 @@ def pack_messages(bodies: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def timeout_s(value: bytes) -> float:
-    """Seconds of a `grpc-timeout`. Raises BadMessage."""
+    """Return the seconds of a `grpc-timeout`. Raises BadMessage."""
     digits, unit_s = value[:-1], _UNITS_S.get(value[-1:])
     if unit_s is None or not digits.isdigit() or len(digits) > _TIMEOUT_DIGITS_MAX:
         raise BadMessage(GrpcStatus.INTERNAL, "grpc-timeout is malformed")
@@ -79,14 +79,16 @@ def timeout_s(value: bytes) -> float:
 
 UNPACKED_FREE: Final = 64 * 1024
 UNPACKED_RATIO_MAX: Final = 32
-"""Bytes that any packed message may become, and how many times its size beyond them: text is packed to a tenth, zeros
-to a thousandth."""
+"""Bytes that any compressed message may become, and the factor by which larger ones may grow.
+
+Text is compressed to a tenth, zeros to a thousandth.
+"""
 
 
 def plain_body(body: bytes, flag: int, encoding: bytes, size_max: int) -> bytes:
-    """The message that was sent as `body` with a compressed flag. Raises BadMessage.
+    """Return the uncompressed message of a body with its compressed flag. Raises BadMessage.
 
-    Never more than `size_max` bytes are made of it, nor more than its own size allows.
+    Never more than `size_max` bytes are created, nor more than the body's own size allows.
     """
     if flag == 0:
         return body
@@ -116,7 +118,7 @@ def plain_body(body: bytes, flag: int, encoding: bytes, size_max: int) -> bytes:
 
 
 def unpacked_bound(size: int, size_max: int) -> int:
-    """Bytes that are made at most of a packed message of that size."""
+    """Return the most bytes that a compressed message of that size may become."""
     return min(size_max, max(UNPACKED_FREE, UNPACKED_RATIO_MAX * size))
 
 
@@ -127,7 +129,7 @@ def too_large(size: int, size_max: int) -> BadMessage:
 
 
 def trailers(status: GrpcStatus, message: str) -> bytes:
-    """The header block that ends a call. The message is percent-encoded UTF-8, cut to fit."""
+    """Return the header block that ends a call. The message is percent-encoded UTF-8, cut to fit."""
     if status == GrpcStatus.OK and not message:
         return TRAILERS_OK
     return _trailers(status, message[:_MESSAGE_SIZE_MAX])
@@ -150,5 +152,5 @@ NOT_GRPC_TEXT: Final = b"This port speaks gRPC: POST with content-type applicati
 
 
 def http_refusal(http_status: int) -> bytes:
-    """The header block that answers a request which is no gRPC call; `NOT_GRPC_TEXT` follows."""
+    """Return the header block that answers a request which is not a gRPC call; `NOT_GRPC_TEXT` follows."""
     return encode_fields([(b":status", b"%d" % http_status), (b"content-type", b"text/plain")])

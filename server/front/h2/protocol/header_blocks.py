@@ -1,10 +1,9 @@
-"""Header blocks to header fields (HPACK, RFC 7541), without state wherever the peer allows it.
+"""Decoding of header blocks (HPACK, RFC 7541), without state wherever the peer allows it.
 
-A server that announces SETTINGS_HEADER_TABLE_SIZE 0 lets its peer keep no table: each block can be understood alone.
-A peer shows that it has obeyed by a size update to 0 at the start of a block. From then on `split_block` reads blocks
-where they lie; until then, and for peers that never obey, the `hpack` library decodes with the table they keep.
-
-Our own blocks use no table and no Huffman code: they are constants (`response_blocks`).
+A server that announces SETTINGS_HEADER_TABLE_SIZE 0 lets its peer keep no table: each block can be decoded alone. A
+peer shows that it has obeyed by a size update to 0 at the start of a block. From then on `split_block` decodes blocks
+in place. Until then, and for peers that never obey, the `hpack` library decodes with the table they keep. The blocks
+that this server sends use no table and no Huffman code: they are constants (`grpc_messages`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from quarry_mq.server.front.h2.protocol.frames import ErrorCode, PeerError
 
 
 class HuffmanCoded(bytes):
-    """A value as it lies in the block, to be decoded when somebody asks for it: 40 ns per byte, often for nobody."""
+    """A value as it lies in the block, to be decoded on demand: that costs 40 ns per byte and is often not needed."""
 
     __slots__ = ()
 
@@ -31,23 +30,23 @@ class HuffmanCoded(bytes):
 STATIC_TABLE: Final = HeaderTable.STATIC_TABLE
 STATIC_TABLE_LENGTH: Final = len(STATIC_TABLE)
 FIELD_OVERHEAD: Final = 32
-"""What a field counts for beside its bytes when a header list is measured (RFC 9113 §6.5.2)."""
+"""Bytes that a field counts for beside its own when a header list is measured (RFC 9113 §6.5.2)."""
 
 FIELDS_MAX: Final = 512
-"""Fields of one block; more are a bomb of tiny ones. The most that any client sends is some twenty."""
+"""Fields that one block may have; more are an attack with tiny fields. No client sends more than some twenty."""
 
 _LARGE_INTEGER_BYTES: Final = 4
 _CACHED_MAX: Final = 1_024
 _CACHED_SIZE_MAX: Final = 256
-"""So the caches hold some 300 KiB each at most, whatever peers send."""
+"""Size of the largest cached value, so that the caches hold some 300 KiB each at most, whatever peers send."""
 
 _FORBIDDEN_IN_VALUES: Final = re.compile(rb"[\x00\r\n]")
 
 
 class Field(NamedTuple):
-    """One field of a block, and where it lies: `raw_name` is what encodes the name, `end` the position behind it all.
+    """One field of a block, and its position: `raw_name` is the encoded name, `end` the position after the field.
 
-    Both are empty where the library decoded the block.
+    The last two are empty if the library decoded the block.
     """
 
     name: bytes
@@ -57,7 +56,7 @@ class Field(NamedTuple):
 
 
 class PartialBlock:
-    """A header block whose end has not come."""
+    """A header block whose end has not come yet."""
 
     __slots__ = ("block", "continuations", "flags", "stream_id")
 
@@ -69,7 +68,7 @@ class PartialBlock:
 
 
 class BlockDecoder:
-    """The decoding side of one connection.
+    """The decoder of the header blocks of one connection.
 
     `size_max` bounds a decoded header list, in bytes as RFC 9113 §6.5.2 counts them.
     """
@@ -81,15 +80,17 @@ class BlockDecoder:
 
     @property
     def is_stateless(self) -> bool:
-        """Whether the peer keeps no table any more; it never may again."""
+        """Return whether the peer keeps no table any more; it must never do so again."""
         return self._decoder is None
 
     def settings_acknowledged(self) -> None:
-        """The peer knows our table size: from now on a table of size 0 stays empty for good."""
+        """Note that the peer knows our table size: from now on a table of size 0 stays empty for good."""
         self._settings_acknowledged = True
 
     def decode(self, block: bytes) -> list[Field]:
-        """All fields. Raises PeerError (COMPRESSION_ERROR, ENHANCE_YOUR_CALM), after which the connection is over."""
+        """Return all fields of a block. Raises PeerError (COMPRESSION_ERROR, ENHANCE_YOUR_CALM), which ends the
+        connection.
+        """
         if self._decoder is None:
             return split_block(block, self._size_max)
         # The library copies the rest of the block for each field: 8,000 tiny ones before 200 KB cost it 140 ms.
@@ -109,14 +110,14 @@ class BlockDecoder:
 
 
 def size_of(fields: Iterable[Field]) -> int:
-    """Bytes of a header list as RFC 9113 §6.5.2 counts them."""
+    """Return the bytes of a header list as RFC 9113 §6.5.2 counts them."""
     return sum(len(field.name) + len(field.value) + FIELD_OVERHEAD for field in fields)
 
 
 def split_block(block: bytes, size_max: int) -> list[Field]:
-    """The fields of a block that uses the static table only; values may be left Huffman coded.
+    """Return the fields of a block that uses the static table only; values may still be Huffman coded.
 
-    Raises PeerError as `BlockDecoder.decode`.
+    Raises PeerError as `BlockDecoder.decode` does.
     """
     fields: list[Field] = []
     position, end, size = 0, len(block), 0
@@ -133,7 +134,7 @@ def split_block(block: bytes, size_max: int) -> list[Field]:
                     raise PeerError(ErrorCode.COMPRESSION_ERROR, "a table size update where none may be")
                 continue
             else:
-                # With indexing too: an entry that is larger than the table empties it, and it is empty.
+                # With indexing as well: an entry that is larger than the table empties it, and it is empty.
                 index, position = integer(block, position, 0x3F if first & 0x40 else 0x0F)
                 if index:
                     name = _static(index)[0]
@@ -152,12 +153,12 @@ def split_block(block: bytes, size_max: int) -> list[Field]:
 
 
 def _is_crowded(block: bytes) -> bool:
-    """Whether there are more than `FIELDS_MAX` fields, as far as the block goes. Raises PeerError."""
+    """Return whether the block has more than `FIELDS_MAX` fields, counted up to where it ends. Raises PeerError."""
     position, count = 0, 0
     try:
         while position < len(block) and count <= FIELDS_MAX:
             first = block[position]
-            count += 1  # size updates, too: a sound block has two at most
+            count += 1  # size updates count as well: a valid block has two at most
             if first & 0x80:
                 _, position = integer(block, position, 0x7F)
             elif first & 0xE0 == 0x20:
@@ -173,14 +174,14 @@ def _is_crowded(block: bytes) -> bool:
 
 
 def decoded(value: bytes) -> bytes:
-    """The bytes that a value stands for. Raises PeerError when it is no Huffman code."""
+    """Return the bytes that a value stands for. Raises PeerError if it is not valid Huffman code."""
     if type(value) is not HuffmanCoded:
         return value
     return _decode_huffman(value) if len(value) > _CACHED_SIZE_MAX else _cached_huffman(value)
 
 
 def text_of(value: bytes) -> str | None:
-    """The value as text, None when it is not one that a header may have (RFC 9113 §8.2.1)."""
+    """Return the value as text, or None if it is not valid in a header (RFC 9113 §8.2.1)."""
     return _text_of(value) if len(value) > _CACHED_SIZE_MAX else _cached_text(value, type(value))
 
 
@@ -195,7 +196,7 @@ def _text_of(value: bytes, _kind: type[bytes] = bytes) -> str | None:
 
 
 def encode_fields(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A block of literals that enter no table, names and values as they are."""
+    """Return a block of literals that enter no table, names and values as they are."""
     return b"".join(b"\0" + _encoded_string(name) + _encoded_string(value) for name, value in fields)
 
 
@@ -213,9 +214,9 @@ def _encoded_string(text: bytes) -> bytes:
 
 
 def integer(block: bytes, position: int, mask: int) -> tuple[int, int]:
-    """An integer that begins in the bits `mask` of a byte, and the position behind it (RFC 7541 §5.1).
+    """Return an integer that begins in the bits `mask` of a byte, and the position after it (RFC 7541 §5.1).
 
-    Raises IndexError at the end of the block, PeerError for what is absurdly large.
+    Raises IndexError at the end of the block, PeerError for an absurdly large integer.
     """
     value = block[position] & mask
     position += 1
@@ -255,4 +256,4 @@ def _decode_huffman(coded: bytes) -> bytes:
 
 _cached_huffman = lru_cache(maxsize=_CACHED_MAX)(_decode_huffman)
 _cached_text = lru_cache(maxsize=_CACHED_MAX)(_text_of)
-"""By type too: coded and plain bytes may be equal."""
+"""Cache of values as text, by their type as well: coded and plain bytes may be equal."""

@@ -1,4 +1,4 @@
-"""Messages that lie across frames."""
+"""Reassembly of gRPC messages that span several frames."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from quarry_mq.server.front.h2.protocol.grpc_messages import (
 
 
 class MessageReader:
-    """Collects the data of one stream and gives out whole messages.
+    """Collects the data of one stream and returns complete messages.
 
-    `size` is how many bytes it holds, `total_size` how many it ever got, `unpacked_size` how many were made of packed
-    messages.
+    `size` is the number of bytes it holds, `total_size` the number it ever got, `unpacked_size` the number that
+    compressed messages became.
     """
 
     __slots__ = ("_buffer", "_encoding", "_size_max", "total_size", "unpacked_size")
@@ -33,17 +33,17 @@ class MessageReader:
         return len(self._buffer)
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Add data. Raises BadMessage as soon as a prefix announces more than is taken."""
+        """Add data. Raises BadMessage as soon as a prefix announces more than is accepted."""
         self._buffer += data
         self.total_size += len(data)
         self._announced()
 
     def skip(self, data: bytes | memoryview) -> None:
-        """Count data that nobody wants."""
+        """Count data that is not needed."""
         self.total_size += len(data)
 
     def take(self) -> bytes | None:
-        """The next whole message, None when there is none yet. Raises BadMessage."""
+        """Return the next complete message, or None if there is none yet. Raises BadMessage."""
         size = self._announced()
         end = MESSAGE_PREFIX_SIZE + (size or 0)
         if size is None or len(self._buffer) < end:
@@ -63,7 +63,7 @@ class MessageReader:
         return plain
 
     def _announced(self) -> int | None:
-        """The length of the message under way, None while that is not known."""
+        """Return the length of the incomplete message, or None as long as it is not known."""
         if len(self._buffer) < MESSAGE_PREFIX_SIZE:
             return None
         size: int = MESSAGE_PREFIX.unpack_from(self._buffer)[1]

@@ -1,8 +1,8 @@
-"""What a request says before its first message: checked by the rules of HTTP/2 and gRPC, as few times as possible.
+"""Reading of request headers: checked by the rules of HTTP/2 and gRPC, as few times as possible.
 
-A client sends the same fields with every call but for a few (its request id, the time, a signature). So each
-connection learns, per method, the run of fields at the start of a block that does not change. A block that begins
-with a known run is checked already; of the rest only the names are looked up. Whatever is not known goes the long way,
+A client sends the same fields with every call, except for a few (its request id, the time, a signature). So each
+connection learns, per method, the run of fields at the start of a block that does not change. A block that begins with
+a known run is checked already; of the rest only the names are looked up. Everything unknown takes the slow path,
 `check`, which is the only place that knows the rules.
 """
 
@@ -30,8 +30,11 @@ FIELDS_KNOWN_MAX: Final = 64
 
 KNOWN_FIELD_SIZE_MAX: Final = 64
 FAST_BLOCK_SIZE_MAX: Final = 2_048
-"""Larger blocks are neither learned from nor read the fast way: with the bounds above, whatever a peer sends, what is
-remembered of it takes less than 100 KiB. Blocks of the official clients have 300 to 700 bytes."""
+"""Bytes of the largest block that is learned from or read on the fast path.
+
+With the bounds above, what is remembered of a peer takes less than 100 KiB, whatever it sends. Blocks of the official
+clients have 300 to 700 bytes.
+"""
 
 CONTENT_TYPE: Final = b"content-type"
 GRPC_CONTENT_TYPE: Final = re.compile(rb"application/grpc(?:[+;].*)?")
@@ -41,10 +44,10 @@ _OF_THE_CONNECTION: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
 )
 OWN_HEADERS: Final = frozenset((CONTENT_TYPE, b"content-length", b"grpc-encoding", b"grpc-timeout"))
-"""What the engine itself asks for."""
+"""The headers that the engine itself reads."""
 
 NOT_KEPT: Final = b""
-"""Stands in for the name of a field that is sound and that nobody asks for."""
+"""Replaces the name of a field that is valid and that no handler reads."""
 
 _NEVER_PLAIN: Final = frozenset((b"te", CONTENT_TYPE, b"content-length"))
 _PSEUDO: Final = frozenset((b":method", b":scheme", b":path", b":authority"))
@@ -52,11 +55,11 @@ _REQUIRED: Final = frozenset((b":method", b":scheme", b":path"))
 
 
 class Malformed(Exception):
-    """A request that HTTP/2 does not allow: its stream is reset with PROTOCOL_ERROR (RFC 9113 §8.1.1)."""
+    """The request violates HTTP/2: its stream is reset with PROTOCOL_ERROR (RFC 9113 §8.1.1)."""
 
 
 class NotGrpc(Exception):
-    """A sound HTTP request that is no gRPC call: it is answered with an HTTP status."""
+    """The request is valid HTTP but not a gRPC call: it is answered with an HTTP status."""
 
     def __init__(self, http_status: int, fields: dict[bytes, bytes]) -> None:
         super().__init__(f"HTTP status {http_status}")
@@ -65,7 +68,7 @@ class NotGrpc(Exception):
 
 
 class TooLarge(Exception):
-    """A request whose fields are more than a front takes: it is refused with a gRPC status."""
+    """The request has more bytes of fields than a front accepts: it is refused with a gRPC status."""
 
 
 class HeadReader:
@@ -78,7 +81,7 @@ class HeadReader:
         scanner: Scanner | None = None,
         kept: Container[bytes] | None = None,
     ) -> None:
-        """`scanner` is told what is learned; of fields outside `kept` nothing stays but that they are sound."""
+        """`scanner` is told what is learned. Fields outside `kept` are checked and then dropped."""
         self._kept = kept
         self._decoder = decoder
         self._scanner = scanner
@@ -87,11 +90,11 @@ class HeadReader:
         self._run_lengths: list[int] = []  # the one that matched last comes first
         self._run_of_path: dict[bytes, bytes] = {}
         self._last_block_of_path: dict[bytes, bytes] = {}
-        self._plain_names: dict[bytes, bytes] = {}  # raw name → name or NOT_KEPT, of those sound with any value
-        self._sound_fields: dict[bytes, bytes] = {}  # whole raw field → name, of those that are sound with this one
+        self._plain_names: dict[bytes, bytes] = {}  # raw name → name or NOT_KEPT, of those valid with any value
+        self._sound_fields: dict[bytes, bytes] = {}  # whole raw field → name, of those that are valid with this value
 
     def read(self, block: bytes) -> RequestHead:
-        """The request that the block opens.
+        """Return the request that the block begins.
 
         Raises Malformed, NotGrpc and TooLarge, which concern this stream only; PeerError, which ends the connection.
         """
@@ -118,16 +121,16 @@ class HeadReader:
         return head
 
     def skip(self, block: bytes) -> None:
-        """Decode a block whose fields nobody wants, for the sake of the peer's table. Raises PeerError."""
+        """Decode a block whose fields are not needed, to keep the peer's table up to date. Raises PeerError."""
         self._decoder.decode(block)
 
     def _read_rest(self, block: bytes, position: int, fields: dict[bytes, bytes]) -> bool:
-        """Add the fields from `position` on; False when one of them is not known to be sound."""
+        """Add the fields from `position` on; return False if one of them is not known to be valid."""
         names, end = self._plain_names, len(block)
         try:
             while position < end:
-                # As if the name were a literal of less than 127 bytes. Anything else has another first byte, so what
-                # is looked up for it is no known name.
+                # As if the name were a literal of less than 127 bytes. Anything else has another first byte, so the
+                # bytes looked up for it are no known name.
                 name_end = position + 2 + block[position + 1]
                 name = names.get(block[position:name_end])
                 if name is not None and block[name_end] < 0x7F:
@@ -143,7 +146,7 @@ class HeadReader:
         return position == end
 
     def _read_field(self, block: bytes, start: int, fields: dict[bytes, bytes]) -> int:
-        """Add one field of any form and return where it ends; 0 when it is not known. Raises IndexError."""
+        """Add one field of any form and return its end, or 0 if the field is not known. Raises IndexError."""
         first = block[start]
         mask = 0x3F if first & 0x40 else 0x0F
         if first & 0x80:
@@ -182,7 +185,7 @@ class HeadReader:
                     self._scanner.learn_field(raw_field, name)
 
     def _learn_run(self, path: bytes, block: bytes, fields: list[Field]) -> None:
-        """Remember what the start of the block has in common with the last one for the same path."""
+        """Remember the common start of this block and the last one for the same path."""
         last = self._last_block_of_path.get(path)
         if last is not None or len(self._last_block_of_path) < RUNS_MAX:
             self._last_block_of_path[path] = block
@@ -203,9 +206,9 @@ class HeadReader:
 
 
 def check(fields: Iterable[Field], kept: Container[bytes] | None = None) -> RequestHead:
-    """Hold the fields of a request, or those it starts with, against RFC 9113 §8.2 and §8.3. Raises Malformed.
+    """Check the fields of a request, or those that it starts with, by RFC 9113 §8.2 and §8.3. Raises Malformed.
 
-    Of the regular ones those in `kept` are returned; None: all.
+    Returns the path and the regular fields that are in `kept`, or all for None.
     """
     pseudo: dict[bytes, bytes] = {}
     regular: dict[bytes, bytes] = {}
@@ -229,17 +232,17 @@ def check(fields: Iterable[Field], kept: Container[bytes] | None = None) -> Requ
 
 
 def require_grpc(fields: Sequence[Field], head: RequestHead) -> None:
-    """Raises NotGrpc unless the sound request is a gRPC call."""
+    """Raise NotGrpc unless the valid request is a gRPC call."""
     if any(field.name == b":method" and decoded(field.value) != b"POST" for field in fields):
         raise NotGrpc(405, head[1])
-    # Each of them, should there be several: whatever passes here is learned as sound wherever it stands.
+    # Each of them, if there are several: a field that passes here is learned as valid wherever it stands.
     kinds = [decoded(field.value) for field in fields if field.name == CONTENT_TYPE]
     if not kinds or not all(map(GRPC_CONTENT_TYPE.fullmatch, kinds)):
         raise NotGrpc(415, head[1])
 
 
 def check_trailers(fields: Iterable[Field]) -> None:
-    """Raises Malformed for what may not follow a body (RFC 9113 §8.1)."""
+    """Raise Malformed for fields that must not follow a body (RFC 9113 §8.1)."""
     for field in fields:
         if field.name[:1] == b":":
             raise Malformed(f"pseudo-header field {field.name!r} in trailers")

@@ -1,8 +1,8 @@
-"""The frames of unary calls found in one go by native code (`native/src/calls.rs`).
+"""The interface of the native scanner (`native/src/calls.rs`), which finds the frames of unary calls in one pass.
 
-A scanner knows what the `HeadReader` of its connection has learned. It finds header blocks of which all is known to be
-sound, and messages that are all of their request, each in one frame and uncompressed. Most calls consist of these two
-frames, which follow each other unless the client writes from several threads.
+A scanner knows what the `HeadReader` of its connection has learned. It finds header blocks that are known to be valid
+as a whole, and messages that are all of their request, each in one frame and uncompressed. Most calls consist of these
+two frames, which follow each other unless the client writes from several threads.
 """
 
 from __future__ import annotations
@@ -10,29 +10,34 @@ from __future__ import annotations
 from typing import Protocol
 
 RequestHead = tuple[bytes, dict[bytes, bytes]]
-"""A checked request: its path, and its regular fields, of repeated names the last one. Their values may be Huffman
-coded still (`header_blocks.text_of`). A plain tuple, because one is made per call.
+"""A checked request: its path and its regular fields, the last one of each repeated name.
+
+The values may still be Huffman coded (`header_blocks.text_of`). It is a plain tuple, because one is created per call.
 """
 
 Found = tuple[int, RequestHead | None, int | None, int]
-"""One frame, or the two of a call that is there whole: stream id, the head that the header block stands for, where the
-message begins, without its prefix, and where the frames end. `None`: there is no such frame.
+"""One frame, or the two frames of a complete call.
+
+The items are the stream id, the head that the header block stands for, the position of the message without its prefix,
+and the end of the frames. None stands for a missing frame.
 """
 
 
 class Scanner(Protocol):
-    """Of one connection. What is learned is as in `HeadReader`."""
+    """The scanner of one connection. It learns as `HeadReader` does."""
 
     def learn_run(self, block: bytes, path: bytes, fields: dict[bytes, bytes], /) -> None:
-        """The block's start stands for the path and these fields. It takes no run that names a content length."""
+        """Learn that this start of a block stands for the path and these fields. A run with a content length is not
+        taken.
+        """
 
     def forget_run(self, block: bytes, /) -> None: ...
 
     def learn_name(self, raw_name: bytes, name: bytes, /) -> None:
-        """A field that is sound with any value. Without a name it is not kept."""
+        """Learn a field that is valid with any value. Without a name it is not kept."""
 
     def learn_field(self, raw_field: bytes, name: bytes, /) -> None:
-        """A field that is sound with this value. Without a name it is not kept."""
+        """Learn a field that is valid with this value. Without a name it is not kept."""
 
     def scan(
         self,
@@ -43,9 +48,9 @@ class Scanner(Protocol):
         message_size_max: int,
         /,
     ) -> list[Found]:
-        """What lies from `position` on, up to the first frame of anything else or that is not there whole."""
+        """Return the calls from `position` on, up to the first frame of another kind or the first incomplete one."""
 
 
 class ScannerMaker(Protocol):
     def __call__(self, block_size_max: int, huffman_coded: type[bytes], /) -> Scanner:
-        """`huffman_coded` wraps values that are."""
+        """Return a scanner. `huffman_coded` is the type that wraps Huffman-coded values."""

@@ -1,4 +1,4 @@
-"""Where a connection stands, and where it may go from there."""
+"""The states of a connection, and the transitions between them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class State(Enum):
-    """Where a connection stands. `TRANSITIONS` says where it may go."""
+    """The state of a connection. `TRANSITIONS` lists the states that may follow."""
 
     NEW = "awaits the preface"
     GREETED = "awaits the first SETTINGS"

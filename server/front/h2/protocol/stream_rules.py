@@ -1,4 +1,4 @@
-"""Which frames may come on a stream that is not simply open, and what becomes of them (RFC 9113 §5.1).
+"""The rules for frames on a stream that is not simply open, and their consequences (RFC 9113 §5.1).
 
 The fast path knows open calls; every other case is looked up here. `docs/front.md` shows the same table.
 """
@@ -13,13 +13,16 @@ from quarry_mq.server.front.h2.protocol.frames import ErrorCode, FrameType
 
 
 class StreamState(Enum):
-    """As the peer left the stream. Open streams are calls; whether we have ended our side does not matter here."""
+    """The state of a stream as the peer left it.
+
+    Open streams are calls; whether the broker has ended its side does not matter here.
+    """
 
     IDLE = "idle"
     HALF_CLOSED = "half closed by the peer"
     CLOSED = "closed"
     RESET = "reset by us"
-    """We have reset it lately, so what the peer sent before it knew is on the way."""
+    """The broker has reset the stream recently, so frames that the peer sent before it knew may still come."""
 
 
 class Outcome(Enum):
