@@ -1,9 +1,9 @@
-"""Work over whole stores, on Spark: the extra `quarry-mq[pipeline]`, PySpark and Java 17 or newer.
+"""Jobs over whole stores that run on Spark. They need the extra `quarry-mq[pipeline]`, PySpark and Java 17 or newer.
 
-- `pipeline.source` is the data source `quarry`: stores as tables; `pipeline.stream`, what of it talks to live brokers;
-- jobs are packages of their own: `rebuild`, `migrate` and `index` change a store, which no broker may run on then;
+- `pipeline.source` is the data source `quarry`, which shows stores as tables; `pipeline.stream` talks to live brokers;
+- each job is a package: `rebuild`, `migrate` and `index` change a store, so no broker may run on it meanwhile;
   `verify`, `stats`, `export` and `replay` only read it;
 - `pipeline.session` makes sessions for our own commands, `pipeline.java` finds a Java that Spark can run on.
 
-Every task reads bytes of the store through the same codecs as the broker.
+Every task decodes the store's bytes with the same codecs as the broker.
 """

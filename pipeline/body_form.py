@@ -1,4 +1,7 @@
-"""What an export makes of bodies. Without Spark, so that commands know it before they need Spark."""
+"""Defines the forms in which an export can write bodies.
+
+It does not import Spark, so that commands can read it without.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from enum import StrEnum
 
 
 class BodyForm(StrEnum):
-    """What becomes of a body. All but `none` and `stored` have it uncompressed."""
+    """The form of a body in the exported files. All forms but `none` and `stored` are uncompressed."""
 
     NONE = "none"
     STORED = "stored"

@@ -1,4 +1,4 @@
-"""Damage in the log, for jobs that only read: the messages beside it count, and where it lies is told."""
+"""Lets read-only jobs process a damaged log: they count the messages beside the damage and report its place."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from quarry_mq.pipeline.source.options import SPLIT_BYTES, DamageMode
 from quarry_mq.store.errors import StoreDamaged
 
 FIRST_DAMAGED: Final = 20
-"""Places that are named; the others are counted."""
+"""Damaged places that are listed; further ones are only counted."""
 
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedPlaces:
-    """Stretches of the log that are no records where some must be."""
+    """Stretches of the log that hold no records although records must be there."""
 
     count: int = 0
     first: tuple[str, ...] = ()
-    """File, offset and reason of the first ones."""
+    """File, offset and reason of the first damaged places."""
 
 
 NO_DAMAGE: Final = DamagedPlaces()
@@ -35,7 +35,7 @@ NO_DAMAGE: Final = DamagedPlaces()
 
 @dataclass(frozen=True, slots=True)
 class LogTable:
-    """How a job reads the table `messages` of a store."""
+    """Describes how a job reads the table `messages` of a store."""
 
     spark: SparkSession
     root: Path
@@ -43,15 +43,16 @@ class LogTable:
     split_bytes: int = SPLIT_BYTES
 
     def rows(self, columns: str, *, checked: bool = True) -> DataFrame:
-        """These columns of all messages. With `mode=quarantine` all checksums are checked, so that each reading leaves
-        out the same.
+        """Return these columns of all messages.
+
+        With `mode=quarantine` all checksums are checked, so that each reading leaves out the same messages.
         """
         if self.mode is DamageMode.FAIL:
             return self._read(self.mode, columns, checked=checked)
         return self._read(self.mode, columns, checked=True).filter(sql.col(DAMAGE).isNull()).drop(DAMAGE)
 
     def damage(self) -> DataFrame:
-        """Damaged places: `phyOffset`, and what is wrong as `damage`."""
+        """Return the damaged places: `phyOffset`, and as `damage` what is wrong."""
         return self._read(DamageMode.QUARANTINE, "phyOffset", checked=True).filter(sql.col(DAMAGE).isNotNull())
 
     def _read(self, mode: DamageMode, columns: str, *, checked: bool) -> DataFrame:
@@ -62,11 +63,11 @@ class LogTable:
 def beside_damage(
     table: LogTable, run: Callable[[LogTable], _Result], begin: int = 0, end: int | None = None
 ) -> tuple[_Result, DamagedPlaces]:
-    """Run a job over the log, and once more beside the damage if the first run meets some. Damage behind `end`, or
-    before `begin`, is not told.
+    """Run a job over the log, and run it again without the damaged places if the first run meets some.
 
-    The first run passes over splits that its filters rule out, which a reading for damage cannot. So it must not have
-    had an effect when it fails. Raises what `run` raises for any other reason.
+    Damage at or after `end`, or before `begin`, is not reported. The first run passes over splits that its filters rule
+    out, which a search for damage cannot do. So the first run must not have had an effect when it fails. Raises what
+    `run` raises for any other reason.
     """
     try:
         return run(table), NO_DAMAGE

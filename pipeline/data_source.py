@@ -1,4 +1,4 @@
-"""The data source `quarry`: what a store holds as Spark tables, and topics of live brokers as streams and sinks.
+"""The data source `quarry` shows a store as Spark tables, and topics of live brokers as streams and sinks.
 
 register(spark)
 spark.read.format("quarry").option("path", STORE).option("table", "messages").load()
@@ -22,7 +22,7 @@ from quarry_mq.pipeline.source.options import read_options
 
 
 class QuarryDataSource(DataSource):
-    """The entry that Spark knows. Options: docs/pipeline.md."""
+    """The class that Spark registers as the format `quarry`. Its options are in docs/pipeline.md."""
 
     @classmethod
     def name(cls) -> str:
@@ -39,7 +39,7 @@ class QuarryDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return reader_of(read_options(self.options), schema)
 
-    # what talks to a broker is imported where it is asked for: tables of stores need no gRPC
+    # modules that talk to a broker are imported on first use: tables of stores need no gRPC
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from quarry_mq.pipeline.stream.options import source_options
@@ -61,6 +61,6 @@ class QuarryDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `quarry` known to the session, and let Spark hand its filters down to it."""
+    """Register the format `quarry` with the session, and let Spark push its filters down to it."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(QuarryDataSource)

@@ -1,4 +1,4 @@
-"""Folders in any file system that Spark knows, by Hadoop's own functions."""
+"""Reads and writes folders in any file system that Spark knows, by Hadoop's own functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 
 class Folder:
-    """One folder. Paths are relative to it; errors of the file system come as Java's."""
+    """A folder in one of Spark's file systems. Paths are relative to it; file system errors come as Java's."""
 
     def __init__(self, spark: SparkSession, place: str) -> None:
         jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark gives no other way to its file systems
@@ -19,14 +19,17 @@ class Folder:
         self._read_text: Any = jvm.org.apache.commons.io.IOUtils
 
     def list(self, relative: str = "") -> list[tuple[str, bool]]:
-        """Names, and whether each is a folder; none where there is no such folder."""
+        """Return the names in a folder, each with whether it is a folder itself; none if the folder does not exist."""
         path = self._absolute(relative)
         if not self._files.exists(path):
             return []
         return [(each.getPath().getName(), each.isDirectory()) for each in self._files.listStatus(path)]
 
     def walk(self, root: str, below: str = "") -> Iterator[str]:
-        """Files at any depth, relative to `root`; what begins with `_` or `.` is passed over, as Spark does."""
+        """Yield the files at any depth, relative to `root`.
+
+        Names with a leading `_` or `.` are left out, as Spark does.
+        """
         for name, is_folder in self.list(f"{root}/{below}".rstrip("/")):
             relative = f"{below}/{name}".lstrip("/")
             if name.startswith(("_", ".")):
@@ -37,7 +40,7 @@ class Folder:
                 yield relative
 
     def text(self, relative: str) -> str | None:
-        """What a file holds; None: there is none."""
+        """Return the text of a file, or None if the file does not exist."""
         path = self._absolute(relative)
         if not self._files.exists(path):
             return None
@@ -48,7 +51,7 @@ class Folder:
             stream.close()
 
     def write_text(self, relative: str, text: str, *, staged_as: str) -> None:
-        """Replace a file: it is the old or the new one at every moment where the file system renames at once."""
+        """Replace a file. Where the file system renames atomically, readers find either the old file or the new one."""
         made = self._absolute(staged_as)
         stream = self._files.create(made, True)  # noqa: FBT003 - Java has no names
         try:
@@ -60,7 +63,7 @@ class Folder:
             raise OSError(f"{path}: could not be written")
 
     def move_unless_there(self, source: str, target: str) -> None:
-        """Move a file, and make the folders that it needs."""
+        """Move a file unless the target exists, and make the folders that it needs."""
         origin, goal = self._absolute(source), self._absolute(target)
         if self._files.exists(goal):
             return
@@ -69,7 +72,7 @@ class Folder:
             raise OSError(f"{origin}: could not be moved to {goal}")
 
     def remove(self, relative: str) -> None:
-        """Remove a folder with all that it holds; one that is not there is no error."""
+        """Remove a folder with everything in it; a missing folder is no error."""
         self._files.delete(self._absolute(relative), True)  # noqa: FBT003
 
     def _absolute(self, relative: str) -> Any:

@@ -1,4 +1,4 @@
-"""The Java that Spark runs on."""
+"""Finds the Java that Spark runs on."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _ANSWER_TIMEOUT_S: Final = 30.0
 
 
 class JavaMissing(Exception):
-    """No Java that Spark can run on was found; the text says what to do."""
+    """No Java that Spark can run on was found. The text says what to do."""
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Path:
-    """The program `java` that Spark will start: that of JAVA_HOME, or else the first on PATH.
+    """Return the program `java` that Spark will start: that of JAVA_HOME, or else the first on PATH.
 
     Raises JavaMissing when there is none, or an older one than 17.
     """
@@ -38,7 +38,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def _version_of(java: Path) -> int | None:
-    """The first number of what `java -version` tells, for 1.8 thus 1."""
+    """Return the first number of the version that `java -version` prints, thus 1 for 1.8."""
     try:
         told = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S, check=False

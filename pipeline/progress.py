@@ -1,4 +1,4 @@
-"""How far Spark is, for who watches: the tasks of each stage, and the rows and bytes that they have handed on."""
+"""Reports how far Spark is: the finished tasks of each stage, and the rows and bytes that they have handed on."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ INTERVAL_S: Final = 0.5
 
 
 def silent(progress: Progress) -> None:
-    """For steps of which nothing is told: who watches is told of Spark's tasks."""
+    """Report nothing: for steps where the progress of Spark's tasks is reported instead."""
 
 
 @contextmanager
 def reported(spark: SparkSession, phases: Sequence[str], report: ReportProgress) -> Iterator[None]:
-    """Report tasks that have ended, of all that a stage has, while the block runs.
+    """Report how many tasks of each stage have ended, out of how many, while the block runs.
 
     `phases` are the names of stages in the order in which they begin; further ones share the last name.
     """
@@ -49,7 +49,7 @@ def _watch(spark: SparkSession, phases: Sequence[str], report: ReportProgress, e
 
 
 def _handed_on(stage: Any) -> str:
-    """What the stage has written so far, into a shuffle or into files, as Spark counts it; "" before there is any."""
+    """Return what the stage has written so far, to a shuffle or to files, as Spark counts it; "" if nothing yet."""
     rows = stage.shuffleWriteRecords() + stage.outputRecords()
     size = stage.shuffleWriteBytes() + stage.outputBytes()
     return f"{rows:,} rows, {size / MIB:,.1f} MiB" if rows else ""

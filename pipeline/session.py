@@ -1,4 +1,4 @@
-"""Spark sessions for our own commands and tests."""
+"""Opens Spark sessions for our own commands and tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quarry_mq.pipeline.java import find_java
 
 
 def open_session(name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A session that knows the format `quarry`: the running one, or a new one.
+    """Return a session that knows the format `quarry`: the running one, or a new one.
 
     `master` None takes that of `spark-submit` or the configuration, and all cores of this machine where there is
     none. `settings` come before our own. Raises JavaMissing.

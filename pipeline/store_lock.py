@@ -1,4 +1,4 @@
-"""The lock of a store, for jobs that change it."""
+"""Locks a store, for jobs that change it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from quarry_mq.store.layout.paths import StorePaths
 
 @contextmanager
 def locked(disk: Disk, root: Path) -> Iterator[None]:
-    """No broker runs on the store while the block does. Raises StoreUnusable when there is none, StoreLocked."""
+    """Hold the store's lock, so that no broker can run on it meanwhile.
+
+    Raises StoreUnusable when there is no store, StoreLocked when a broker runs on it.
+    """
     if inspect_store(disk, root).kind is StoreKind.NEW:
         raise StoreUnusable(root, "there is no store in this directory")
     path = StorePaths(root).lock

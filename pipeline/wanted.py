@@ -1,4 +1,4 @@
-"""Which messages of a store a job is about."""
+"""Defines which messages of a store a job processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import functions as sql
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Conditions that hold together. Times of the store in ms, both included."""
+    """Conditions that a message must meet, all of them. Store times are in ms, both included."""
 
     topics: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
@@ -20,7 +20,7 @@ class Wanted:
     """A condition in Spark's SQL over the columns of `messages`."""
 
     def rows(self, table: DataFrame, begin: int, end: int) -> DataFrame:
-        """Those of the physical offsets [begin, end)."""
+        """Return the rows with physical offsets in [begin, end) that meet the conditions."""
         rows = table.filter(self._conditions(begin, end))
         return rows if self.where is None else rows.filter(self.where)
 

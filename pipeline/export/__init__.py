@@ -1,4 +1,4 @@
-"""`export`: messages of a store into files that others read.
+"""The job `export` writes messages of a store into files that other programs read.
 
 Public face of the package: other packages import from here.
 """

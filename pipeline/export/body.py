@@ -1,4 +1,7 @@
-"""Bodies as readers want them. A body that is not what its record says is told beside it, and ends no job."""
+"""Uncompresses bodies for exports.
+
+A body that does not match its record's flags gets a reason beside it and ends no job.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,24 @@ from quarry_mq.store.record.compressed_bodies import PLAIN_SIZE_MAX, compression
 from quarry_mq.store.record.system_flag import COMPRESSED
 
 PROBLEM: Final = "bodyProblem"
-"""Column: why there is no body; null where there is one."""
+"""Column with the reason why there is no body; null where there is one."""
 
 
 def with_problem(schema: StructType) -> StructType:
-    """The columns of rows whose bodies were made plain."""
+    """Return the schema of rows whose bodies were uncompressed: the schema with the column `bodyProblem`."""
     return StructType([*schema.fields, StructField(PROBLEM, StringType())])
 
 
 def plain_bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches with their column `body` uncompressed, as `sysFlag` says that it is compressed."""
+    """Yield the batches with an uncompressed column `body`, as `sysFlag` says that it is compressed."""
     return plain_where(batches, lambda _: True)
 
 
 def plain_where(batches: Iterable[pa.RecordBatch], is_wanted: Callable[[int], bool]) -> Iterator[pa.RecordBatch]:
-    """The same for flags that are wanted. A body that cannot be made plain is null, and `bodyProblem` says why."""
+    """Yield the batches, uncompressing the bodies whose flags are wanted.
+
+    A body that cannot be uncompressed is null, and `bodyProblem` says why.
+    """
     for batch in batches:
         flags, bodies = batch.column("sysFlag").to_pylist(), batch.column("body").to_pylist()
         problems: list[str | None] = [None] * len(flags)

@@ -1,4 +1,4 @@
-"""Exports that go on where the last one ended: no message twice, none left out, whenever a run is killed.
+"""Incremental exports: a run goes on where the last one ended. Each message is exported once, even if a run is killed.
 
     DEST/topic=…/day=…/<from>-<to>-part-….parquet    what readers see
     DEST/_quarry/selection.json                      what is exported; a later run must want the same
@@ -25,13 +25,13 @@ SELECTION: Final = "selection.json"
 
 
 class Commit(NamedTuple):
-    """Messages of the physical offsets [begin, end) are exported."""
+    """A commit of the export: the messages of the physical offsets [begin, end) are exported."""
 
     begin: int
     end: int
     messages: int
     files: list[str]
-    """Relative to the staging folder and to the destination alike."""
+    """Paths relative to the staging folder; the same paths are relative to the destination."""
 
     @property
     def name(self) -> str:
@@ -39,7 +39,7 @@ class Commit(NamedTuple):
 
 
 class Destination:
-    """A folder that exports go to."""
+    """A folder that exports are written to."""
 
     def __init__(self, spark: SparkSession, place: str) -> None:
         self._folder = Folder(spark, place)
@@ -53,7 +53,7 @@ class Destination:
         return f"{self.place}/{FOLDER}/{STAGING}"
 
     def is_strange(self) -> bool:
-        """Whether something lies here, and no export."""
+        """Return whether the folder holds something other than an export."""
         names = [name for name, _ in self._folder.list()]
         return bool(names) and FOLDER not in names
 
@@ -65,21 +65,21 @@ class Destination:
         self._write(f"{FOLDER}/{SELECTION}", json.dumps(selection, sort_keys=True))
 
     def commits(self) -> list[Commit]:
-        """In the order of offsets."""
+        """Return the commits in the order of their offsets."""
         names = sorted(name for name, _ in self._folder.list(FOLDER) if name.endswith(".json") and name != SELECTION)
         return [Commit(**json.loads(self._folder.text(f"{FOLDER}/{name}") or "")) for name in names]
 
     def staged_files(self) -> list[str]:
-        """What lies in the staging folder, but for what Spark leaves there for itself."""
+        """Return the files of the staging folder, without those that Spark keeps there for itself."""
         return sorted(self._folder.walk(f"{FOLDER}/{STAGING}"))
 
     def commit(self, commit: Commit) -> None:
-        """From here on the messages are exported. Then the files move to their places."""
+        """Commit the messages as exported, then move their files to their final places."""
         self._write(f"{FOLDER}/{commit.name}.json", json.dumps(commit._asdict()))
         self.complete(commit)
 
     def complete(self, commit: Commit) -> None:
-        """Move what a run before this one has committed and not moved. Repeatable."""
+        """Move the files that an earlier run has committed and not moved. May be repeated."""
         for file in commit.files:
             folder, _, name = file.rpartition("/")
             target = f"{folder}/{commit.name}-{name}".lstrip("/")
@@ -87,7 +87,7 @@ class Destination:
         self.clear()
 
     def clear(self) -> None:
-        """Remove what is staged."""
+        """Remove all staged files."""
         self._folder.remove(f"{FOLDER}/{STAGING}")
 
     def _write(self, relative: str, text: str) -> None:

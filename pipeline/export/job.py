@@ -1,4 +1,4 @@
-"""`export`: messages of a store into files that others read: Parquet, or any format that Spark writes."""
+"""The job `export` writes messages of a store as Parquet, or in any other format that Spark writes."""
 
 from __future__ import annotations
 
@@ -23,29 +23,32 @@ from quarry_mq.store.errors import Invalid
 from quarry_mq.store.fs import Disk
 
 TOPIC_NAME: Final = "topicName"
-"""Column of the files: the topic as it is. Readers take the name of a folder for a number if it looks like one."""
+"""Column of the files that holds the topic's name. Readers take a folder's name for a number if it looks like one."""
 
 LAYOUT: Final = 2
-"""Of the files, kept beside them. Those of layout 1, which was not kept, have no `topicName` and no `bodyProblem`."""
+"""Version of the files' layout, kept beside them.
+
+Layout 1 was not written down; it lacks `topicName` and `bodyProblem`.
+"""
 
 _FOLDER_SIZE_MAX: Final = 240
-"""Bytes of a topic in a folder's name, which has 255 at most."""
+"""Bytes that a topic may take in a folder's name, which can have 255."""
 
 TIME_MS_MAX: Final = 253_402_300_799_999
-"""The end of the year 9999."""
+"""The last millisecond of the year 9999."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection(Wanted):
-    """What is exported, and in which form."""
+    """Describes which messages are exported, and in which form."""
 
     body: BodyForm = BodyForm.STORED
     file_format: str = "parquet"
 
     def as_json(self) -> dict[str, object]:
-        """As it is kept beside the files."""
+        """Return the selection in the form in which it is kept beside the files."""
         return {
             "topics": sorted(self.topics),
             "tags": sorted(self.tags),
@@ -59,20 +62,20 @@ class Selection(Wanted):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was exported by one run: of the messages in [begin, end) those that were selected."""
+    """The result of one run: counts of the messages in [begin, end) that were selected and exported."""
 
     begin: int
     end: int
     messages: int
     files: int
     expired: int
-    """Bytes of the log that expired after the last run, before this one."""
+    """Bytes of the log that expired between the last run and this one."""
     without_body: int = 0
-    """Messages whose body could not be uncompressed: theirs is null, and `bodyProblem` says why."""
+    """Messages whose body could not be uncompressed: their body is null, and `bodyProblem` says why."""
     first_without_body: int | None = None
-    """The physical offset of the first one."""
+    """The physical offset of the first message without a body."""
     damage: DamagedPlaces = NO_DAMAGE
-    """Of the log in [begin, end): what lay there is not exported."""
+    """Damaged places of the log in [begin, end); nothing of them is exported."""
 
 
 def export(
@@ -85,7 +88,7 @@ def export(
     goes_on: bool = False,
     split_bytes: int = SPLIT_BYTES,
 ) -> Exported:
-    """Export what is in the log; with `goes_on`, what came since the last run. See `pipeline.export.commits`.
+    """Export all of the log, or with `goes_on` what was stored since the last run. See `pipeline.export.commits`.
 
     Raises Invalid when something else lies at the destination, or an export of something else; StoreUnusable, OSError,
     and what Spark raises.
@@ -112,7 +115,7 @@ def export(
 
 
 def _staged(selected: DataFrame, staging: str, file_format: str, layout: int) -> Mapping[str, Any]:
-    """Write the rows to the staging folder. Returns what was counted meanwhile."""
+    """Write the rows to the staging folder. Returns the counts that were taken meanwhile."""
     counted = Observation()
     has_problem = sql.col(PROBLEM).isNotNull() if PROBLEM in selected.columns else sql.lit(False)  # noqa: FBT003
     rows = selected.observe(
@@ -129,7 +132,7 @@ def _staged(selected: DataFrame, staging: str, file_format: str, layout: int) ->
 
 
 def _begin(place: Destination, selection: Selection, *, goes_on: bool) -> tuple[list[Commit], int]:
-    """What was exported before, with all files at their places, and the layout of the files."""
+    """Return the commits of earlier runs, whose files are then all at their places, and the layout of the files."""
     if place.is_strange():
         raise Invalid(f"{place.place}: holds something else than an export")
     before = place.selection()
@@ -161,7 +164,7 @@ def _columns(selection: Selection) -> str:
 
 
 def _selected(table: DataFrame, selection: Selection, begin: int, end: int) -> DataFrame:
-    """The rows to be written, with the column `day` of the store time in UTC."""
+    """Return the rows to be written, with the column `day` of the store time in UTC."""
     rows = selection.rows(table, begin, end)
     if selection.body not in (BodyForm.NONE, BodyForm.STORED):
         rows = rows.mapInArrow(plain_bodies, with_problem(rows.schema))
@@ -170,14 +173,17 @@ def _selected(table: DataFrame, selection: Selection, begin: int, end: int) -> D
 
 
 def _laid_out(rows: DataFrame, layout: int) -> DataFrame:
-    """The columns that the files of the destination have; `topic` and `day` become folders."""
+    """Return the columns that files at the destination have; `topic` and `day` become folders."""
     if layout < LAYOUT:
         return rows.drop(PROBLEM)
     return rows.withColumn(TOPIC_NAME, sql.col("topic")).withColumn("topic", topic_folder())
 
 
 def topic_folder() -> Column:
-    """The topic, cut and with a digest where a folder cannot have its name: Spark writes `%25` for `%`."""
+    """Return the topic as a folder's name, cut and with a digest where a folder cannot have it:
+
+    Spark writes `%25` for `%`.
+    """
     topic = sql.col("topic")
     size = sql.length(sql.regexp_replace(topic, "[^A-Za-z0-9_-]", "xxxx"))
     cut = sql.concat(sql.substring(topic, 1, 40), sql.lit("~"), sql.substring(sql.sha2(topic, 256), 1, 32))
@@ -185,7 +191,10 @@ def topic_folder() -> Column:
 
 
 def stored_day() -> Column:
-    """The day in UTC of `storeTimestamp`, which may be any number: the first or last one where no calendar reaches."""
+    """Return the day in UTC of `storeTimestamp`.
+
+    The timestamp may be any number: the first or last day stands for one that no calendar reaches.
+    """
     stored_ms = sql.greatest(sql.lit(0), sql.least(sql.lit(TIME_MS_MAX), "storeTimestamp"))
     return sql.date_format(sql.timestamp_millis(stored_ms), "yyyy-MM-dd")
 

@@ -1,4 +1,4 @@
-"""The tiered key index, built from the log on Spark.
+"""The job `index` builds the tiered key index of a store from its log on Spark.
 
 Public face of the package: other packages import from here.
 """

@@ -1,4 +1,4 @@
-"""Which items go to which index file, and a file made of them."""
+"""Plans which items go to which file of the index, and writes the files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ADDED_AT_ONCE: Final = 1 << 18
 
 
 class FilePlan(NamedTuple):
-    """One file of the index. The last one is left to be added to."""
+    """The items of one index file. The last file stays open for later items."""
 
     stretches: list[Stretch]
     is_last: bool
@@ -31,7 +31,7 @@ class FilePlan(NamedTuple):
 
 
 def plan_files(stretches: Sequence[Stretch], items_max: int) -> list[FilePlan]:
-    """The items in files of `items_max` each, or of 48 days: a file spans 49 at most."""
+    """Divide the items among files of `items_max` items, or of 48 days: a file spans 49 days at most."""
     files: list[list[Stretch]] = []
     room, begin_ms = 0, 0
     for each in stretches:
@@ -48,7 +48,10 @@ def plan_files(stretches: Sequence[Stretch], items_max: int) -> list[FilePlan]:
 
 
 def make_file(disk: Disk, plan: FilePlan, shape: IndexShape, place: Path) -> Path:
-    """Write the file, durably; returns where. Compacted, unless it is the last. Raises OSError, StoreDamaged."""
+    """Write the file durably, compacted unless it is the last one, and return its path.
+
+    Raises OSError, StoreDamaged.
+    """
     chains = place.with_suffix(".chains")
     with closing(disk.create_segment(chains, chain_shape(*shape).file_size)) as made:
         file = ChainedFile.begin(made, shape)

@@ -1,10 +1,10 @@
-"""The tiered index of a store, made anew from its log.
+"""Rebuilds the tiered key index of a store from its log.
 
     1  read the log in splits; each task writes the items of its split to a file of its own
-    2  divide all items among index files, as one that follows the log would; each task makes one, compacted
-    3  forget the old index, set its folder aside, move the new one to its place, and write down how far it goes
+    2  divide all items among index files as a broker that follows the log would; each task makes one, compacted
+    3  drop the old index's row, set its folder aside, move the new index to its place, and store how far it goes
 
-Nothing of the store is changed before 3. Killed in 3 there is an index that nobody knows of: a broker makes it anew.
+Nothing of the store is changed before step 3. After a kill in step 3 no row names the index: a broker rebuilds it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ MAKING: Final = "making"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexWish:
-    """What is to be indexed: messages stored in [from_ms, to_ms], and how files are made; None: as they were."""
+    """Describes the index: it covers messages stored in [from_ms, to_ms].
+
+    `slots` and `items` None keep the old file sizes.
+    """
 
     from_ms: int | None = None
     to_ms: int | None = None
@@ -67,20 +70,20 @@ EVERYTHING: Final = IndexWish()
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """What was made: the index has all keys of the records in [begin, up_to)."""
+    """The result of a build: the index has all keys of the records in [begin, up_to)."""
 
     items: int
     files: int
     begin: PhysicalOffset
     up_to: PhysicalOffset
     aside: Path | None
-    """Where the old index is kept; None: there was none."""
+    """The path where the old index is kept; None if there was none."""
 
 
 def build_index(
     spark: SparkSession, disk: Disk, root: Path, wish: IndexWish = EVERYTHING, *, split_bytes: int = SPLIT_BYTES
 ) -> Indexed:
-    """Make the tiered index of a store anew. No broker may run on it, and none can meanwhile.
+    """Rebuild the tiered index of a store. No broker may run on it, and none can start meanwhile.
 
     Raises StoreUnusable (locked, damaged), OSError, kv.KvError, and what Spark raises.
     """
@@ -91,7 +94,7 @@ def build_index(
 
 
 class IndexBuild:
-    """The steps. The lock is ours."""
+    """The steps of one build. The caller holds the store's lock."""
 
     def __init__(self, spark: SparkSession, disk: Disk, root: Path, identity: StoreIdentity, split_bytes: int) -> None:
         self._spark = spark
@@ -150,7 +153,7 @@ class IndexBuild:
         return [stretch for number in sorted(written) for stretch in written[number]]
 
     def _make_files(self, plans: list[FilePlan], shape: IndexShape, making: Path) -> list[Path]:
-        """The files in their order."""
+        """Make the index files on Spark, and return them in their order."""
 
         def make(numbered: tuple[int, FilePlan]) -> Iterator[tuple[int, Path]]:
             number, plan = numbered
@@ -182,7 +185,7 @@ class IndexBuild:
         return aside
 
     def _objects_of_old(self, shape: IndexShape) -> list[str]:
-        """What the old index has in an object store: the broker removes it there, some time."""
+        """Return the objects of the old index in an object store; a broker removes them there later."""
         if not self._disk.exists(self._index):
             return []
         with closing(TieredIndex(self._disk, self._index, shape, writable=False)) as index:
@@ -192,7 +195,7 @@ class IndexBuild:
 def _first_stored_from(
     segments: SegmentList, splits: list[LogSplit], time_ms: int, end: PhysicalOffset
 ) -> PhysicalOffset:
-    """Where the first record begins that was stored at a time or later; the log's end: there is none.
+    """Return the offset of the first record stored at `time_ms` or later, or the log's end if there is none.
 
     Store times ascend but for corrections of the clock.
     """
@@ -206,6 +209,6 @@ def _first_stored_from(
 
 
 def _attempt() -> int:
-    """A number that no other try of a task has."""
+    """Return the number of this attempt of a task, which no other attempt has."""
     context = TaskContext.get()
     return 0 if context is None else context.taskAttemptId()

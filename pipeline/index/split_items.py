@@ -1,4 +1,4 @@
-"""The items of one split of the log, in a file of their own until it is known which index file they go to."""
+"""Writes the items of one split of the log to a file of its own, until it is known which index file they go to."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ ITEM: Final = np.dtype([("hash", "<i4"), ("place", "<i8"), ("time_ms", "<i8")])
 DAY_MS: Final = 24 * 60 * 60 * 1000
 
 StoredItems = NDArray[np.void]
-"""Of the dtype ITEM, in log order."""
+"""Items of the dtype ITEM, in log order."""
 
 
 class Stretch(NamedTuple):
-    """Items of a split that were stored on one day: those with the numbers [begin, end) in its file."""
+    """The items of a split that were stored on one day: those at the positions [begin, end) of its file."""
 
     file: Path
     begin: int
     end: int
     time_ms: int
-    """Of the first one."""
+    """Store time of the first item, in ms."""
 
 
 class LogRange(NamedTuple):
-    """Records that begin in [begin, end)."""
+    """The records that begin in [begin, end)."""
 
     begin: PhysicalOffset
     end: PhysicalOffset

@@ -1,4 +1,4 @@
-"""File queues to RocksDB on Spark.
+"""The job `migrate` moves file queues to RocksDB on Spark.
 
 Public face of the package: other packages import from here.
 """

@@ -1,8 +1,8 @@
-"""`quarry migrate --to rocksdb`, whose long step, the queues in RocksDB, is made by the tasks of Spark.
+"""Runs `quarry migrate --to rocksdb` with its long step, making the queues in RocksDB, on Spark.
 
-They read the log in splits, keep of each record the units that the queue files hold at their index with its place, and
-write tables as a rebuild does. What the log says of size and tags is then compared with every unit of the files, as
-`quarry migrate` does; where they differ the store stays as it is.
+The tasks read the log in splits. Of each record they keep the entries that the queue files hold at the same offset with
+the record's position, and write tables as a rebuild does. Size and tags of the log's records are then compared with
+every entry of the files, as `quarry migrate` does; where they differ the store is left unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def migrate(
     remove_old: bool = False,
     split_bytes: int = SPLIT_BYTES,
 ) -> Migrated:
-    """Move the queues of a store from files to RocksDB. No broker may run on it, and none can meanwhile.
+    """Move the queues of a store from files to RocksDB. No broker may run on it, and none can start meanwhile.
 
     Raises what `store.tools.queue_migration.migrate` raises, and what Spark raises; the store is then what it was.
     """

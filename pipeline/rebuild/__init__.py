@@ -1,4 +1,4 @@
-"""`rebuild`: the RocksDB queues of a store, made anew from its log on Spark.
+"""The job `rebuild` makes the RocksDB queues of a store again from its log on Spark.
 
 Public face of the package: other packages import from here.
 """

@@ -1,8 +1,8 @@
-"""A database of queues, made of the log: everything of a rebuild but what becomes of it.
+"""Makes a database of queues from the log. `pipeline.rebuild.job` puts it in its place.
 
-1  look at some places of the log, and choose ranges of keys with about as many units each
-2  read the log in splits; every unit goes to the task of its range, which sorts them and writes a table
-3  make a database of the tables, with the bounds of all queues and how far they go
+1  sample some places of the log, and choose ranges of keys with about equal numbers of entries
+2  read the log in splits; every entry goes to the task of its range, which sorts its entries and writes a table
+3  make a database of the tables, with the max offsets of all queues and the offset up to which the log is dispatched
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MadeQueues:
-    """What was made."""
+    """The counts of a finished database, and the offset up to which the log is dispatched."""
 
     units: int
     queues: int
@@ -62,7 +62,7 @@ class MadeQueues:
 
 
 class QueueBuild:
-    """Makes a database at a place of its own. The lock of the store is ours, and it lies in its folder."""
+    """Makes a database in a folder of its own. The caller holds the lock of the store, in whose folder it lies."""
 
     def __init__(self, spark: SparkSession, disk: Disk, root: Path, place: Path, split_bytes: int) -> None:
         self._spark = spark
@@ -79,9 +79,9 @@ class QueueBuild:
         end: PhysicalOffset | None = None,
         next_offsets: Iterable[tuple[QueueId, QueueOffset]] = (),
     ) -> MadeQueues:
-        """Make it of these units of the log, which ends at `end` if that is known.
+        """Make the database of these entries of the log, which ends at `end` if that is known.
 
-        `next_offsets` tells where queues go on of which the log has no record. What lies at the place goes.
+        `next_offsets` gives the next offset of queues that have no record in the log. An old database there is removed.
         """
         segments = open_segments(self._disk, self._root)
         try:
@@ -97,10 +97,11 @@ class QueueBuild:
         return self._make_database(results, end, next_offsets)
 
     def _write_tables(self, splits: list[LogSplit], cuts: list[bytes], units: LogUnits) -> pa.Table:
-        """Read, sort and write. Returns the answers of all tasks (`RESULT_SCHEMA`), in the order of keys.
+        """Read and sort the entries, and write the tables.
 
-        Where a queue began anew at a boundary, what comes behind it may not count any more: then once again with
-        that queue in one range.
+        Returns the results of all tasks (`RESULT_SCHEMA`) in key order. Where a queue was deleted and recreated,
+        entries of a later range may be void. If such a queue lies across a boundary, everything is read once again with
+        all of that queue in one range.
         """
         while True:
             rows = _unit_rows(self._spark, self._root, splits, cuts, units)
@@ -147,7 +148,7 @@ class QueueBuild:
         return MadeQueues(sum(written.column("units").to_pylist()), queues, len(names), end)
 
     def _clear(self) -> None:
-        """Remove what a run before this one left."""
+        """Remove what an earlier run left."""
         if self._disk.exists(self._place):
             remove_database(self._disk, self._place)
         if self._disk.exists(self._tables):
@@ -157,7 +158,10 @@ class QueueBuild:
 def _unit_rows(
     spark: SparkSession, root: Path, splits: list[LogSplit], cuts: list[bytes], units: LogUnits
 ) -> DataFrame:
-    """The units of the log (`ROW_SCHEMA`), one task for each split. Damage ends it, by name."""
+    """Return the entries of the log (`ROW_SCHEMA`), made by one task for each split.
+
+    Damage ends the job with its place.
+    """
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with closing(open_segments(PosixDisk(), root)) as segments, units.opened(root) as units_of:
@@ -171,7 +175,7 @@ def _unit_rows(
 
 
 def _began_anew_across(results: pa.Table) -> set[bytes]:
-    """The queues of which a later range holds a record that lies before one of an earlier range."""
+    """Return the queues where a later range holds a record that lies before one of an earlier range in the log."""
     divided: set[bytes] = set()
     last_prefix, reached = b"", 0
     for prefix, lowest, highest in _columns(results, "prefix", "lowest", "highest"):
@@ -183,7 +187,7 @@ def _began_anew_across(results: pa.Table) -> set[bytes]:
 
 
 def _bounds(results: pa.Table) -> Iterator[list[tuple[bytes, bytes]]]:
-    """The maximum of each queue as stored, some thousand at a time."""
+    """Yield the max offsets of the queues as they are stored, in batches of `BOUNDS_PER_BATCH`."""
     bounds: list[tuple[bytes, bytes]] = []
     last_prefix = b""
     for prefix, offset, place in _columns(results, "prefix", "lastOffset", "lastPlace"):

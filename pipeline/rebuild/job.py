@@ -1,12 +1,12 @@
-"""The rebuild: all that a store derives from its log, made anew.
+"""Rebuilds everything that a store derives from its log.
 
     1  a database of queues, in a directory of its own (`pipeline.rebuild.database`)
     2  the old database is set aside, and the new one moves to its place
-    3  messages that wait (delayed and half ones) are looked for, as far as the store has not met them yet
-    4  if that is wanted, the key index (`pipeline.index`)
+    3  scheduled and prepared messages are looked for in the part of the log that was not searched for them yet
+    4  if requested, the key index is rebuilt (`pipeline.index`)
 
-Nothing of the store is changed before 2. Killed before, the store is what it was; killed in 2, no database is there,
-and a broker makes one, or this does when it is run again; killed later, a broker does the rest.
+Nothing of the store is changed before step 2. After a kill before it the store is unchanged; in 2, it has no database,
+and a broker makes one, or this job when it is run again; after a later kill, a broker does the rest.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ from quarry_mq.store.state.identity import StoreIdentity
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What was made."""
+    """The result of a rebuild."""
 
     queues: MadeQueues
     waiting: int | None
-    """Delayed messages that wait; None: a broker's first start on the store finds that out."""
+    """Scheduled messages that are pending; None: a broker's first start on the store counts them."""
     index: Indexed | None
-    """None: the store has none."""
+    """The rebuilt index; None if the store has no index."""
     aside: Path | None
-    """Where the old database is kept; None: there was none."""
+    """The path where the old database is kept; None if there was none."""
 
 
 def rebuild(
     spark: SparkSession, disk: Disk, root: Path, *, with_index: bool | None = None, split_bytes: int = SPLIT_BYTES
 ) -> Rebuilt:
-    """Make anew from the log what a store derives from it. No broker may run on it, and none can meanwhile.
+    """Rebuild what a store derives from its log. No broker may run on it, and none can start meanwhile.
 
-    `with_index` None: the tiered index where the store has one. Raises StoreUnusable (locked, damaged, or its queues
-    are in files), OSError, kv.KvError, and what Spark raises.
+    `with_index` None rebuilds the tiered index if the store has one. Raises StoreUnusable (locked, damaged, or its
+    queues are in files), OSError, kv.KvError, and what Spark raises.
     """
     paths = StorePaths(root)
     with locked(disk, root):
@@ -85,7 +85,7 @@ def rebuild(
 
 
 def _find_waiting(disk: Disk, root: Path, identity: StoreIdentity, end: PhysicalOffset) -> int | None:
-    """Let every record have its effect on the messages that wait, as a start of a broker does. Returns how many do."""
+    """Apply every record to the pending messages, as a start of a broker does. Returns how many are pending."""
     if not identity.metadata_imported:
         return None  # with them comes how far RocketMQ had got with its own
     engine = RocksStoreEngines().open_held(StorePaths(root).held_messages, create=True)

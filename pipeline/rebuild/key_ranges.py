@@ -1,4 +1,4 @@
-"""Ranges of keys with about as many units each: known from samples all over the log before all of it is read."""
+"""Chooses ranges of keys with about equal numbers of entries, from samples of the log, before all of it is read."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.scan import first_record, scan_log
 
 SAMPLES: Final = 64
-"""Places of the log that are looked at: each tells of some thousand records."""
+"""Number of places of the log that are sampled; each gives some thousand records."""
 UNITS_PER_RANGE: Final = 1_000_000
-"""About 100 MB in Spark's hands, and as much in a table."""
+"""Entries of a range: about 100 MB in Spark's memory, and as much in a table."""
 
 
 class Sample(NamedTuple):
-    """Keys of units from all over the log, sorted, and how many units there are, about."""
+    """Sorted keys of entries from all over the log, and an estimate of the number of all entries."""
 
     keys: list[bytes]
     units_estimate: int
 
 
 def sample(segments: SegmentList, extent: LogExtent) -> Sample:
-    """Look at some places of the log. Damage there is not judged: who reads everything will."""
+    """Sample some places of the log. Damage is ignored here; the jobs that read the whole log report it."""
     keys: list[bytes] = []
     read_bytes = 0
     size = extent.end - extent.begin
@@ -41,7 +41,7 @@ def sample(segments: SegmentList, extent: LogExtent) -> Sample:
 
 
 def boundaries(found: Sample, ranges_min: int) -> list[bytes]:
-    """Keys at which ranges begin, all but the first, so that each of them has about as many units."""
+    """Return the keys at which the ranges after the first begin, so that all have about equal numbers of entries."""
     count = max(ranges_min, -(-found.units_estimate // UNITS_PER_RANGE))
     keys: Sequence[bytes] = found.keys
     return sorted({keys[len(keys) * number // count] for number in range(1, count) if keys})

@@ -1,4 +1,4 @@
-"""Which units a task makes of the records that it reads."""
+"""Chooses which consume queue entries a task makes of the records that it reads."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ UnitsOf = Callable[[RecordBatch], UnitColumns]
 
 
 class LogUnits(Protocol):
-    """A choice of units. It goes to the tasks."""
+    """A choice of entries. Spark sends it to the tasks."""
 
     @property
     def counts_light(self) -> bool:
-        """Whether light queues are numbered one after the other once all of their units lie together."""
+        """Return whether light queues get consecutive offsets once all their entries are sorted together."""
 
     def opened(self, root: Path) -> AbstractContextManager[UnitsOf]:
-        """The function that makes units of batches, while a block runs."""
+        """Return a context manager that gives the function which makes entries of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatedUnits:
-    """All units, numbered as the records say."""
+    """All entries, with the offsets that their records state."""
 
     counts_light: bool
 
@@ -43,7 +43,10 @@ class StatedUnits:
 
 @dataclass(frozen=True, slots=True)
 class FileUnits:
-    """The units that the queue files hold, light queues numbered as there. The files are durable and not written."""
+    """The entries that the queue files hold, with the files' offsets for light queues.
+
+    The files are durable and unchanging.
+    """
 
     minimum: PhysicalOffset
     end: PhysicalOffset
@@ -62,7 +65,7 @@ class FileUnits:
             yield units_of
 
     def files(self, root: Path) -> FileConsumeQueues:
-        """The files, to be read."""
+        """Return the queue files, opened for reading."""
         return FileConsumeQueues(
             PosixDisk(),
             StorePaths(root).consume_queue,
@@ -75,4 +78,4 @@ class FileUnits:
 
 
 def _save_nothing(_: PhysicalOffset, /, *, emptied: bool) -> None:
-    """Nothing is put."""
+    """Store nothing: the files are only read."""

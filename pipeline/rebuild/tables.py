@@ -1,4 +1,4 @@
-"""What a task writes of its range of keys: a table file, and the last entry of each queue."""
+"""Writes a task's range of keys: a table file, and the last entry of each queue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RESULT_SCHEMA: Final = StructType(
         StructField("highest", LongType()),
     ]
 )
-"""Of a queue: the beginning of its keys, the last entry, and the range of physical offsets that the task has seen."""
+"""A row for each queue: the prefix of its keys, its last entry, and the range of physical offsets in the task."""
 _ARROW: Final = pa.schema(
     [
         ("table", pa.string()),
@@ -41,7 +41,7 @@ Pair = tuple[bytes, bytes]
 
 
 class QueuePart:
-    """What a range of keys holds of one queue."""
+    """The part of a queue that lies in one range of keys."""
 
     __slots__ = ("highest", "last_offset", "last_place", "lowest", "prefix")
 
@@ -53,11 +53,11 @@ class QueuePart:
 
 
 class SortedUnits:
-    """Pairs of a table from rows that are sorted by key and value; `queues` fills while they are taken.
+    """Makes the pairs of a table from rows sorted by key and value; `queues` fills while pairs are taken.
 
-    Where a queue was deleted and began anew, its numbers come twice. An entry is gone when a later record has its
-    number or a lower one (`store.consumequeue.again`): in the order of numbers, one lies further on in the log that
-    came before. Units of light queues that are to be counted get their numbers here.
+    Where a queue was deleted and recreated, its offsets come twice. An entry is void when a later record has its offset
+    or a lower one (`store.consumequeue.again`): in the order of offsets, an entry that comes before it lies further on
+    in the log. Entries of light queues that need consecutive offsets get them here.
     """
 
     def __init__(self) -> None:
@@ -102,9 +102,9 @@ class SortedUnits:
 
 
 def table_writer(directory: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that each task runs over the sorted rows of its range; it answers with `RESULT_SCHEMA`.
+    """Return the function that each task runs over the sorted rows of its range; it yields batches of `RESULT_SCHEMA`.
 
-    A task that is repeated writes a file of its own: only those that are named in the answers count.
+    A repeated task writes another file: only the files that the results name count.
     """
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Units of the log as keys and values of the RocksDB queues, thousands at a time (docs/formats/consume-queue.md).
+"""Encodes consume queue entries as keys and values of the RocksDB queues, in bulk (docs/formats/consume-queue.md).
 
 A row is `key` and `value` as stored, but for units of light queues that are numbered one after the other: of these the
 key ends with the physical offset instead, by which they are to be counted, and the value with the number that the
@@ -23,17 +23,17 @@ from quarry_mq.store.scan.columns import Flags
 from quarry_mq.store.verify.log import units_in
 
 COUNTED_SIZE: Final = UNIT_SIZE + I64.size
-"""Bytes of the value of a unit whose number is yet to be counted."""
+"""Bytes of the value of an entry whose offset is yet to be assigned."""
 ROW_SCHEMA: Final = pa.schema([("part", pa.int32()), ("key", pa.binary()), ("value", pa.binary())])
 
 
 def unit_rows(units: UnitColumns, boundaries: Sequence[bytes], *, counts_light: bool) -> pa.RecordBatch:
-    """Units as rows: `ROW_SCHEMA`, `part` being the range of keys between `boundaries`.
+    """Return entries as rows of `ROW_SCHEMA`, `part` being the range of keys between `boundaries`.
 
-    With `counts_light` light queues are numbered one after the other, and all units of one are in the same part.
+    With `counts_light` light queues get consecutive offsets, and all entries of one light queue are in the same part.
     """
     prefixes = [unit_prefix(queue) for queue in units.queues]
-    # the unit of a light queue follows that of the record's own queue
+    # the entry of a light queue follows that of the record's own queue
     counted = np.diff(units.physical_offset, prepend=-1) == 0 if counts_light else np.zeros(len(units), np.bool_)
     key_ends = np.where(counted, units.physical_offset, units.queue_offset)
     parts = _parts(units, prefixes, boundaries, counted)
@@ -46,7 +46,7 @@ def unit_rows(units: UnitColumns, boundaries: Sequence[bytes], *, counts_light: 
 
 
 def sample_keys(batch: RecordBatch) -> list[bytes]:
-    """The keys of the batch's units, to find boundaries by."""
+    """Return the keys of the batch's entries, as samples to choose boundaries from."""
     rows = unit_rows(units_in(batch), (), counts_light=False)
     keys: list[bytes] = rows.column("key").to_pylist()
     return keys
@@ -67,7 +67,7 @@ def _values(units: UnitColumns, counted: Flags) -> pa.Array:
 def _parts(
     units: UnitColumns, prefixes: Sequence[bytes], boundaries: Sequence[bytes], counted: Flags
 ) -> NDArray[np.int32]:
-    """Which range of keys each unit belongs to: int32 of shape (n,)."""
+    """Return the number of the range of keys that each entry belongs to: int32 of shape (n,)."""
     parts = np.zeros(len(units), np.int32)
     if not boundaries or not len(units):
         return parts
@@ -82,6 +82,6 @@ def _parts(
 
 
 def _divided(prefixes: Sequence[bytes], boundaries: Sequence[bytes]) -> list[int]:
-    """The queues that some boundary lies in."""
+    """Return the indexes of the queues that a boundary divides."""
     inside = {boundary[: -I64.size] for boundary in boundaries}
     return [number for number, prefix in enumerate(prefixes) if prefix in inside]

@@ -1,4 +1,4 @@
-"""`replay`: messages of a store sent once more, to a live broker.
+"""The job `replay` sends messages of a store once more, to a live broker.
 
 Public face of the package: other packages import from here.
 """

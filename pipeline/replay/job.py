@@ -1,7 +1,7 @@
-"""`replay`: messages of a store sent once more, to a live broker.
+"""The job `replay` sends messages of a store once more, to a live broker.
 
-What is sent again has an id that is made of where the message lies and where it goes: a run that is repeated sends
-the same ids.
+Each message gets an id that is made of where the message lies and where it goes, so that a repeated run sends the same
+ids.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ _SENT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where messages are sent."""
+    """Describes the broker and the topic that messages are sent to."""
 
     options: Mapping[str, str]
-    """Of the sink, but for its topic: docs/pipeline.md."""
+    """Options of the sink without its topic: docs/pipeline.md."""
     topic: str | None = None
-    """None: each to the topic that it lies in."""
+    """The topic that all messages go to; None sends each to the topic it was stored in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What one run sent, and what it could not send."""
+    """The result of one run: how many messages were sent, and which could not be sent."""
 
     messages: int
     refused: int = 0
     first_refused: tuple[tuple[str, str], ...] = ()
-    """Place (`orders/3/1207`) and reason of the first ones of each task, `FIRST_REFUSED` at most."""
+    """Position (`orders/3/1207`) and reason of the first refused messages of each task, `FIRST_REFUSED` at most."""
     damage: DamagedPlaces = NO_DAMAGE
-    """Of the log: what lay there was not sent."""
+    """Damaged places of the log; nothing of them was sent."""
 
 
 def replay(
@@ -68,13 +68,13 @@ def replay(
     keeps_compressed: bool = False,
     split_bytes: int = SPLIT_BYTES,
 ) -> Replayed:
-    """Send what lies in the log now, each queue's messages in their order.
+    """Send the messages that lie in the log now, those of each queue in their order.
 
-    `keeps_compressed`: bodies that are compressed with ZLIB go as they are; all others are uncompressed. A message that
-    cannot be sent for what it is is counted, and the others go on. Raises StoreUnusable, OSError, InvalidOption, and
-    what Spark raises.
+    `keeps_compressed`: bodies compressed with ZLIB are sent as they are; all others are uncompressed. A message that is
+    refused because of its content is counted, and the others are sent. Raises StoreUnusable, OSError, InvalidOption,
+    and what Spark raises.
     """
-    # the broker may be the one that runs on this store: what it takes in from now on is not sent once more
+    # the broker may be the one that runs on this store: messages that it stores from now on are not sent once more
     begin, end = readable_range(disk, root, split_bytes)
     options = sink_options(target.options, is_stream=False)
 
@@ -90,7 +90,7 @@ def replay(
 
 
 def _sent(rows: DataFrame, target: Target, options: SinkOptions, *, keeps_compressed: bool) -> list[Row]:
-    """What the tasks tell that send them."""
+    """Send the rows in tasks, and return the result row of each task."""
     # the order of a queue is that of its message groups
     ordered = rows.repartition("topic", "queueId").sortWithinPartitions("phyOffset")
     plain = ordered.mapInArrow(stored_bodies if keeps_compressed else plain_bodies, with_problem(rows.schema))
@@ -99,7 +99,7 @@ def _sent(rows: DataFrame, target: Target, options: SinkOptions, *, keeps_compre
 
 
 def outgoing(rows: DataFrame, topic: str | None, *, keeps_compressed: bool) -> DataFrame:
-    """Rows of the table `messages` as rows of the sink."""
+    """Return rows of the table `messages` as rows of the sink."""
     into = sql.col("topic") if topic is None else sql.lit(topic)
     origin = sql.coalesce("uniqKey", "msgId")
     place = sql.concat_ws("/", "topic", "queueId", "queueOffset")
@@ -122,9 +122,9 @@ def outgoing(rows: DataFrame, topic: str | None, *, keeps_compressed: bool) -> D
 
 
 def stored_bodies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches with bodies uncompressed where the protocol has no name for how they are compressed.
+    """Yield the batches with bodies uncompressed where the protocol has no name for their compression.
 
-    Their flags say so: what is compressed still is so with ZLIB.
+    Flags are adapted: bodies that still are marked as compressed are so with ZLIB.
     """
     for batch in plain_where(batches, _is_odd):
         flags = [flag & ~COMPRESSED if _is_odd(flag) else flag for flag in batch.column("sysFlag").to_pylist()]
@@ -137,13 +137,19 @@ def _is_odd(flag: int) -> bool:
 
 
 def _is_of_users(wanted: Wanted) -> Column:
-    """Topics that a broker keeps for itself are left out; retry topics and dead letters too, unless they are named."""
+    """Return the condition that leaves out the broker's own topics.
+
+    Retry topics and dead letters are left out too, unless topics are named.
+    """
     topic = sql.col("topic")
     of_broker = topic.isin(*sorted(SYSTEM_TOPICS)) | topic.startswith(SYSTEM_TOPIC_PREFIX)
     return ~of_broker if wanted.topics else ~of_broker & ~topic.startswith("%")
 
 
 def _is_of_user(name: Column, _value: Column) -> Column:
-    """Whether a property is the sender's own; the marks of an earlier replay give way to ours."""
+    """Return the condition that a property was set by the sender.
+
+    Marks of an earlier replay are replaced by new ones.
+    """
     taken = sorted(RESERVED_PROPERTIES | {REPLAYED_FROM, REPLAYED_ID})
     return ~name.isin(*taken) & ~name.startswith(RESERVED_PREFIX)

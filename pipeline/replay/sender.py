@@ -1,4 +1,4 @@
-"""The task of a replay: it sends rows, and tells of each message that cannot be sent for what it is."""
+"""The task of a replay: it sends rows, and reports each message that the broker refuses because of its content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quarry_mq.server.wire.property_room import REPLAYED_FROM
 from quarry_mq.store.clock import SystemClock
 
 FIRST_REFUSED: Final = 20
-"""Refused messages that are named; the others are counted."""
+"""Refused messages that are listed; further ones are only counted."""
 
 SENDING_TELLS: Final = "messages long, refused long, first array<struct<place: string, reason: string>>"
 _TELLS: Final = pa.schema(
@@ -30,7 +30,10 @@ _TELLS: Final = pa.schema(
 
 
 def sending(options: SinkOptions) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task does with its rows; it gives one row that tells how many went, and which did not."""
+    """Return the function that a task runs over its rows.
+
+    It yields one row with the count of sent and refused messages.
+    """
 
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         refused: list[tuple[str, str]] = []
@@ -45,7 +48,7 @@ def sending(options: SinkOptions) -> Callable[[Iterator[pa.RecordBatch]], Iterat
             for batch in batches:
                 refused += _without_body(batch)
                 whole = batch.filter(compute.is_valid(batch.column("body"))).drop_columns([PROBLEM])
-                # each row has an id of its own, so no id is made of its place
+                # each row has an id already, so no id is made of its place
                 for message in messages_of(
                     whole, topic=None, write="", partition=0, first_row=count, now_ms=clock.wall_ms()
                 ):
@@ -67,7 +70,7 @@ def sending(options: SinkOptions) -> Callable[[Iterator[pa.RecordBatch]], Iterat
 
 
 def _without_body(batch: pa.RecordBatch) -> list[tuple[str, str]]:
-    """Places and reasons of the rows whose body could not be made plain."""
+    """Return the positions and reasons of the rows whose body could not be uncompressed."""
     problems = batch.column(PROBLEM)
     if problems.null_count == len(problems):
         return []

@@ -1,4 +1,4 @@
-"""Tables of one store for Spark: messages, units, queues, positions, index.
+"""Shows a store as tables for Spark: messages, units, queues, positions, index.
 
 Public face of the package: other packages import from here.
 """
@@ -27,7 +27,7 @@ _READERS: dict[Table, type[TableReader]] = {
 
 
 def schema_of(options: ReadOptions) -> StructType:
-    """The columns that were asked for, or those that come by themselves. Raises InvalidOption."""
+    """Return the schema of the requested columns, or of the table's default columns. Raises InvalidOption."""
     if options.table is Table.MESSAGES:
         return message_schema(options)
     types = _READERS[options.table].types
@@ -35,5 +35,5 @@ def schema_of(options: ReadOptions) -> StructType:
 
 
 def reader_of(options: ReadOptions, schema: StructType) -> TableReader:
-    """Raises InvalidOption for a schema that does not fit the table."""
+    """Return the reader of the table. Raises InvalidOption for a schema that does not fit the table."""
     return _READERS[options.table](options, schema)

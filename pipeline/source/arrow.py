@@ -1,4 +1,4 @@
-"""Arrow arrays from places in memory: texts of many records at once."""
+"""Makes Arrow arrays from places in memory, for many records at once."""
 
 from __future__ import annotations
 
@@ -15,57 +15,60 @@ from quarry_mq.store.scan.columns import Bytes, Flags, Integers
 
 _HEX_DIGITS: Final = np.frombuffer(b"".join(b"%02X" % value for value in range(256)), np.uint8).reshape(256, 2)
 _DISTINCT_NAMES_MAX: Final = 62
-"""Names that fit into one integer, a bit for each."""
+"""Distinct names that fit into one integer, with a bit for each."""
 PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 
 
 def binaries(memory: memoryview, starts: Integers, lengths: Integers, present: Flags | None = None) -> pa.Array:
-    """Copies of the bytes at those places: a binary array of shape (n,), null where not `present`."""
+    """Copy the bytes at those places into a binary array of shape (n,), null where not `present`."""
     ends = starts + lengths
     joined = b"".join([memory[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)])
     return _variable(pa.binary(), joined, lengths, present)
 
 
 def texts(memory: memoryview, starts: Integers, lengths: Integers, present: Flags | None = None) -> pa.Array:
-    """The same as strings: bytes that are no UTF-8 become U+FFFD, as everywhere in Quarry."""
+    """Copy the bytes at those places into a string array.
+
+    Bytes that are not UTF-8 become U+FFFD, as everywhere in Quarry.
+    """
     return _decoded(binaries(memory, starts, lengths, present))
 
 
 def picked(values: Sequence[str], index: Integers) -> pa.Array:
-    """`values[index]` as strings: shape (n,)."""
+    """Return `values[index]` as a string array of shape (n,)."""
     return pa.array(values, pa.string()).take(pa.array(index))
 
 
 def hex_texts(octets: Bytes) -> pa.Array:
-    """Each row of a (n, k) array as 2k upper-case hex digits."""
+    """Return each row of a (n, k) array as 2k upper-case hex digits."""
     digits = np.ascontiguousarray(_HEX_DIGITS[octets])
     return _variable(pa.string(), digits, np.full(len(octets), 2 * octets.shape[1], np.int64), None)
 
 
 def fixed_binaries(octets: Bytes) -> pa.Array:
-    """Each row of a (n, k) array as a binary of k bytes."""
+    """Return each row of a (n, k) array as a binary of k bytes."""
     return _variable(pa.binary(), np.ascontiguousarray(octets), np.full(len(octets), octets.shape[1], np.int64), None)
 
 
 def property_maps(memory: memoryview, starts: Integers, lengths: Integers) -> pa.Array:
-    """Stored properties as maps, equal to what `decode_properties` gives for each record, in stored order."""
+    """Return stored properties as maps in stored order, equal to what `decode_properties` gives for each record."""
     pieces = [memory[start:end] for start, end in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)]
-    # the last entry may lack its end
+    # the last entry may lack its end byte
     joined = b"".join([piece if not piece or piece[-1] == ENTRY_END else bytes(piece) + b"\x02" for piece in pieces])
     plain = _plain_maps(np.frombuffer(joined, np.uint8), _entry_ends(pieces))
     return _exact_maps(pieces) if plain is None else plain
 
 
 def _entry_ends(pieces: Sequence[memoryview]) -> Integers:
-    """Where each record's properties end when they are joined, each with the end of its last entry."""
+    """Return the ends of the records' properties when they are joined, each with the end byte of its last entry."""
     lengths = [len(piece) + (bool(piece) and piece[-1] != ENTRY_END) for piece in pieces]
     return np.cumsum(np.array(lengths, np.int64))
 
 
 def _plain_maps(octets: Bytes, row_ends: Integers) -> pa.Array | None:
-    """Maps of properties as a writer leaves them; None where something is unusual.
+    """Return the property maps of regular records; None if any record is irregular.
 
-    Usual is `name 0x01 value 0x02` and nothing else, no name or value empty, no name twice in a record, all UTF-8.
+    Regular is `name 0x01 value 0x02` and nothing else, no empty name or value, no name twice in a record, all UTF-8.
     """
     separators = octets <= ENTRY_END
     places = np.flatnonzero(separators)
@@ -92,7 +95,10 @@ def _plain_maps(octets: Bytes, row_ends: Integers) -> pa.Array | None:
 
 
 def _has_repeated(names: pa.Array, offsets: NDArray[np.int32]) -> bool:
-    """Whether a name comes twice in one record. May say so of records with very many different names."""
+    """Return whether a name comes twice in one record.
+
+    May be a false yes when the records have more than `_DISTINCT_NAMES_MAX` different names.
+    """
     encoded = names.dictionary_encode()
     if len(encoded.dictionary) > _DISTINCT_NAMES_MAX:
         return True

@@ -1,4 +1,4 @@
-"""Filters that Spark hands down, applied to columns before anything else is read of a message."""
+"""Applies filters that Spark pushes down to columns, before the other columns of a message are read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _COMPARED: Final[dict[type[Filter], Callable[[pa.Array, Any], pa.Array]]] = {
 
 
 def is_applicable(condition: Filter, columns: Iterable[str]) -> bool:
-    """Whether `holds` can answer for it: comparisons of one of the columns with whole numbers or texts."""
+    """Return whether `holds` can evaluate the condition: it compares one of the columns with whole numbers or texts."""
     match condition:
         case Not(child=child):
             return is_applicable(child, columns)
@@ -54,7 +54,7 @@ def is_applicable(condition: Filter, columns: Iterable[str]) -> bool:
 
 
 def holds(condition: Filter, column_of: ColumnOf) -> pa.Array:
-    """Where it holds: true, false, or null as SQL has it. `is_applicable` must have said yes."""
+    """Return for each row whether the condition holds: true, false, or null as in SQL. It must be applicable."""
     match condition:
         case Not(child=child):
             return pc.invert(holds(child, column_of))
@@ -71,7 +71,7 @@ def holds(condition: Filter, column_of: ColumnOf) -> pa.Array:
 
 
 def names_in(condition: Filter) -> str:
-    """The column that an applicable condition is about."""
+    """Return the column that an applicable condition is about."""
     if isinstance(condition, Not):
         return names_in(condition.child)
     name: str = condition.attribute[0]  # type: ignore[attr-defined]
@@ -79,14 +79,14 @@ def names_in(condition: Filter) -> str:
 
 
 class Bounds(NamedTuple):
-    """Whole numbers from `low` to `high`, both included."""
+    """The whole numbers from `low` to `high`, both included."""
 
     low: int
     high: int
 
 
 def bounds_of(name: str, conditions: Iterable[Filter]) -> Bounds:
-    """What all conditions together leave of a column of whole numbers that are not negative."""
+    """Return the range that all conditions together allow for a column of non-negative whole numbers."""
     low, high = 0, _I64_MAX
     for condition in conditions:
         if isinstance(condition, Not) or names_in(condition) != name:
@@ -108,7 +108,7 @@ def bounds_of(name: str, conditions: Iterable[Filter]) -> Bounds:
 
 
 def texts_of(name: str, conditions: Iterable[Filter]) -> list[str] | None:
-    """The only values, sorted, that some condition leaves of a column of texts; None: it may have any."""
+    """Return the only values, sorted, that a condition allows for a column of texts; None if any value may occur."""
     for condition in conditions:
         match condition:
             case EqualTo(attribute=(column,), value=value) if column == name:

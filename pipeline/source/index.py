@@ -1,4 +1,4 @@
-"""The table `index`: the items of the key indexes, file by file."""
+"""The table `index` has the items of the key indexes, file by file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from quarry_mq.store.offline.store import OfflineStore
 
 @dataclass(frozen=True)
 class FilePart(InputPartition):
-    """One file of an index."""
+    """A partition: one file of an index."""
 
     file: IndexFile
 
 
 class IndexReader(TableReader):
-    """Reads items. Times in RocketMQ's files are those of the records to the second."""
+    """Reads the items. Times from RocketMQ's files are those of the records, to the second."""
 
     types: ClassVar[Types] = {
         "index": StringType(),
@@ -39,7 +39,10 @@ class IndexReader(TableReader):
     }
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each file that may hold what was asked for. Raises StoreDamaged, StoreUnusable for one elsewhere."""
+        """Return a partition for each file that may hold requested items.
+
+        Raises StoreDamaged, and StoreUnusable for a file that is elsewhere.
+        """
         begin, end = bounds_of("phyOffset", self.conditions)
         begin_ms, end_ms = bounds_of("storeTimestamp", self.conditions)
         parts = []

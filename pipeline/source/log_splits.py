@@ -1,4 +1,4 @@
-"""Which bytes of the commit log are read, and how they are divided among tasks."""
+"""Determines which bytes of the commit log are read, and divides them among tasks."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class LogExtent:
 
     begin: PhysicalOffset
     end: PhysicalOffset
-    """The end of the files, or how far the log of a broker that runs is durable."""
+    """The end of the files, or for a running broker the end of the durable log."""
     torn_from: PhysicalOffset | None
-    """At or behind this offset the end of the log may be torn: nothing stopped the store in good order."""
+    """From this offset on the end of the log may be torn, because the store was not closed cleanly. None: it was."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of one segment where records must be, and are not."""
+    """Bytes of one segment that must be records, and are not."""
 
     begin: PhysicalOffset
     end: PhysicalOffset
@@ -44,7 +44,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class LogSplit(InputPartition):
-    """What one task reads: records that begin in [begin, end), all in one segment."""
+    """The part of the log that one task reads: records that begin in [begin, end), all in one segment."""
 
     begin: PhysicalOffset
     end: PhysicalOffset
@@ -53,16 +53,16 @@ class LogSplit(InputPartition):
 
 
 def open_segments(disk: Disk, root: Path) -> SegmentList:
-    """The log of the store at `root`, to be read. Raises NotAStore, StoreDamaged."""
+    """Open the log of the store at `root` for reading. Raises NotAStore, StoreDamaged."""
     paths = StorePaths(root)
     return SegmentList(disk, paths.commit_log, None, writable=False, kept_size=KeptSize(disk, paths.quarry))
 
 
 def log_extent(disk: Disk, root: Path, segments: SegmentList, *, is_ours: bool = False) -> LogExtent:
-    """How far the log may be read. Of a running store: as far as its checkpoint says it is durable.
+    """Return the part of the log that may be read; of a running store, the part that its checkpoint says is durable.
 
-    `is_ours`: this process holds the lock. Raises NotAStore, and StoreLocked for a broker that does not tell how far
-    that is.
+    `is_ours`: this process holds the lock. Raises NotAStore, and StoreLocked if the running broker does not tell how
+    far its log is durable.
     """
     found = inspect_store(disk, root)
     if found.kind is StoreKind.NEW:
@@ -89,7 +89,7 @@ def _is_running(disk: Disk, lock: Path) -> bool:
 
 
 def _end_of_used(segments: SegmentList) -> PhysicalOffset:
-    """The end of the last segment that holds anything: one is made ahead."""
+    """Return the end of the last segment that holds any data: a broker creates one segment ahead."""
     for base in reversed(segments.bases):
         end = PhysicalOffset(base + segments.segment_size)
         if not _is_empty(segments, base, end):
@@ -98,13 +98,13 @@ def _end_of_used(segments: SegmentList) -> PhysicalOffset:
 
 
 def plan_splits(segments: SegmentList, extent: LogExtent, split_bytes: int) -> list[LogSplit]:
-    """Splits of about `split_bytes` that hold the extent, each but the first of a segment beginning at a record."""
+    """Divide the extent into splits of about `split_bytes`. Each but the first of a segment begins at a record."""
     bases = (base for base in segments.bases if base < extent.end)
     return [split for base in bases for split in _splits_of(segments, base, extent, split_bytes)]
 
 
 def _splits_of(segments: SegmentList, base: PhysicalOffset, extent: LogExtent, split_bytes: int) -> Iterator[LogSplit]:
-    """Those of one segment."""
+    """Yield the splits of one segment."""
     end = PhysicalOffset(min(base + segments.segment_size, extent.end))
     begins = [base, *_begins(segments, base, end, split_bytes)]
     for begin, behind in zip(begins, [*begins[1:], end], strict=True):
@@ -124,7 +124,10 @@ def _begins(
 
 
 def end_of_records(segments: SegmentList, extent: LogExtent, split_bytes: int) -> PhysicalOffset:
-    """Where the log ends: behind its last record, or the blank behind that. Only the last split is read."""
+    """Return the end of the log: after its last record, or after the blank that follows it.
+
+    Only the last split is read.
+    """
     if extent.begin == extent.end:
         return extent.begin
     *_, last = _splits_of(segments, segments.base_of(PhysicalOffset(extent.end - 1)), extent, split_bytes)
@@ -135,22 +138,22 @@ def end_of_records(segments: SegmentList, extent: LogExtent, split_bytes: int) -
 
 
 def readable_range(disk: Disk, root: Path, split_bytes: int) -> tuple[PhysicalOffset, PhysicalOffset]:
-    """Where the log begins and ends that can be read now. Raises as `open_segments` and `log_extent`."""
+    """Return the begin and end of the log that can be read now. Raises as `open_segments` and `log_extent`."""
     with closing(open_segments(disk, root)) as segments:
         extent = log_extent(disk, root, segments)
         return extent.begin, end_of_records(segments, extent, split_bytes)
 
 
 def store_time_at(segments: SegmentList, split: LogSplit) -> int | None:
-    """The store time, in ms, of the record that the split begins with; None where it begins with none."""
+    """Return the store time in ms of the split's first record; None where the split begins with no record."""
     found = CommitLogReader(segments).decode(split.begin)
     return found.store_timestamp_ms if isinstance(found, StoredMessage) else None
 
 
 def read_split(segments: SegmentList, split: LogSplit, *, check_crc: bool) -> Iterator[RecordBatch | Damage]:
-    """The records of the split, and what is damaged of it. Reading goes on behind damage, at the next whole record.
+    """Yield the records of the split, and its damaged places. Reading goes on after damage at the next whole record.
 
-    Raises StoreDamaged when the split that follows does not begin where a record does.
+    Raises StoreDamaged when the next split does not begin at a record.
     """
     at = split.begin
     while at < split.end:
@@ -173,7 +176,10 @@ def read_split(segments: SegmentList, split: LogSplit, *, check_crc: bool) -> It
 
 
 def read_whole_split(segments: SegmentList, split: LogSplit) -> Iterator[RecordBatch]:
-    """The records of the split, checksums checked. Raises StoreDamaged naming file and offset of what is damaged."""
+    """Yield the records of the split with their checksums checked.
+
+    Raises StoreDamaged with the damage's file and offset.
+    """
     for found in read_split(segments, split, check_crc=True):
         if isinstance(found, Damage):
             raise StoreDamaged(segments.path_of(found.begin), f"offset {found.begin}: {found.reason}")
@@ -181,7 +187,7 @@ def read_whole_split(segments: SegmentList, split: LogSplit) -> Iterator[RecordB
 
 
 def _damage(segments: SegmentList, split: LogSplit, at: PhysicalOffset, ended_by: Ending | None) -> Damage | None:
-    """What lies at `at` instead of a record; None: the log ends there."""
+    """Return the damage at `at`, where no record is; None if the log ends there."""
     reason = ended_by.reason if isinstance(ended_by, Torn | Corrupt) else "nothing was written here, but bytes follow"
     end = next_readable(segments, at)
     if split.is_last and end is None:
@@ -192,7 +198,7 @@ def _damage(segments: SegmentList, split: LogSplit, at: PhysicalOffset, ended_by
 
 
 def _is_empty(segments: SegmentList, begin: PhysicalOffset, end: PhysicalOffset) -> bool:
-    """Whether only zeros lie in [begin, end) of one segment."""
+    """Return whether [begin, end) of one segment holds only zeros."""
     base = segments.base_of(begin)
     data_end = segments.disk.data_end(segments.path_of(begin))
     octets = np.frombuffer(segments.segment_at(begin).view(), np.uint8)

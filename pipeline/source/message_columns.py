@@ -1,4 +1,4 @@
-"""The columns of the table `messages`: what they are called, and how each is made of the records of a batch.
+"""Defines the columns of the table `messages`, and how each is made of the records of a batch.
 
 Names and meaning are those of `quarry decode --json`, which are those of RocketMQ's own tools.
 """
@@ -34,11 +34,11 @@ _BORN_HOST: Final = 48
 _STORE_TIMESTAMP_LENGTH: Final = 8
 _OFFSET_LENGTH: Final = 8
 _OFFSET_POSITION: Final = 28
-"""Where fields begin in a record: see `store.record.layout`."""
+"""Positions of fields in a record: see `store.record.layout`."""
 
 
 class MessageRows:
-    """Some records of a batch, from which columns are made as they are asked for."""
+    """A batch's records, or some of them. A column is made of them when it is requested."""
 
     def __init__(self, batch: RecordBatch, columns: RecordColumns | None = None) -> None:
         self.batch = batch
@@ -48,11 +48,11 @@ class MessageRows:
         return len(self.columns)
 
     def select(self, rows: pa.BooleanArray) -> MessageRows:
-        """Those of the rows that are marked."""
+        """Return the marked rows."""
         return MessageRows(self.batch, self.columns.select(rows.to_numpy(zero_copy_only=False)))
 
     def array(self, name: str) -> pa.Array:
-        """The column of this name, in the type that Spark expects; nulls for one that tells of no message."""
+        """Return the column of this name in the type that Spark expects; nulls if messages have no such column."""
         column = COLUMNS.get(name)
         return pa.nulls(len(self), pa.string()) if column is None else column.make(self)
 
@@ -61,7 +61,7 @@ class MessageRows:
         return stored_properties(self.batch, self.columns)
 
     def property_texts(self, name: str) -> pa.Array:
-        """The values of one property, null where a record has none."""
+        """Return the values of one property, null where a record lacks it."""
         found = self.properties.values(name.encode())
         starts, lengths = np.zeros(len(self), np.int64), np.zeros(len(self), np.int64)
         present = np.zeros(len(self), np.bool_)
@@ -70,7 +70,7 @@ class MessageRows:
         return texts(self.properties.octets.data, starts, lengths, present)
 
     def hosts(self, starts: Integers, is_v6: Integers) -> pa.Array:
-        """The hosts that begin there."""
+        """Return the hosts that begin at these positions."""
         lengths = np.where(is_v6 != 0, IPV6_LENGTH, IPV4_LENGTH) + _PORT_LENGTH
         found, index = distinct(np.frombuffer(self.batch.segment, np.uint8), starts, lengths)
         return picked([_host(octets) for octets in found], index)
@@ -85,7 +85,7 @@ class MessageRows:
         return self.born_host_starts + IPV4_LENGTH + _PORT_LENGTH + born_extra + _STORE_TIMESTAMP_LENGTH
 
     def offset_ids(self) -> pa.Array:
-        """Store host and physical offset in hex, as `store.record.offset_message_id` has them."""
+        """Return store host and physical offset in hex, as `store.record.offset_message_id` has them."""
         starts, is_v6 = self.store_host_starts, self.columns.system_flag & STORE_HOST_V6
         if not is_v6.any():
             return self._offset_ids(starts, self.columns.position, IPV4_LENGTH)
@@ -111,7 +111,7 @@ def _host(octets: bytes) -> str:
 
 
 class Column(NamedTuple):
-    """How Spark knows a column, and how it is made."""
+    """The type of a column in Spark, and the function that makes its values."""
 
     type: DataType
     make: Callable[[MessageRows], pa.Array]

@@ -1,4 +1,4 @@
-"""The table `messages`: every record of the commit log, in log order within each partition."""
+"""The table `messages` has every record of the commit log, in log order within each partition."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from quarry_mq.store.fs import PosixDisk
 
 BODY: Final = "body"
 DAMAGE: Final = "damage"
-"""With `mode=quarantine`: what is wrong with the bytes from `phyOffset` on, `storeSize` of them; null for a message."""
+"""Column with `mode=quarantine`: what is wrong with the `storeSize` bytes from `phyOffset` on; null for a message."""
 
 TYPES: Final[Types] = {name: column.type for name, column in COLUMNS.items()}
 QUARANTINE_TYPES: Final[Types] = {**TYPES, DAMAGE: StringType()}
@@ -40,7 +40,10 @@ _SIZE_MAX: Final = 2**31 - 1
 
 
 def message_schema(options: ReadOptions) -> StructType:
-    """The columns that were asked for; all but the body when nothing was said. Raises InvalidOption."""
+    """Return the schema of the requested columns, or of all but the body if none were requested.
+
+    Raises InvalidOption.
+    """
     names = options.columns or tuple(name for name in COLUMNS if name != BODY)
     if options.mode is DamageMode.FAIL:
         return chosen(TYPES, names)
@@ -58,7 +61,7 @@ class MessageReader(TableReader):
             raise InvalidOption(f"schema: the column {DAMAGE!r} belongs to mode=quarantine, and that to it")
 
     def applies(self, condition: Filter) -> bool:
-        # damage is about no message: with a filter it would be passed over
+        # a damaged place is no message: a filter would leave it out
         return self.options.mode is DamageMode.FAIL and super().applies(condition)
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -69,12 +72,12 @@ class MessageReader(TableReader):
             return self._in_time(segments, self._in_place(plan_splits(segments, extent, split_bytes)))
 
     def _in_place(self, splits: list[LogSplit]) -> list[LogSplit]:
-        """The splits that may hold records between the physical offsets that were asked for."""
+        """Return the splits that may hold records in the requested range of physical offsets."""
         low, high = bounds_of("phyOffset", self.conditions)
         return [split for split in splits if low < split.end and split.begin <= high]
 
     def _in_time(self, segments: SegmentList, splits: list[LogSplit]) -> list[LogSplit]:
-        """The splits that may hold records of the times that were asked for."""
+        """Return the splits that may hold records in the requested range of store times."""
         low, high = bounds_of("storeTimestamp", self.conditions)
         if not splits or "storeTimestamp" not in map(names_in, self.conditions):
             return splits
@@ -98,7 +101,7 @@ class MessageReader(TableReader):
                 yield self._damaged(segments, found) if isinstance(found, Damage) else MessageRows(found)
 
     def _damaged(self, segments: SegmentList, damage: Damage) -> Rows:
-        """One row of damage. Raises StoreDamaged with `mode=fail`."""
+        """Return one row that describes the damage. Raises StoreDamaged with `mode=fail`."""
         if self.options.mode is DamageMode.FAIL:
             raise StoreDamaged(self._file_of(segments, damage), f"offset {damage.begin}: {damage.reason}")
         size = min(damage.end - damage.begin, _SIZE_MAX)

@@ -1,8 +1,7 @@
-"""Stores whose files lie in an object store: what is needed of one is brought to this machine.
+"""Reads stores whose files lie in an object store, by copying the files that a task needs to this machine.
 
-What comes here looks like a store: its check point and marks, and segments of their full length, of which those that
-are asked for have their content and all others none. Of the last ones as many are brought as it takes to find where
-the log ends.
+The copy looks like a store: its checkpoint and marks, and segments of their full length, of which only the requested
+ones have their content. The last segments are copied one by one until the end of the log is found.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from quarry_mq.store.layout.paths import StorePaths, parse_segment_name, segment
 from quarry_mq.store.offsets import PhysicalOffset
 
 WHOLE_STORE_SPLIT_BYTES: Final = 1 << 62
-"""Of a store elsewhere a task brings a segment, and reads all of it."""
+"""Split size of a store in an object store: a task copies one segment, and reads all of it."""
 _MARKS: Final = ("checkpoint", "abort")
 
 
 @contextmanager
 def root_with_end(options: ReadOptions) -> Iterator[Path]:
-    """The store's directory, where the last segment that holds anything can be read.
+    """Give the store's directory, where the last segment that holds any data can be read.
 
-    Raises ObjectStoreError, and Invalid for an address or options that cannot be meant, or no store there.
+    Raises ObjectStoreError, and Invalid for an unusable address or options, or if there is no store.
     """
     if options.url is None:
         yield options.path
@@ -43,7 +42,7 @@ def root_with_end(options: ReadOptions) -> Iterator[Path]:
 
 @contextmanager
 def root_with_segment(options: ReadOptions, at: PhysicalOffset) -> Iterator[Path]:
-    """The store's directory, where the segment that begins at an offset can be read. Raises as `root_with_end`."""
+    """Give the store's directory, where the segment that begins at an offset can be read. Raises as `root_with_end`."""
     if options.url is None:
         yield options.path
         return
@@ -53,14 +52,14 @@ def root_with_segment(options: ReadOptions, at: PhysicalOffset) -> Iterator[Path
 
 
 class _Mirror:
-    """A directory for as long as it is needed."""
+    """A temporary directory with copies of a store's files. It is removed when the block ends."""
 
     def __init__(self, url: str, options: ReadOptions) -> None:
         self._objects = CloudObjects.at(url, dict(options.storage))
         self._folder = TemporaryDirectory(prefix="quarry-object-store-")
         self.root = Path(self._folder.name)
         self.segments: dict[PhysicalOffset, int] = {}
-        """Begin and size of each."""
+        """The size of each segment by its begin."""
 
     def __enter__(self) -> _Mirror:
         log = StorePaths(self.root).commit_log
@@ -83,7 +82,7 @@ class _Mirror:
         self._folder.cleanup()
 
     def bring(self, base: PhysicalOffset) -> bool:
-        """Bring a segment; whether it holds anything."""
+        """Copy a segment. Returns whether it holds any data."""
         name = segment_name(base)
         path = StorePaths(self.root).commit_log / name
         used = self._bring(f"{path.parent.name}/{name}", path)

@@ -1,4 +1,4 @@
-"""The options of the data source, checked before anything is read."""
+"""Parses the options of the data source, before anything is read."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ SPLIT_BYTES: Final = 64 << 20
 CLOCK_MARGIN_MS: Final = 10 * 60 * 1000
 OPTIONS: Final = ("path", "table", "columns", "source", "mode", "checkCrc", "splitBytes", "clockMarginMs")
 STORAGE: Final = "storage."
-"""What the names of options begin with that go to an object store."""
+"""Prefix of the options that are handed to the object store."""
 
 
 _Kind = TypeVar("_Kind", bound=Enum)
 
 
 class InvalidOption(ValueError):
-    """An option of the data source that cannot be meant; the text names it."""
+    """An option of the data source has an unusable value. The text names the option."""
 
 
 class Table(StrEnum):
-    """What is read of a store."""
+    """The tables that can be read of a store."""
 
     MESSAGES = "messages"
     UNITS = "units"
@@ -35,7 +35,7 @@ class Table(StrEnum):
 
 
 class DamageMode(StrEnum):
-    """What becomes of bytes of the log that are no record where one must be."""
+    """The action when bytes of the log are no record although a record must be there."""
 
     FAIL = "fail"
     QUARANTINE = "quarantine"
@@ -43,28 +43,28 @@ class DamageMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What `spark.read.format("quarry").option(…)` said."""
+    """The parsed options of `spark.read.format("quarry").option(…)`."""
 
     path: Path
     url: str | None = None
-    """Of a store whose files lie in an object store."""
+    """Address of a store whose files lie in an object store; None for a local store."""
     storage: tuple[tuple[str, str], ...] = ()
     """Options of the object store."""
     table: Table = Table.MESSAGES
     columns: tuple[str, ...] | None = None
-    """Names in the order they were asked for; None: all but the body."""
+    """Names in the requested order; None reads all but the body."""
     source: QueueSource | None = None
-    """Of which kind of queues; None: of those that a broker would read."""
+    """The kind of queues to read; None reads the queues that a broker would read."""
     mode: DamageMode = DamageMode.FAIL
     check_crc: bool = True
     split_bytes: int = SPLIT_BYTES
-    """Bytes of the log that one task reads, about."""
+    """Bytes of the log that one task reads, approximately."""
     clock_margin_ms: int = CLOCK_MARGIN_MS
-    """How far store times of neighbouring records may be out of order, where a filter by them passes over splits."""
+    """Milliseconds by which neighbouring store times may be out of order: a margin for filters by time."""
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Raises InvalidOption naming the option."""
+    """Parse the options. Raises InvalidOption with the option's name."""
     storage = {name.lower(): text for name, text in options.items() if name.lower().startswith(STORAGE)}
     given = known_options({name: text for name, text in options.items() if name.lower() not in storage}, OPTIONS)
     path = given.get("path")
@@ -92,7 +92,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def known_options(options: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
-    """The options by names in lower case: Spark does not tell upper from lower. Raises InvalidOption for an unknown."""
+    """Return the options by names in lower case, as Spark ignores case. Raises InvalidOption for an unknown option."""
     given = {name.lower(): text for name, text in options.items()}
     unknown = sorted(given.keys() - {name.lower() for name in known})
     if unknown:

@@ -1,8 +1,9 @@
-"""The table `positions`: how far consumer groups have come in queues.
+"""The table `positions` shows how far consumer groups have come in queues.
 
-A group stands in a queue once it has read there: at `nextOffset`, the first message it was never given. `inFlight` of
-those before it are handed out and not acknowledged; null in a store of RocketMQ, which keeps no such rows. One task
-reads all of them, as they lie beside each other, and holds none.
+A group has a position in a queue once it has read there: `nextOffset` is the first message that it was never given.
+`inFlight` counts the messages before it that are delivered and not acknowledged; it is null in a store of RocketMQ,
+which keeps no such rows. One task reads all positions, which lie beside each other in the database, and keeps none in
+memory.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Holder = tuple[str, QueueId]
 
 
 class Position(NamedTuple):
-    """Where a group stands in a queue. `in_flight` None: not known."""
+    """The position of a group in a queue. `in_flight` None: not known."""
 
     group: str
     queue: QueueId
@@ -47,13 +48,13 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class PositionsPart(InputPartition):
-    """All positions of a store."""
+    """The partition with all positions of a store."""
 
     root: Path
 
 
 class PositionReader(TableReader):
-    """Reads positions of groups: Quarry's, or RocketMQ's where Quarry never ran."""
+    """Reads the positions of groups: Quarry's, or RocketMQ's where Quarry never ran."""
 
     types: ClassVar[Types] = {
         "group": StringType(),
@@ -101,9 +102,10 @@ def _positions(store: OfflineStore) -> Iterator[Position]:
 
 
 def joined(offsets: Iterable[tuple[Holder, QueueOffset]], taken: Iterable[Holder]) -> Iterator[Position]:
-    """The offsets with how many messages are taken of each. Both come in the order of their keys in the database.
+    """Yield the offsets with the number of in-flight messages of each.
 
-    Messages that are taken of a queue without an offset belong to no position, and are not counted.
+    Both inputs come in the order of their database keys. In-flight messages of a queue without an offset belong to no
+    position, and are not counted.
     """
     stored: Iterator[_Row] = ((holder, offset, 0) for holder, offset in offsets)
     counted: Iterator[_Row] = ((holder, None, sum(1 for _ in same)) for holder, same in groupby(taken))
@@ -117,7 +119,7 @@ _Row = tuple[Holder, QueueOffset | None, int]
 
 
 def _order(row: _Row) -> tuple[int, bytes, int, bytes, int]:
-    """Names are stored behind their lengths: shorter ones come first."""
+    """Return the sort key of a row. Names are stored after their lengths, so shorter ones come first."""
     group, queue = row[0]
     group_name, topic_name = group.encode(), queue.topic.encode()
     return len(group_name), group_name, len(topic_name), topic_name, queue.number

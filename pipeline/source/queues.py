@@ -1,4 +1,4 @@
-"""The table `queues`: every consume queue with its bounds, as `quarry queues` lists them."""
+"""The table `queues` has every consume queue with its min and max offset, as `quarry queues` lists them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class QueuesPart(InputPartition):
 
 
 class QueueReader(TableReader):
-    """Reads the bounds of queues: `minOffset` is that of the first message there is, `maxOffset` the next free one."""
+    """Reads the bounds of queues: `minOffset` is the offset of the first message, `maxOffset` the next free one."""
 
     types: ClassVar[Types] = {
         "topic": StringType(),

@@ -1,4 +1,4 @@
-"""What the readers of all tables have in common: columns, conditions, and batches of rows."""
+"""The common part of all table readers: columns, conditions, and batches of rows."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Types = Mapping[str, DataType]
 
 
 class Rows(Protocol):
-    """Rows whose columns are made as they are asked for."""
+    """Rows whose columns are made when they are requested."""
 
     def __len__(self) -> int: ...
 
     def array(self, name: str) -> pa.Array:
-        """The column of this name, in the type that Spark expects."""
+        """Return the column of this name, in the type that Spark expects."""
 
     def select(self, rows: pa.BooleanArray) -> Self:
-        """Those of the rows that are marked."""
+        """Return the marked rows."""
 
 
 class ArrowRows:
-    """Rows whose columns are all there."""
+    """Rows whose columns are all made already."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
@@ -48,7 +48,7 @@ class ArrowRows:
 
 
 def chosen(types: Types, names: Iterable[str]) -> StructType:
-    """The schema of some columns, in the order they were asked for. Raises InvalidOption for one there is not."""
+    """Return the schema of some columns, in the requested order. Raises InvalidOption for an unknown column."""
     fields = []
     for name in names:
         if name not in types:
@@ -58,7 +58,7 @@ def chosen(types: Types, names: Iterable[str]) -> StructType:
 
 
 def check_schema(schema: StructType, types: Types) -> None:
-    """Raises InvalidOption for a schema of the user's own that names what there is not."""
+    """Check a schema that the user gave. Raises InvalidOption for an unknown column or a wrong type."""
     for field in schema:
         expected = types.get(field.name)
         if expected is None:
@@ -71,7 +71,7 @@ def check_schema(schema: StructType, types: Types) -> None:
 
 
 class TableReader(DataSourceReader):
-    """Reads the columns of a schema, which may be any of the table's, for the rows that all conditions hold for."""
+    """Reads the columns of a schema, which may be any of the table's, for the rows that meet all conditions."""
 
     types: ClassVar[Types]
 
@@ -90,12 +90,12 @@ class TableReader(DataSourceReader):
                 yield condition
 
     def applies(self, condition: Filter) -> bool:
-        """Whether the condition is applied here; others are left to Spark."""
+        """Return whether the reader applies the condition; Spark applies the others."""
         comparable = {name for name, kind in self.types.items() if not isinstance(kind, MapType | BinaryType)}
         return is_applicable(condition, comparable)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark plans one task of nothing where there are no partitions
+        # Spark plans one task with an empty partition where there are no partitions
         if type(partition) is InputPartition:
             return
         schema = to_arrow_schema(self.schema, timezone="UTC")
@@ -106,10 +106,10 @@ class TableReader(DataSourceReader):
 
     @abstractmethod
     def rows(self, partition: InputPartition) -> Iterator[Rows]:
-        """All rows of one partition, batch by batch."""
+        """Yield all rows of one partition, batch by batch."""
 
     def _selected(self, rows: Rows) -> Rows:
-        """The rows for which all conditions hold. What one throws out the next one does not look at."""
+        """Return the rows that meet all conditions. Rows that one condition rejects are not checked by the next."""
         for condition in self.conditions:
             if not len(rows):
                 break

@@ -1,7 +1,7 @@
 """The table `units`: the entries of all consume queues, which RocketMQ calls units.
 
-From RocksDB a task reads a range of keys, from queue files some stretches of queues. Units of records that have
-expired, which wait to be removed, are left out, as a broker leaves them out.
+From RocksDB a task reads a range of keys, from queue files some stretches of queues. Entries of expired records that
+are not removed yet are left out, as a broker leaves them out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from quarry_mq.store.offline.store import ENTRIES_PER_READ, OfflineStore, QueueS
 from quarry_mq.store.offsets import QueueId, QueueOffset
 
 BYTES_OF_UNIT: Final = 64
-"""What a unit counts of `splitBytes`: it is about what key and value take."""
+"""Bytes of `splitBytes` that one entry counts for: about the size of its key and value."""
 PAIRS_PER_BATCH: Final = 16_384
 
 Pair = tuple[bytes, bytes]
@@ -45,14 +45,14 @@ Pair = tuple[bytes, bytes]
 
 @dataclass(frozen=True)
 class KeysPart(InputPartition):
-    """A range of keys in RocksDB."""
+    """A partition: a range of keys in RocksDB."""
 
     start: bytes
     end: bytes | None
 
 
 class Stretch(NamedTuple):
-    """Some queue offsets of one queue."""
+    """A range of offsets of one queue."""
 
     queue: QueueId
     begin: QueueOffset
@@ -61,13 +61,13 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True)
 class StretchesPart(InputPartition):
-    """Stretches of queues in files."""
+    """A partition: stretches of queues in files."""
 
     stretches: tuple[Stretch, ...]
 
 
 class UnitReader(TableReader):
-    """Reads units. Queue files hold no store times: `storeTimestamp` is null there."""
+    """Reads consume queue entries. Queue files hold no store times: `storeTimestamp` is null for them."""
 
     types: ClassVar[Types] = {
         "topic": StringType(),
@@ -119,7 +119,7 @@ class UnitReader(TableReader):
 
 
 def _stretches(store: OfflineStore, source: QueueSource | None, topics: list[str] | None) -> Iterator[Stretch]:
-    """Every queue from its minimum to its maximum, in the source's order."""
+    """Yield every queue from its min to its max offset, in the source's order."""
     reader = store.queue_reader(source)
     listed = (
         [reader.queues()] if topics is None else [reader.queues(topic) for topic in sorted(topics, key=topic_prefix)]
@@ -131,7 +131,7 @@ def _stretches(store: OfflineStore, source: QueueSource | None, topics: list[str
 
 
 def _cut(stretches: Iterable[Stretch], units_max: int) -> Iterator[list[Stretch]]:
-    """The stretches in parts of about `units_max` units each; long ones are divided."""
+    """Divide the stretches into parts of about `units_max` entries; a long stretch is cut."""
     units_max = max(units_max, 1)
     part: list[Stretch] = []
     room = units_max
@@ -150,7 +150,7 @@ def _cut(stretches: Iterable[Stretch], units_max: int) -> Iterator[list[Stretch]
 
 
 def _key_parts(parts: Iterable[list[Stretch]], topics: list[str] | None) -> Iterator[KeysPart]:
-    """Ranges of keys that hold the parts. Of all topics they leave no key out."""
+    """Yield the ranges of keys that hold the parts. If no topics are given, the ranges cover all keys."""
     if topics is None:
         begins = [unit_key(part[0].queue, part[0].begin) for part in parts]
         for start, behind in zip([b"", *begins[1:]], [*begins[1:], None], strict=True):
@@ -164,7 +164,7 @@ def _key_parts(parts: Iterable[list[Stretch]], topics: list[str] | None) -> Iter
 
 
 def _batch_of(pairs: Sequence[Pair]) -> pa.RecordBatch:
-    """The units of keys that follow each other. Raises ValueError for what is no unit."""
+    """Return the entries of consecutive keys. Raises ValueError for a value that is no entry."""
     for key, value in pairs:
         if len(value) != UNIT_SIZE:
             raise ValueError(f"{len(value)} bytes under the key {key[:64].hex()}, which must be a unit of {UNIT_SIZE}")

@@ -1,4 +1,4 @@
-"""`stats`: what a store holds, counted on Spark: volumes, skew, repeated ids, keys, and the lag of groups.
+"""The job `stats` counts what a store holds on Spark: volumes, skew, repeated ids, keys, and the lag of groups.
 
 Public face of the package: other packages import from here.
 """

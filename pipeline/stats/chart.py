@@ -1,4 +1,4 @@
-"""Bars over time, as places in a drawing of `WIDTH` by `HEIGHT`: what the report makes an SVG of."""
+"""Computes bars over time as positions in a drawing of `WIDTH` by `HEIGHT`. The report draws them as an SVG."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DAY_MS: Final = 24 * 60 * 60_000
 
 
 class Bar(NamedTuple):
-    """What was stored in one bucket. Places are of the upper left corner."""
+    """The bar of one bucket. `x` and `y` are its upper left corner."""
 
     x: float
     y: float
@@ -31,7 +31,7 @@ class Bar(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """A label at a place of an axis."""
+    """A label at a position of an axis."""
 
     at: float
     label: str
@@ -46,7 +46,10 @@ class Chart(NamedTuple):
 def chart(
     points: Sequence[Point], bucket_ms: int, value: Callable[[Point], float], words: Callable[[float], str]
 ) -> Chart:
-    """One bar for each point; where there is none nothing was stored. `words` says a value with its unit."""
+    """Return a chart with one bar for each point; buckets without a point are empty.
+
+    `words` formats a value with its unit.
+    """
     begin, end = points[0].at_ms, points[-1].at_ms + bucket_ms
     per_ms = (WIDTH - LEFT - RIGHT) / (end - begin)
     highest = nice_above(max(map(value, points)))
@@ -62,7 +65,7 @@ def chart(
 
 
 def _times(begin: int, end: int, bucket_ms: int, per_ms: float) -> Iterator[Tick]:
-    """Labels at the begins of buckets, as many as have room."""
+    """Yield labels at the begins of buckets, as many as fit."""
     buckets = (end - begin) // bucket_ms
     step_ms = max(1, -(-buckets // LABELS)) * bucket_ms
     for time_ms in range(begin, end, step_ms):
@@ -70,7 +73,7 @@ def _times(begin: int, end: int, bucket_ms: int, per_ms: float) -> Iterator[Tick
 
 
 def nice_above(value: float) -> float:
-    """The next of 1, 2, 5, 10, 20, … that is no less."""
+    """Return the smallest of 1, 2, 5, 10, 20, … that is not below the value."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

@@ -1,4 +1,4 @@
-"""How far groups are behind: their positions against the ends of queues."""
+"""Computes the lag of consumer groups: their positions against the max offsets of queues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quarry_mq.store.rocketmq import read_metadata
 
 
 def lag_of_groups(spark: SparkSession, disk: Disk, root: Path, wanted: Wanted) -> Lag:
-    """The groups that are farthest behind, in all topics or in those that are wanted."""
+    """Return the groups with the most lag, in all topics or in the requested ones."""
     try:
         with OfflineStore.open(disk, root) as store:
             store.queue_reader()
@@ -33,7 +33,7 @@ def lag_of_groups(spark: SparkSession, disk: Disk, root: Path, wanted: Wanted) -
             sql.count("*").alias("queues"),
             sql.sum("lag").alias("lag"),
             sql.sum("inFlight").alias("inFlight"),
-            # of equals the first
+            # of equal queues the first one
             sql.max_by("queueId", sql.struct("lag", -sql.col("queueId"))).alias("mostBehind"),
         )
     )
@@ -63,11 +63,12 @@ def _table(spark: SparkSession, root: Path, name: str, wanted: Wanted) -> DataFr
 
 
 def _behind(positions: DataFrame, queues: DataFrame, *, is_quarry: bool) -> DataFrame:
-    """The lag in each queue of a topic in which a group stands anywhere, and in its retry topics beside these.
+    """Return the lag in each queue of the topics in which a group has a position, and in their retry topics.
 
-    A queue that has come to such a topic later is read from its first message: until then all of it is lag. So is a
-    retry topic of dead letters that were sent again while the group was away. Where the log has expired beyond a
-    position the group goes on at what there is. A position beyond the end is one that a recovery has cut off.
+    A queue that was added to such a topic later is read from its first message: until then all of it is lag. The same
+    holds for a retry topic of dead letters that were sent again while the group was away. Where the log has expired
+    beyond a position, the lag counts from the queue's min offset. A position beyond the max offset remains where a
+    recovery cut off the log.
     """
     readers = positions.select("group", "topic")
     for separator in "_+":
@@ -82,7 +83,7 @@ def _behind(positions: DataFrame, queues: DataFrame, *, is_quarry: bool) -> Data
 
 
 def queue_counts(disk: Disk, root: Path, topics: list[str]) -> dict[str, int]:
-    """How many queues the topics have to write to; those that are not known are left out."""
+    """Return the number of write queues of the topics; unknown topics are left out."""
     try:
         with OfflineStore.open(disk, root) as store:
             if store.found.kind is StoreKind.QUARRY:

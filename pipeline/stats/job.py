@@ -1,4 +1,4 @@
-"""The statistics: tables of Spark, cut to the largest rows of each, put together."""
+"""Computes the statistics: Spark makes the tables, the largest rows of each are kept and put together."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from quarry_mq.pipeline.stats.model import (
 from quarry_mq.store.fs import Disk
 
 POINTS_MAX: Final = 240
-"""Of a series: a plot shows no more, and the driver holds so many for each topic."""
+"""Points of a series, at most: a plot shows no more, and the driver holds a series of each topic."""
 _HOUR: Final = 60 * MINUTE_MS
 _DAY: Final = 24 * _HOUR
 BUCKETS_MS: Final = (
@@ -43,9 +43,9 @@ _Figures = TypeVar("_Figures")
 
 
 def statistics(spark: SparkSession, disk: Disk, root: Path, wanted: Wanted) -> Statistics:
-    """Count what the log holds, and how far groups are behind.
+    """Count what the log holds, and compute the lag of the groups.
 
-    The log is read three times: for counts, for repeated ids and for keys. What is damaged is told, all else is
+    The log is read three times: for counts, for repeated ids and for keys. Damaged places are reported, and all else is
     counted. Raises StoreUnusable and what Spark raises.
     """
     found, damage = beside_damage(LogTable(spark, root), lambda log: _counted(log, disk, wanted))
@@ -84,7 +84,7 @@ def _counted(log: LogTable, disk: Disk, wanted: Wanted) -> Statistics:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """The time between the first and the last message, and how it is divided."""
+    """The time between the first and the last message, and how it is divided into buckets."""
 
     first_ms: int | None
     last_ms: int | None
@@ -102,14 +102,14 @@ class _Scale:
         return Volume(*figures, figures[0] / took_s, figures[1] / took_s)
 
     def series(self, table: DataFrame) -> dict[str, tuple[Point, ...]]:
-        """By topic, in the order of times."""
+        """Return the series of each topic, in time order."""
         at = sql.col("minute") - sql.col("minute") % self.bucket_ms
         rows = summed(table.withColumn("at", at), "topic", "at").orderBy("topic", "at")
         return _by_topic(rows, lambda row: Point(row["at"], row["messages"], row["storeBytes"]))
 
 
 class _Details:
-    """What is told of each of the shown topics."""
+    """Computes the details of each of the shown topics."""
 
     def __init__(self, log: LogTable, wanted: Wanted, names: list[str], scale: _Scale) -> None:
         self._log = log
@@ -166,14 +166,14 @@ class _Details:
 
 
 def _busiest(table: DataFrame) -> dict[str, Point]:
-    """By topic the minute with the most messages, the first one of equals."""
+    """Return for each topic the minute with the most messages, the first one of equals."""
     by_minute = summed(table, "topic", "minute")
     found = largest(by_minute, 1, sql.desc("messages"), "minute").collect()
     return {row["topic"]: Point(row["minute"], row["messages"], row["storeBytes"]) for row in found}
 
 
 def _spread(by_queue: DataFrame) -> dict[str, Row]:
-    """By topic how many queues there are, and the moments of their numbers of messages."""
+    """Return for each topic the number of queues, and the moments of their message counts."""
     count = sql.col("messages").cast("double")
     rows = by_queue.groupBy("topic").agg(
         sql.count("*").alias("queues"),
@@ -185,7 +185,7 @@ def _spread(by_queue: DataFrame) -> dict[str, Row]:
 
 
 def _skew(spread: Row, queue_count: int) -> Skew:
-    """Over all queues, also those without messages."""
+    """Return the skew over all queues, including those without messages."""
     mean = spread["sum"] / queue_count
     variance = max(spread["squares"] / queue_count - mean * mean, 0.0)
     return Skew(spread["max"] / mean, variance**0.5 / mean)
@@ -205,7 +205,7 @@ def _only(table: DataFrame) -> Any:
 
 @contextmanager
 def _kept(table: DataFrame) -> Iterator[DataFrame]:
-    """The table, computed once while the block runs; what does not fit into memory lies on disk."""
+    """Keep the table while the block runs, so that it is computed once; rows that do not fit into memory go to disk."""
     kept = table.persist()
     try:
         yield kept

@@ -1,4 +1,4 @@
-"""Aggregations of messages. All are Spark's: what comes from here is still a table."""
+"""Aggregates messages on Spark. All functions return Spark tables."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _SUMS: Final = ("messages", "storeBytes", "bodyBytes")
 
 
 def minutes(spark: SparkSession, root: Path, wanted: Wanted) -> DataFrame:
-    """As `minutes_of` the log of the store at `root`. Damage ends it."""
+    """Return `minutes_of` the log of the store at `root`. Damage ends the job."""
     return minutes_of(LogTable(spark, root), wanted)
 
 
 def minutes_of(log: LogTable, wanted: Wanted) -> DataFrame:
-    """What was stored by `topic`, `queueId`, `tag` and `minute` (ms since 1970).
+    """Count the messages stored by `topic`, `queueId`, `tag` and `minute` (ms since 1970).
 
     The columns are `messages`, `storeBytes`, `bodyBytes`, `firstStored` and `lastStored`. The checksums of all records
     are checked.
@@ -42,7 +42,7 @@ def minutes_of(log: LogTable, wanted: Wanted) -> DataFrame:
 
 
 def summed(table: DataFrame, *by: str) -> DataFrame:
-    """Rows of `minutes` put together by some of its columns."""
+    """Sum rows of `minutes` by some of its columns."""
     return table.groupBy(*by).agg(
         *(sql.sum(name).alias(name) for name in _SUMS),
         sql.min("firstStored").alias("firstStored"),
@@ -51,13 +51,13 @@ def summed(table: DataFrame, *by: str) -> DataFrame:
 
 
 def repeated_ids(log: LogTable, wanted: Wanted) -> DataFrame:
-    """The message ids that more than one record of a topic has: `topic`, `uniqKey`, `records`."""
+    """Return the message ids that more than one record of a topic has: `topic`, `uniqKey`, `records`."""
     rows = _messages(log, wanted, "topic", "uniqKey", checked=False).filter("uniqKey is not null")
     return rows.groupBy("topic", "uniqKey").agg(sql.count("*").alias("records")).filter("records > 1")
 
 
 def keys(log: LogTable, wanted: Wanted, topics: Sequence[str]) -> DataFrame:
-    """How many messages of some topics name a key: `topic`, `key`, `messages`. Message ids do not count as keys."""
+    """Count the messages of some topics by key: `topic`, `key`, `messages`. Message ids do not count as keys."""
     rows = _messages(log, wanted, "topic", "keys", checked=False)
     rows = rows.filter(sql.col("topic").isin(*topics)).filter("keys is not null")
     each = sql.explode(sql.array_distinct(sql.split("keys", KEY_END))).alias("key")
@@ -65,7 +65,7 @@ def keys(log: LogTable, wanted: Wanted, topics: Sequence[str]) -> DataFrame:
 
 
 def largest(table: DataFrame, top: int, *order: Column | str) -> DataFrame:
-    """The first `top` rows of each topic."""
+    """Return the first `top` rows of each topic."""
     place = sql.row_number().over(Window.partitionBy("topic").orderBy(*order))
     return table.withColumn("place", place).filter(sql.col("place") <= top).orderBy("topic", "place").drop("place")
 

@@ -1,6 +1,6 @@
-"""What statistics of a store hold. Names of the JSON document are those of the fields, in camel case.
+"""Defines the statistics of a store. Names in the JSON document are those of the fields, in camel case.
 
-Times are ms since 1970, rates are per second. Everything of which there may be very many is cut to the largest ones.
+Times are ms since 1970, rates are per second. Every list that could become very long is cut to its largest items.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from quarry_mq.pipeline.damage import NO_DAMAGE, DamagedPlaces
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is counted. Times in ms, both included; they are about messages, not about groups."""
+    """The request: which messages are counted. Times in ms, both included; they limit messages, not groups."""
 
     topics: tuple[str, ...] = ()
-    """None: all of them."""
+    """Names of topics; empty: all topics."""
     from_ms: int | None = None
     to_ms: int | None = None
     top: int = 20
-    """How many topics, and of each how many queues, tags and keys; how many groups; how many repeated ids."""
+    """Number of topics listed, and of queues, tags and keys for each topic; also of groups and of repeated ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class Volume:
     messages: int
     store_bytes: int
     body_bytes: int
-    """As stored: compressed bodies count as they are."""
+    """Bytes as stored: compressed bodies count with their compressed size."""
     messages_per_second: float | None
     bytes_per_second: float | None
-    """Of the log. None where all messages have one time."""
+    """Bytes of the log per second. None where all messages have one time."""
 
 
 class Point(NamedTuple):
-    """What was stored from `at_ms` on, for as long as a bucket of the series lasts."""
+    """The messages of one bucket of the series, which begins at `at_ms`."""
 
     at_ms: int
     messages: int
@@ -53,7 +53,7 @@ class QueueFigures:
 @dataclass(frozen=True, slots=True)
 class TagFigures:
     tag: str | None
-    """None: the messages without one."""
+    """The tag; None for the messages without one."""
     volume: Volume
 
 
@@ -74,7 +74,7 @@ class RepeatedId:
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Ids that more than one record of a topic has, and the records beyond the first of each."""
+    """The number of ids that more than one record of a topic has, and of their records beyond the first."""
 
     ids: int
     extra_records: int
@@ -82,11 +82,14 @@ class Duplicates:
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """How unevenly messages are spread over the queues of a topic: 1 and 0 where all have the same."""
+    """The unevenness of the spread of messages over the queues of a topic:
+
+    1 and 0 where all queues have equally many.
+    """
 
     max_to_mean: float
     variation: float
-    """The coefficient of variation: standard deviation by mean."""
+    """The coefficient of variation: the standard deviation divided by the mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ class TopicFigures:
     last_stored: int
     busiest_minute: Point
     queue_count: int
-    """Queues that the topic has, or where that is not known those that hold some of the messages."""
+    """Queues of the topic; where that is not known, the queues that hold some of the messages."""
     skew: Skew
     queues: tuple[QueueFigures, ...]
     tag_count: int
@@ -109,25 +112,25 @@ class TopicFigures:
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """Where a group stands in a topic."""
+    """The position of a group in a topic."""
 
     group: str
     topic: str
     queues: int
     lag: int
-    """Messages that it was never given, over all queues; holes in light queues count."""
+    """Messages that the group was never given, over all queues; holes in light queues count."""
     in_flight: int | None
-    """Handed out and not acknowledged. None: the store does not tell."""
+    """Messages that are delivered and not acknowledged. None: the store does not tell."""
     most_behind: int
-    """The queue in which most of the lag is."""
+    """The queue with the most lag."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far groups are behind the ends of queues."""
+    """The lag of the groups with the most lag, and totals of all groups."""
 
     not_known: str | None
-    """Why the store does not tell; the rest is empty then."""
+    """The reason why the store does not tell the lag; the other fields are empty then."""
     group_count: int = 0
     lag: int = 0
     in_flight: int | None = None
@@ -143,7 +146,7 @@ class Statistics:
     last_stored: int | None
     busiest_minute: Point | None
     bucket_ms: int
-    """How long a point of the series lasts."""
+    """Length of a bucket of the series."""
     series: tuple[Point, ...]
     topic_count: int
     topics: tuple[TopicFigures, ...]
@@ -154,7 +157,7 @@ class Statistics:
 
 
 def as_document(found: Statistics) -> dict[str, object]:
-    """What JSON can hold of it: an object for each dataclass and point, with its fields."""
+    """Return the statistics as JSON types: an object with its fields for each dataclass and point."""
     return _object(found)
 
 

@@ -1,7 +1,7 @@
-"""Statistics as one HTML file that needs nothing else: no script, no network.
+"""Renders statistics as one HTML file that needs nothing else: no script, no network.
 
-Names come from whoever sends messages. The template escapes everything, and the page forbids its reader's browser to
-run or load anything at all.
+Names come from senders of messages. The template escapes everything, and the page forbids the browser to run or load
+anything.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ENVIRONMENT.filters.update(count=count_text, size=size_text, short=short_text, 
 
 
 def report_html(found: Statistics, made_at: datetime) -> str:
-    """The page. `made_at` is told with its zone."""
+    """Return the page. `made_at` is shown with its time zone."""
 
     def messages(points: tuple[Point, ...]) -> Chart:
         return chart(

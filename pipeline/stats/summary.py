@@ -1,4 +1,4 @@
-"""Statistics as lines for a terminal."""
+"""Formats statistics as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quarry_mq.pipeline.stats.words import count_text, name_text, short_text, si
 
 
 def summary_lines(found: Statistics) -> Iterator[str]:
-    """The topics and groups with the highest figures; of topics that were named also queues, tags and keys."""
+    """Yield the topics and groups with the highest counts; for topics that were named also queues, tags and keys."""
     messages, topics = count_text(found.volume.messages), count_text(found.topic_count)
     yield f"{messages} messages of {topics} topics, {_bytes(found.volume)}"
     if found.first_stored is not None and found.last_stored is not None and found.busiest_minute is not None:

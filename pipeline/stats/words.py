@@ -1,4 +1,4 @@
-"""Figures as people read them."""
+"""Formats numbers, times and names for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def count_text(count: int) -> str:
 
 
 def size_text(size: float) -> str:
-    """Bytes to three digits, in the unit that leaves fewer than 1024."""
+    """Format bytes with three digits, in the unit that leaves fewer than 1024."""
     for unit in _UNITS[:-1]:
         if size < 1023.5:
             return f"{short_text(size)} {unit}"
@@ -23,7 +23,7 @@ def size_text(size: float) -> str:
 
 
 def short_text(number: float) -> str:
-    """Three digits, two where it is below one, and whole where it is large."""
+    """Format a number with three digits; with two if it is below one, and as a whole number if it is large."""
     if number >= 99.95 or number == int(number):
         return f"{number:,.0f}"
     if number < 0.995:
@@ -32,13 +32,13 @@ def short_text(number: float) -> str:
 
 
 def time_text(time_ms: int) -> str:
-    """UTC to the second; the bare number where no calendar reaches."""
+    """Format a time as UTC to the second; as the bare number if no calendar reaches it."""
     moment = _moment(time_ms)
     return str(time_ms) if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}Z"
 
 
 def minute_text(time_ms: int, *, with_day: bool) -> str:
-    """The hour and minute in UTC, below or without the day."""
+    """Format a time as hour and minute in UTC, with or without the day."""
     moment = _moment(time_ms)
     if moment is None:
         return str(time_ms)
@@ -46,7 +46,7 @@ def minute_text(time_ms: int, *, with_day: bool) -> str:
 
 
 def duration_text(duration_ms: int) -> str:
-    """Of whole minutes, in the largest unit that divides it."""
+    """Format a duration of whole minutes in the largest unit that divides it."""
     minutes = duration_ms // 60_000
     for size, word in ((24 * 60, "day"), (60, "hour")):
         if minutes % size == 0:
@@ -55,7 +55,7 @@ def duration_text(duration_ms: int) -> str:
 
 
 def name_text(name: str) -> str:
-    """A name from the store for a terminal, which must not be steered by it."""
+    """Return a name so that a terminal can print it: control characters in it would steer the terminal."""
     return name if name.isprintable() else repr(name)
 
 

@@ -1,4 +1,4 @@
-"""Live brokers on Spark: their topics as streams, and rows as messages for them.
+"""Connects Spark to live brokers: topics become streams, and rows become messages.
 
-`reader` is the source, `writer` the sink. Imported when a broker is asked for: tables of stores need no gRPC.
+`reader` is the source, `writer` the sink. Both are imported on first use: tables of stores need no gRPC.
 """

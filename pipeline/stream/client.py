@@ -1,6 +1,6 @@
-"""What the pipeline asks of a live broker: queues, their bounds, messages from an offset on, and to take messages.
+"""A client of a live broker for the pipeline: it lists queues and their bounds, pulls and sends messages.
 
-The calls are those of the messaging protocol. A broker that is away, or has no room, is asked again for a while.
+It uses the calls of the messaging protocol. It retries for a while when a broker is unreachable or overloaded.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ CALL_TIMEOUT_S: Final = 10.0
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_MAX_S: Final = 3.0
 VERSION: Final = "5.0.0"
-"""Of the protocol: brokers compare it as text with the versions of the official clients."""
+"""Version of the protocol that the client states: brokers compare it as text with those of the official clients."""
 
 _CHANNEL_OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", -1),
-    # a broker that restarts is away for seconds; by itself gRPC waits up to two minutes before it looks again
+    # a broker that restarts is away for seconds; by default gRPC waits up to two minutes before it reconnects
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -60,7 +60,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Pulled(NamedTuple):
-    """What a pull brought. `is_outside`: the queue does not have the offset, and may be read on at `following`."""
+    """The result of a pull. `is_outside`: the queue does not have the offset; reading can go on at `following`."""
 
     messages: list[definition.Message]
     following: int
@@ -68,13 +68,13 @@ class Pulled(NamedTuple):
 
 
 class BrokerClient:
-    """One connection, for one thread or several. Close it.
+    """One connection to a broker, for one thread or several. It must be closed.
 
-    Raises CallRefused for what the broker refuses for good, BrokerUnreachable when the connection's time is over.
+    Calls raise CallRefused when the broker refuses for good, BrokerUnreachable when `Connection.timeout_ms` is over.
     """
 
     def __init__(self, connection: Connection, *, clock: Clock | None = None) -> None:
-        """Raises OSError for a certificate, key or secret that cannot be read."""
+        """Prepare the connection. Raises OSError for a certificate, key or secret that cannot be read."""
         self._connection = connection
         self._secret = "" if connection.secret_file is None else connection.secret_file.read_text().strip()
         self._clock = clock or SystemClock()
@@ -88,15 +88,15 @@ class BrokerClient:
         self._channel.close()
 
     def queues(self, topic: str) -> list[int]:
-        """The numbers of the topic's queues."""
-        # a route makes the topic of those who are about to send, who may be anybody; an offset does not
+        """Return the numbers of the topic's queues."""
+        # asking for a route may create the topic, asking for an offset does not
         self.offsets(topic, [0], Start.LATEST)
         request = service.QueryRouteRequest(topic=definition.Resource(name=topic))
         answer = self._answered(f"topic {topic}", self._stub.QueryRoute, request)
         return sorted({queue.id for queue in answer.message_queues})
 
     def offsets(self, topic: str, queues: Iterable[int], where: Start | int) -> dict[int, int]:
-        """Where each queue begins, ends, or stood at a time in ms."""
+        """Return the first offset of each queue, its end, or its offset at a time in ms."""
         requests = {}
         for number in queues:
             requests[number] = request = service.QueryOffsetRequest(message_queue=_queue(topic, number))
@@ -105,7 +105,7 @@ class BrokerClient:
             else:
                 request.query_offset_policy = definition.TIMESTAMP
                 request.timestamp.FromMilliseconds(where)
-        # all at once: a topic may have thousands
+        # all queues at once: a topic may have thousands
         futures = {number: self._begun(self._stub.QueryOffset, request) for number, request in requests.items()}
         return {
             number: self._answered(
@@ -115,7 +115,7 @@ class BrokerClient:
         }
 
     def pull(self, group: str, topic: str, queue: int, offset: int, count: int) -> Pulled:
-        """At most `count` messages from an offset on. The broker keeps nothing of it."""
+        """Pull at most `count` messages from an offset on. The broker keeps no state of it."""
         request = service.PullMessageRequest(
             group=definition.Resource(name=group),
             message_queue=_queue(topic, queue),
@@ -142,9 +142,9 @@ class BrokerClient:
         return self._again(what, call)
 
     def send(self, messages: Sequence[definition.Message]) -> None:
-        """Send messages of one topic, and of one message group if any: they come to lie one behind the other.
+        """Send messages of one topic, and of one message group if any; they are stored in this order.
 
-        A request without an answer is sent again, and its messages may then be there twice, with the same ids.
+        A request without an answer is sent again, and its messages may then be stored twice, with the same ids.
         """
         request = service.SendMessageRequest(messages=messages)
         self._answered(f"topic {messages[0].topic.name}", self._stub.SendMessage, request)
@@ -155,7 +155,7 @@ class BrokerClient:
         return method.future(request, metadata=self._metadata(), timeout=CALL_TIMEOUT_S)
 
     def _answered(self, what: str, method: Any, request: Any, *, begun: Any = None) -> Any:
-        """The answer of a unary call, whose first attempt may have begun."""
+        """Return the answer of a unary call, whose first attempt may have begun already."""
         attempts = iter(() if begun is None else (begun,))
 
         def call() -> Any:
@@ -167,7 +167,7 @@ class BrokerClient:
         return self._again(what, call)
 
     def _again(self, what: str, call: Callable[[], _Answer]) -> _Answer:
-        """What the call returns in the end."""
+        """Retry the call until it succeeds or time is over, and return its result."""
         until_s = self._clock.monotonic_s() + self._connection.timeout_ms / 1000
         pause_s = BACKOFF_FIRST_S
         while True:

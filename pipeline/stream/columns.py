@@ -1,4 +1,4 @@
-"""The columns of a stream: what a client receives of a message, called as in the table `messages`."""
+"""Defines the columns of a stream: the parts of a received message, named as in the table `messages`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quarry_mq.server.wire.times import to_ms
 
 
 class StreamColumn(NamedTuple):
-    """How Spark knows a column, and where it stands in a received message."""
+    """The type of a column in Spark, and the function that takes its value from a received message."""
 
     type: DataType
     of: Callable[[definition.Message], Any]
@@ -43,7 +43,7 @@ COLUMNS: Final[dict[str, StreamColumn]] = {
 
 
 def batch_of(messages: Sequence[definition.Message], schema: StructType) -> pa.RecordBatch:
-    """The messages as rows of the schema, which holds some of the columns."""
+    """Return the messages as rows of the schema, which holds some of the columns."""
     arrow = to_arrow_schema(schema, timezone="UTC")
     arrays = [
         pa.array([COLUMNS[field.name].of(message) for message in messages], field.type)

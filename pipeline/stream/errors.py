@@ -1,4 +1,4 @@
-"""What ends a query that talks to a broker."""
+"""Errors that end a query that talks to a broker."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class CallRefused(BrokerError):
 
 
 class BrokerUnreachable(BrokerError):
-    """No answer, or none but "later", for as long as was waited."""
+    """The broker gave no answer within the timeout, or none but "later"."""
 
 
 class MessagesLost(BrokerError):
-    """The broker does not hold messages any more, or not yet, that are to be read."""
+    """The broker no longer holds, or does not hold yet, messages that are to be read."""
 
 
 class UnusableRow(BrokerError):
-    """A row that no message can be made of; the text names its column."""
+    """A row cannot become a message. The text names its column."""

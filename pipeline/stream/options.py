@@ -1,4 +1,4 @@
-"""The options of streams and sinks, checked before a broker is asked for anything."""
+"""Parses the options of streams and sinks, before a broker is called."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SOURCE_OPTIONS: Final = (
 )
 SINK_OPTIONS: Final = ("topic", "writeId", "maxInFlight", *_CONNECTION)
 _OF_SPARK: Final = ("checkpointLocation", "queryName")
-"""What Spark hands on to the sink of a stream though it is meant for Spark."""
+"""Options that Spark passes to the sink of a stream, although they are meant for Spark."""
 
 
 class Start(Enum):
-    """Where a new query begins, unless that is a time."""
+    """The position where a new query begins, if it does not begin at a time."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -34,31 +34,31 @@ class Start(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Which broker, and how it is reached."""
+    """The address of a broker, and how to connect to it."""
 
     endpoint: str
-    """`host:port` of its messaging port."""
+    """`host:port` of the broker's messaging port."""
     timeout_ms: int = TIMEOUT_MS
-    """How long a broker that does not answer, or has no room, is asked again."""
+    """Milliseconds for which calls are retried when the broker does not answer or is overloaded."""
     tls: bool = False
     ca: Path | None = None
-    """Authorities to trust (PEM), instead of those that gRPC knows."""
+    """Certificate authorities to trust (PEM), instead of gRPC's own list."""
     certificate: Path | None = None
     key: Path | None = None
     user: str | None = None
-    """As whom the broker is asked."""
+    """Name of the user that calls are signed as."""
     secret_file: Path | None = None
-    """Its secret, on every worker. Options are shown by Spark, so the secret is none."""
+    """File with the user's secret, on every worker. Spark shows options, so the secret itself cannot be one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What `spark.readStream.format("quarry").option(…)` said."""
+    """The parsed options of `spark.readStream.format("quarry").option(…)`."""
 
     connection: Connection
     topic: str
     start: Start | int = Start.LATEST
-    """A number: the time in ms since 1970."""
+    """Begin of a new query; a number is a time in ms since 1970."""
     batch_max: int | None = None
     """Messages of one batch; None: all there are."""
     fail_on_loss: bool = True
@@ -66,24 +66,24 @@ class SourceOptions:
     """Messages that one task reads, at most."""
     columns: tuple[str, ...] | None = None
     group: str = GROUP
-    """Under which name the broker is asked. It keeps nothing for it."""
+    """Consumer group that is named in calls. The broker keeps no state for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What `df.write.format("quarry").option(…)` said, or `df.writeStream`."""
+    """The parsed options of `df.write.format("quarry").option(…)` or `df.writeStream`."""
 
     connection: Connection
     topic: str | None = None
-    """None: each row names its own."""
+    """The topic that all rows are sent to; None: each row names its topic."""
     write_id: str | None = None
-    """What the ids of messages are made from; None: a new one for each write, or the query's own."""
+    """The base of the message ids; None: a new id for each write, or the id of the stream's query."""
     in_flight_max: int = IN_FLIGHT_MAX
     """Requests of one task that are under way at the same time."""
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
-    """Raises InvalidOption naming the option."""
+    """Parse the options of a stream. Raises InvalidOption with the option's name."""
     given = known_options(options, SOURCE_OPTIONS)
     connection = _connection(given)
     if not given.get("topic"):
@@ -102,7 +102,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def sink_options(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
-    """Raises InvalidOption naming the option."""
+    """Parse the options of a sink. Raises InvalidOption with the option's name."""
     given = known_options(_without(options, _OF_SPARK) if is_stream else options, SINK_OPTIONS)
     if is_stream and "writeid" in given:
         raise InvalidOption("option 'writeId': a stream has the id of its query")
@@ -149,7 +149,7 @@ def _path(text: str | None) -> Path | None:
 
 
 def _start(text: str) -> Start | int:
-    """Dates are ISO 8601, in the driver's local time where they name no zone."""
+    """Parse the start of a query. Dates are ISO 8601, in the driver's local time if they name no zone."""
     if text.isdecimal():
         return int(text)
     try:

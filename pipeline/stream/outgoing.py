@@ -1,4 +1,4 @@
-"""Rows as messages to be sent: which columns there are, and what each becomes."""
+"""Makes messages of rows: it defines the columns that a row may have, and what each becomes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ _ENCODINGS: Final = {"IDENTITY": definition.IDENTITY, "GZIP": definition.GZIP}
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """Raises InvalidOption naming the column that is missing, unknown, or of a type that no message has."""
+    """Check the columns of the rows.
+
+    Raises InvalidOption with the column that is missing, unknown, or of a type that no message has.
+    """
     for field in schema:
         kinds = TAKEN.get(field.name)
         if kinds is None:
@@ -75,10 +78,10 @@ def _holds_texts(kind: DataType) -> bool:
 
 
 def made_id(message: definition.Message, place: str) -> str:
-    """The id of a message that has none of its own: the same whenever this row comes to this place.
+    """Make the id of a message that has none: the same id whenever the same row comes to the same position.
 
-    What it says is part of it: where another row comes to the place, it must not pass for a repetition. In the form
-    of the official clients' ids, 17 bytes in hex of which the first is the version.
+    The content is part of it: another row at the same position must not pass for a repetition. The id has the form of
+    the official clients' ids, 17 bytes in hex of which the first is the version.
     """
     digest = blake2b(place.encode(), digest_size=16)
     digest.update(message.SerializeToString(deterministic=True))
@@ -88,7 +91,7 @@ def made_id(message: definition.Message, place: str) -> str:
 def messages_of(
     batch: pa.RecordBatch, *, topic: str | None, write: str, partition: int, first_row: int, now_ms: int
 ) -> Iterator[definition.Message]:
-    """The rows of a batch as messages. Raises UnusableRow naming the column and the row."""
+    """Yield the rows of a batch as messages. Raises UnusableRow with the column and the row."""
     host = socket.gethostname()
     for number, row in enumerate(batch.to_pylist(), first_row):
         message = definition.Message()

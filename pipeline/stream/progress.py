@@ -1,7 +1,7 @@
-"""How far a stream has read: per queue the next offset, and what a batch of it reads.
+"""Computes how far a stream has read: the next offset of each queue, and the ranges that a batch reads.
 
-Spark keeps the offsets in its checkpoint, as `{"orders": {"0": 1207, "1": 1198}}`, and takes two for the same when
-their texts are equal: queues come in the order of their numbers.
+Spark keeps the offsets in its checkpoint, as `{"orders": {"0": 1207, "1": 1198}}`, and takes two for equal when their
+texts are equal: so queues are written in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any, Final, NamedTuple
 from quarry_mq.pipeline.source.options import InvalidOption
 
 Offsets = dict[int, int]
-"""Queue number to the next offset."""
+"""Maps a queue number to the next offset."""
 
 FIRST: Final = 0
-"""Where a queue begins that appeared after the query had begun."""
+"""Offset at which the stream begins a queue that appeared after the query had begun."""
 
 
 class Range(NamedTuple):
-    """Some offsets of one queue."""
+    """A range of offsets of one queue."""
 
     queue: int
     begin: int
@@ -27,21 +27,21 @@ class Range(NamedTuple):
 
 
 def to_json(topic: str, offsets: Offsets) -> dict[str, Any]:
-    """As Spark keeps it."""
+    """Return the offsets in the form that Spark keeps in its checkpoint."""
     return {topic: {str(queue): offsets[queue] for queue in sorted(offsets)}}
 
 
 def of_json(topic: str, kept: Mapping[str, Any]) -> Offsets:
-    """Raises InvalidOption for the checkpoint of another topic."""
+    """Parse the offsets of a checkpoint. Raises InvalidOption for the checkpoint of another topic."""
     if topic not in kept:
         raise InvalidOption(f"option 'topic': the checkpoint is of {', '.join(kept)}, not of {topic}")
     return {int(queue): int(offset) for queue, offset in kept[topic].items()}
 
 
 def limited(start: Offsets, ends: Offsets, messages_max: int) -> Offsets:
-    """Ends such that at most `messages_max` messages lie before them, shared out evenly, so that no queue waits long.
+    """Return ends with at most `messages_max` messages before them, spread evenly so that no queue waits long.
 
-    What some queues do not need goes to the others. With more queues than messages they take turns.
+    The share that some queues do not need goes to the others. With more queues than messages they take turns.
     """
     waiting = {queue: end - begin for queue, end in ends.items() if (begin := start.get(queue, FIRST)) < end}
     taken = dict.fromkeys(waiting, 0)
@@ -58,7 +58,7 @@ def limited(start: Offsets, ends: Offsets, messages_max: int) -> Offsets:
 
 
 def parts(start: Offsets, end: Offsets, messages_max: int) -> Iterator[tuple[Range, ...]]:
-    """What lies between, in parts of at most `messages_max` messages; the same each time it is asked for."""
+    """Yield the messages between the offsets in parts of at most `messages_max`; the same parts at every call."""
     part: list[Range] = []
     room = messages_max
     for queue in sorted(end):

@@ -1,7 +1,7 @@
-"""The source: a topic of a live broker as a stream, each message exactly once by Spark's own checkpoints.
+"""The source reads a topic of a live broker as a stream, each message exactly once by Spark's own checkpoints.
 
-A batch is a range of offsets for each queue, which Spark writes down before anything of it is read. Whoever reads it
-again gets the same messages; the broker keeps nothing of it.
+A batch is a range of offsets for each queue, which Spark stores before anything of it is read. Reading it again gives
+the same messages; the broker keeps no state of it.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ log = structlog.get_logger(__name__)
 
 TYPES: Final[Types] = {name: column.type for name, column in COLUMNS.items()}
 LOOK_INTERVAL_S: Final = 0.2
-"""Spark asks for the end a hundred times a second while nothing comes; the broker is asked so often at most."""
+"""Seconds between two calls for the end: while no messages come, Spark asks for it a hundred times a second."""
 LOOK_PART: Final = 4
-"""A look at thousands of queues takes long: at least so many times as long the broker is left alone after it."""
+"""The pause after a call for the ends, as a multiple of the call's duration: thousands of queues take long."""
 PULLED_AT_ONCE: Final = 1_024
-"""More than any broker gives, which is 32 unless it is told otherwise."""
+"""Messages that one pull asks for: more than any broker gives, which is 32 unless configured otherwise."""
 ROWS_PER_BATCH: Final = 1_000
 BYTES_PER_BATCH: Final = 8 << 20
 
 
 def stream_schema(options: SourceOptions) -> StructType:
-    """The columns that were asked for, or all. Raises InvalidOption."""
+    """Return the schema of the requested columns, or of all. Raises InvalidOption."""
     return chosen(TYPES, options.columns or TYPES)
 
 
 @dataclass(frozen=True)
 class QueueRanges(InputPartition):
-    """What one task reads."""
+    """The ranges of offsets that one task reads."""
 
     ranges: tuple[Range, ...]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans on the driver, reads in tasks."""
+    """Plans batches on the driver, and reads them in tasks."""
 
     def __init__(self, options: SourceOptions, schema: StructType, *, clock: Clock | None = None) -> None:
-        """Raises InvalidOption for a schema with a column that there is not."""
+        """Check the schema. Raises InvalidOption for an unknown column."""
         check_schema(schema, TYPES)
         self._options = options
         self._schema = schema
@@ -63,7 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._look_again_s = float("-inf")
         self._seen: Offsets = {}
         self._last: Offsets | None = None
-        """Where a query with Trigger.AvailableNow ends."""
+        """The ends at which a query with Trigger.AvailableNow stops."""
 
     @cached_property
     def _client(self) -> BrokerClient:
@@ -83,7 +83,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last = self._look()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Raises MessagesLost when a queue ends before its start, unless that is to be passed over."""
+        """Return the end of the next batch.
+
+        Raises MessagesLost when a queue ends before its start, unless losses are ignored by option.
+        """
         topic = self._options.topic
         begins = of_json(topic, start)
         ends = {**begins, **(self._look_now_and_then() if self._last is None else self._last)}
@@ -109,7 +112,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._seen if self._clock.monotonic_s() < self._look_again_s else self._look()
 
     def _look(self) -> Offsets:
-        """Where the queues end now."""
+        """Return the current ends of the queues."""
         topic, begun_s = self._options.topic, self._clock.monotonic_s()
         self._seen = self._client.offsets(topic, self._client.queues(topic), Start.LATEST)
         ended_s = self._clock.monotonic_s()
@@ -117,11 +120,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._seen
 
     def _ended_early(self, queue: int, begin: int) -> int:
-        """Where to go on in a queue that was seen to end before the place that was reached in it."""
+        """Return where to go on in a queue that seemed to end before the offset that was already reached."""
         topic = self._options.topic
         [end] = self._client.offsets(topic, [queue], Start.LATEST).values()
         if end >= begin:
-            return begin  # it was looked at before the query began there
+            return begin  # the ends were asked for before the query began there
         self._lost(
             f"topic {topic}, queue {queue}: read up to offset {begin}, but it ends at {end}: "
             "the topic began anew, or the broker lost its last messages"
@@ -131,7 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- reading
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark plans one task of nothing where there are no partitions
+        # Spark plans one task with an empty partition where there are no partitions
         if not isinstance(partition, QueueRanges):
             return
         client = BrokerClient(self._options.connection)
@@ -166,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _lost(self, what: str) -> None:
-        """Raises MessagesLost, unless losses are to be passed over."""
+        """Raise MessagesLost, unless losses are ignored by option; then log a warning."""
         if self._options.fail_on_loss:
             raise MessagesLost(f"{what}; failOnDataLoss=false goes on with what there is")
         log.warning("messages were lost to the stream", what=what)

@@ -1,4 +1,4 @@
-"""Messages into requests, several of which are under way at a time."""
+"""Groups messages into requests, and keeps several requests under way at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as def
 MESSAGES_PER_REQUEST: Final = 64
 BYTES_PER_REQUEST: Final = 1 << 20
 COLLECTED_MAX: Final = 4_096
-"""Messages that wait for their request to be full; message groups may be as many as messages."""
+"""Messages that wait for their request to be full; there may be as many message groups as messages."""
 
 OF_ONE_MESSAGE: Final = frozenset(
     {
@@ -30,24 +30,27 @@ OF_ONE_MESSAGE: Final = frozenset(
         definition.ILLEGAL_MESSAGE_ID,
     }
 )
-"""Codes by which a broker refuses a message for what it is: the others may be good."""
+"""Codes by which a broker refuses one message because of its content: others of the request may be good."""
 
 Refused = Callable[[definition.Message, str], None]
-"""Hears of a message that the broker refused for what it is, and why. From several threads."""
+"""Called with a message that the broker refused because of its content, and the reason. Called from several threads."""
 
 _Key = tuple[str, str]
-"""Topic and message group: what the messages of one request have in common."""
+"""Topic and message group: all messages of one request have the same."""
 
 
 class Sender:
-    """Sends what it is given, messages of one group in their order. Finish it, and close it.
+    """Sends messages, those of one message group in order. Call `finish`, then `close`.
 
     A request goes over one of a few lanes, and each lane waits for its answers. All requests of a message group take
     the same lane; others take the lanes in turn.
     """
 
     def __init__(self, client: BrokerClient, in_flight_max: int, refused: Refused | None = None) -> None:
-        """Without `refused` one such message ends the sending."""
+        """Start the sender.
+
+        Without `refused` a message that the broker refuses because of its content ends the sending.
+        """
         self._client = client
         self._refused = refused
         self._pool = ThreadPoolExecutor(in_flight_max, thread_name_prefix="quarry-sink")
@@ -58,7 +61,7 @@ class Sender:
         self._count = 0
 
     def add(self, message: definition.Message) -> None:
-        """Raises what the sending of an earlier one raised."""
+        """Add a message. Raises what the sending of an earlier message raised."""
         key = message.topic.name, message.system_properties.message_group
         size = len(message.body)
         if self._sizes.get(key, 0) + size > BYTES_PER_REQUEST and key in self._collected:
@@ -72,14 +75,14 @@ class Sender:
             self._send_all()
 
     def finish(self) -> None:
-        """Send the rest, and wait until everything is answered. Raises what sending raised."""
+        """Send the rest, and wait until all requests are answered. Raises what sending raised."""
         self._send_all()
         for lane in self._lanes:
             if lane is not None:
                 lane.result()
 
     def close(self) -> None:
-        """End the threads. Requests that nobody waits for any more end with the connection."""
+        """End the threads. Requests whose answers are no longer needed end with the connection."""
         self._pool.shutdown()
 
     def _send_all(self) -> None:
@@ -97,7 +100,7 @@ class Sender:
         self._lanes[lane] = self._pool.submit(self._deliver, messages)
 
     def _deliver(self, messages: Sequence[definition.Message]) -> None:
-        """A request is refused as a whole: then each of its messages is sent alone."""
+        """Send a request. Since the broker refuses it as a whole, each of its messages is then sent alone."""
         try:
             self._client.send(messages)
         except CallRefused as error:

@@ -1,8 +1,7 @@
-"""The sink: rows become messages of a live broker, at least once, each with an id that a repetition has again.
+"""The sink sends rows as messages to a live broker, at least once; a repetition sends the same ids again.
 
-The id is the row's own, or made of what the row says and where it stands: of which query and batch, in which
-partition, at which place. A task that is run again, or a batch, sends the same ids where the same rows come to the
-same places.
+A row has its own id, or one that is made of its content and its position: query and batch, partition, place in the
+partition. When a task or batch runs again, it sends the same ids if the same rows come to the same positions.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ from quarry_mq.store.clock import SystemClock
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
-"""What Spark tells the tasks of a stream's batch."""
+"""Local properties by which Spark tells a task the stream's query and batch."""
 
 
 @dataclass(frozen=True)
 class Sent(WriterCommitMessage):
-    """What one task sent."""
+    """The number of messages that one task sent."""
 
     messages: int
 
 
 class BatchSink(DataSourceArrowWriter):
-    """`df.write`."""
+    """The sink of `df.write`."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
-        """Raises InvalidOption naming the column."""
+        """Check the columns. Raises InvalidOption with the column's name."""
         _check(options, schema, overwrite=overwrite)
         self._options = options
         # made once, where the write is planned: all tasks and their repetitions have the same
@@ -51,10 +50,10 @@ class BatchSink(DataSourceArrowWriter):
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """`df.writeStream`."""
+    """The sink of `df.writeStream`."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
-        """Raises InvalidOption naming the column."""
+        """Check the columns. Raises InvalidOption with the column's name."""
         _check(options, schema, overwrite=overwrite)
         self._options = options
 

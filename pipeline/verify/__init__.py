@@ -1,4 +1,4 @@
-"""The verification of `quarry verify`, with its long steps done by the tasks of Spark.
+"""The job `verify` is the verification of `quarry verify` with its long steps on Spark.
 
 Public face of the package: other packages import from here.
 """

@@ -1,9 +1,9 @@
-"""`quarry verify` for stores that outgrow one core: the same comparisons and the same verdict, on Spark.
+"""Verifies stores that are too large for one core: the same comparisons and verdict as `quarry verify`, on Spark.
 
-    1  queues, index files and splits of the log are read by tasks of one job, who sum what they see
-    2  the sums are added up; pieces of the log where they differ are looked into, in a second job
+    1  tasks of one job read queues, index files and splits of the log, and compute checksums of the entries
+    2  the checksums are added up; a second job examines the pieces of the log where they differ
 
-Metadata and waiting messages are compared here, as they are in `store.verify`.
+Metadata and pending messages are compared on the driver, as in `store.verify`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ DIFFERENCES: Final = "differences"
 VERDICT: Final = "verdict.json"
 
 Found = tuple[int, Outcome | Difference]
-"""The number of a part, and something that came of it."""
+"""The number of a part, and one of its results."""
 _SCHEMA: Final = (
     "check string, file string, topic string, queueId int, queueOffset bigint, phyOffset bigint, expected string, "
     "found string"
@@ -71,10 +71,10 @@ def verify(
     split_bytes: int = SPLIT_BYTES,
     units_per_part: int = UNITS_PER_PART,
 ) -> VerifyReport:
-    """Compare everything in a store that says the same thing twice. No broker may run on it, nothing is changed.
+    """Compare all data that a store holds twice. No broker may run on it, and nothing is changed.
 
     The report holds the first `differences_max` differences of each check; `output`, a folder in any file system that
-    Spark knows, gets all of them as Parquet, and the verdict. Raises Invalid when something lies there, what
+    Spark knows, gets all of them as Parquet, and the verdict. Raises Invalid when the folder is not empty, what
     `store.verify.verify` raises, and what Spark raises.
     """
     folder = None if output is None else Folder(spark, output)
@@ -95,7 +95,7 @@ def verify(
 
 
 class _Verification(Verification):
-    """The verification whose long steps are jobs."""
+    """A verification whose long steps are Spark jobs."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class _Verification(Verification):
         self._found: list[RDD[Found]] = []
 
     def read_queues(self) -> None:
-        """They are read in one job with the log."""
+        """Do nothing: the queues are read in one job with the log."""
 
     def read_log(self, claims: MetadataComparison | None) -> LogReading:
         store = self._store
@@ -193,7 +193,7 @@ class _Verification(Verification):
     # -- jobs
 
     def _run(self, parts: Sequence[Part]) -> Iterator[Outcome]:
-        """What came of the parts, in their order. Their differences stay with Spark."""
+        """Run the parts as a job, and yield their outcomes in order. The differences stay with Spark."""
         if not parts:
             return
         given = self._spark.sparkContext.parallelize(list(enumerate(parts)), len(parts))
@@ -204,14 +204,14 @@ class _Verification(Verification):
             yield outcome
 
     def differences(self, more: Sequence[Difference]) -> DataFrame:
-        """All differences: those of tasks, and more."""
+        """Return all differences: those that tasks found, and `more`."""
         context = self._spark.sparkContext
         kept = [context.parallelize([_row(each) for each in more], 1)] if more else []
         rows = [each.flatMap(_rows) for each in self._found]
         return self._spark.createDataFrame(context.union([*kept, *rows]), _SCHEMA)
 
     def first_differences(self, limit: int) -> list[Difference]:
-        """Those of tasks: so many of each check."""
+        """Return the first differences that tasks found, `limit` of each check."""
         if not any(self.findings.differing.values()):
             return []
         by_check = Window.partitionBy("check").orderBy(*_PLACE)
@@ -219,7 +219,7 @@ class _Verification(Verification):
         return [difference_of(row.asDict()) for row in first.collect()]
 
     def forget(self) -> None:
-        """Give back what Spark keeps."""
+        """Release the results that Spark keeps."""
         for each in self._found:
             each.unpersist()
 
@@ -253,7 +253,7 @@ def _row(difference: Difference) -> tuple[str | int | None, ...]:
 
 
 def difference_of(row: dict[str, object]) -> Difference:
-    """The difference of a row that `as_json` has made."""
+    """Return the difference of a row that `as_json` has made."""
     topic, number, at, place = (row[name] for name in ("topic", "queueId", "queueOffset", "phyOffset"))
     return Difference(
         check=Check(row["check"]),
@@ -267,5 +267,5 @@ def difference_of(row: dict[str, object]) -> Difference:
 
 
 def _first_of(differences: Sequence[Difference], limit: int) -> list[Difference]:
-    """So many of each check, in the order of the checks."""
+    """Return the first `limit` differences of each check, in the order of the checks."""
     return [each for check in Check for each in [one for one in differences if one.check is check][:limit]]

@@ -1,7 +1,7 @@
-"""The parts into which a verification is divided, and what a task makes of each.
+"""Divides a verification into parts, and defines what a task does with each.
 
-Every task opens the store for itself and has a `store.verify` verification of its own; the sums that it comes to are
-added up, so that who reads what makes no difference.
+Every task opens the store for itself and has its own `store.verify` verification. The checksums are added up, so that
+the division into parts does not affect the result.
 """
 
 from __future__ import annotations
@@ -33,48 +33,48 @@ QUEUES_PER_PART: Final = 20_000
 
 
 class Job(NamedTuple):
-    """What all tasks of one verification have in common."""
+    """The settings that all tasks of one verification share."""
 
     root: Path
     key: bytes
-    """Of all sums."""
+    """Key of all checksums."""
     kept_max: int | None
     """Differences that are kept of each check; None: all."""
     wanted: frozenset[QueueId]
-    """Queues that somebody is ahead of."""
+    """Queues whose messages somebody has read beyond the max offset."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a part. Fields that the part says nothing about are None or empty."""
+    """The result of a part. Fields that the part does not determine are None or empty."""
 
     findings: Findings
     stored: tuple[int, StoredSide] | None = None
-    """Of the comparison with this number."""
+    """Number of the comparison, and what was read for it."""
     stored_items: tuple[int, Sums] | None = None
-    """Of the index comparison with this number."""
+    """Number of the index comparison, and its sums."""
     expected: list[UnitSums] = field(default_factory=list)
-    """Of each comparison."""
+    """The expected sums, one for each comparison."""
     expected_items: list[Sums] = field(default_factory=list)
-    """Of each index comparison."""
+    """The expected sums, one for each index comparison."""
     reading: LogReading | None = None
     first_records: dict[int, PhysicalOffset] = field(default_factory=dict)
     ends: dict[QueueId, QueueOffset] = field(default_factory=dict)
 
 
 Steps = Generator[None, None, Outcome]
-"""Between two steps differences are taken away, so that no task holds many."""
+"""Between two steps the differences are taken away, so that no task holds many."""
 
 
 class Part(Protocol):
-    """Something that a task does."""
+    """A unit of work that a task does."""
 
     def steps(self, verification: Verification, store: OfflineStore, job: Job) -> Steps: ...
 
 
 @dataclass(frozen=True)
 class QueuesRead:
-    """Sum the units of some queues, and check each queue by itself."""
+    """Sums the entries of some queues, and checks each queue by itself."""
 
     comparison: int
     queues: QueuesPart
@@ -88,7 +88,7 @@ class QueuesRead:
 
 @dataclass(frozen=True)
 class IndexRead:
-    """Sum the items of an index file."""
+    """Sums the items of an index file."""
 
     comparison: int
     file: IndexFile
@@ -102,7 +102,7 @@ class IndexRead:
 
 @dataclass(frozen=True)
 class LogRead:
-    """Sum what the records of a split must have."""
+    """Sums the entries and items that the records of a split should have."""
 
     split: LogSplit
 
@@ -129,7 +129,7 @@ class LogRead:
 
 @dataclass(frozen=True)
 class RecordsCompared:
-    """Look up the units of the records of some pieces of the log, which begin at these records."""
+    """Looks up the entries of the records of some pieces of the log, which begin at these records."""
 
     comparison: int
     pieces: dict[int, PhysicalOffset]
@@ -144,7 +144,7 @@ class RecordsCompared:
 
 @dataclass(frozen=True)
 class UnitsCompared:
-    """Read the records of the units that lie in some pieces of the log."""
+    """Reads the records of the entries that lie in some pieces of the log."""
 
     comparison: int
     queues: QueuesPart
@@ -160,7 +160,7 @@ class UnitsCompared:
 
 @dataclass(frozen=True)
 class IndexCompared:
-    """Look up the items of some pieces of the log, which begin at these records."""
+    """Looks up the items of some pieces of the log, which begin at these records."""
 
     comparison: int
     pieces: frozenset[int]
@@ -174,7 +174,7 @@ class IndexCompared:
 
 
 def run_part(part: Part, job: Job) -> Iterator[Difference | Outcome]:
-    """Do it, in a task: what differs, and in the end what came of it."""
+    """Run the part in a task. Yields the differences, and its outcome last."""
     with verifying(job) as (verification, store):
         steps, findings = part.steps(verification, store, job), verification.findings
         while True:
@@ -189,16 +189,16 @@ def run_part(part: Part, job: Job) -> Iterator[Difference | Outcome]:
 
 @contextmanager
 def verifying(job: Job) -> Iterator[tuple[Verification, OfflineStore]]:
-    """A verification of a task's own."""
+    """Give the task its own verification and store."""
     told_by_driver = Findings(0)
     with OfflineStore.open(PosixDisk(), job.root) as store, indexes_to_compare(store, told_by_driver) as indexes:
         yield Verification(store, indexes, silent, Findings(job.kept_max), job.key), store
 
 
 def queue_parts(source: UnitSource, units_max: int) -> Iterator[QueuesPart]:
-    """All queues in parts of about `units_max` units, none of them divided."""
+    """Yield all queues in parts of about `units_max` entries; no queue is divided."""
     for part in _parts_of(source.reader, units_max):
-        # only files are asked for by name
+        # only file queues are requested by name
         yield part._replace(queues=None) if source.has_bounds else part
 
 
@@ -216,6 +216,6 @@ def _parts_of(reader: QueueReader, units_max: int) -> Iterator[QueuesPart]:
 
 
 def divided(pieces: Sequence[int], parts: int) -> list[list[int]]:
-    """Pieces that follow each other, in so many lists at most."""
+    """Divide consecutive pieces among at most `parts` lists."""
     size = max(1, -(-len(pieces) // parts))
     return [list(pieces[begin : begin + size]) for begin in range(0, len(pieces), size)]
