@@ -2,6 +2,6 @@
 
 import os
 
-# Read when grpc is imported. At the end of a process the C core may complain of a descriptor that it closed itself;
-# what fails for the user is an error of the call, which the commands tell in words.
+# grpc reads this when it is imported. At the end of a process its C core may complain of a descriptor that it closed
+# itself; failures that matter to the user are errors of a call, which the commands report.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

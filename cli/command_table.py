@@ -1,7 +1,7 @@
-"""Which commands `quarry` has, and where they are: the one list, in the order of `quarry --help`.
+"""Lists all commands of `quarry` and where they are implemented, in the order of `quarry --help`.
 
-A command is imported when it is asked for (`cli.command_tree`). What the list says of it is all that is known before:
-`quarry --help` and the completion of a first word import none.
+A command is imported when it is used (`cli.command_tree`). `quarry --help` and the completion of the first word use
+only this list, and import no command.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Final, NamedTuple
 
 
 class Entry(NamedTuple):
-    """A command or a family of commands. Places are `module:name`."""
+    """A command or a family of commands."""
 
     place: str
-    """Of a function, which is the command, or of the `typer.Typer` of a family."""
+    """`module:name` of the command's function, or of the family's `typer.Typer`."""
     summary: str
-    """The first paragraph of the function's docstring; of a family, all its help."""
+    """The first paragraph of the function's docstring; for a family, its whole help."""
     more: Mapping[str, str] = {}
-    """Commands of the family that are in modules of their own: places by name."""
+    """Commands of the family that are in modules of their own: `module:name` by the command's word."""
 
 
 COMMANDS: Final[Mapping[str, Entry]] = {

@@ -1,6 +1,6 @@
-"""The root of all commands: how it finds them and completes their words, and how it ends when nobody reads on.
+"""The root of all commands: it finds and completes them, and ends quietly when the reader of its output is gone.
 
-Help and completion of the root are made of the table of commands. A command itself is imported when its name is typed.
+Help and completion of the root are made from the table of commands. A command is imported when its name is typed.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from quarry_mq.cli.command_table import COMMANDS, Entry
 from quarry_mq.cli.terminal.text import harmless
 
 COMPLETION_VARIABLE: Final = "_QUARRY_COMPLETE"
-"""In the environment when a shell wants completions of this run: typer's protocol."""
+"""Environment variable that is set when a shell wants completions from this run: typer's protocol."""
 NOBODY_READS: Final = 128 + signal.SIGPIPE
-"""Exit status as of a program that the signal ended: no finding, and no fault."""
+"""Exit status when the output's reader is gone, as of a program that SIGPIPE ended: no finding, and no fault."""
 
 
 class Commands(TyperGroup):
-    """What holds for every command."""
+    """The root group, with the behaviour that all commands share."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
         self.commands = {name: TyperCommand(name, help=entry.summary) for name, entry in COMMANDS.items()}
 
     def load(self, name: str) -> Any:
-        """A command of the table with its options, or a family with its commands, imported."""
+        """Import a command of the table with its options, or a family with its commands."""
         command: Any = _loaded(name, COMMANDS[name])
         if _is_completing():
             from quarry_mq.cli.completion import attach
@@ -90,6 +90,6 @@ def _is_completing() -> bool:
 
 
 def _read_no_more() -> None:
-    """Else Python complains of the pipe once more when it flushes at its end."""
+    """Redirect standard output to the null device: else Python complains of the closed pipe at its final flush."""
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())

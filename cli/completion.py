@@ -1,8 +1,8 @@
-"""`quarry completion`: what a shell puts in for who presses the tabulator key.
+"""`quarry completion`: lets a shell complete command lines.
 
-The shell asks `quarry` itself, by typer's protocol (the environment variable `_QUARRY_COMPLETE`): commands, options and
-fixed values come from the commands as they are, names from the contexts file and from the broker. Whatever goes wrong
-completes nothing and says nothing.
+The shell runs `quarry` itself, by typer's protocol (the environment variable `_QUARRY_COMPLETE`). Commands, options and
+fixed values are read from the commands, names from the contexts file and from the broker. Errors are silent, and then
+nothing is completed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quarry_mq.cli.terminal.text import say
 
 NAMES_SHOWN_MAX: Final = 200
 _HARMLESS: Final = re.compile(r"[\w.%:@+/*-]+", re.ASCII)
-"""Shells evaluate what they are given; nothing else is offered."""
+"""Characters of words that are offered. Shells evaluate what they are given, so no other word is offered."""
 
 _FAMILIES: Final = {
     "topic": "topic",
@@ -32,7 +32,7 @@ _FAMILIES: Final = {
     "user": "user",
     "context": "context",
 }
-"""What the argument NAME is in a family of commands."""
+"""The kind of names that the argument NAME takes in a family of commands."""
 _NAMES: Final = {
     "TOPIC": "topic",
     "--topic": "topic",
@@ -49,9 +49,9 @@ _NAMES: Final = {
     "SERVICE/METHOD": "call",
     "COMMAND": "command",
 }
-"""What an argument or option takes wherever it stands."""
+"""The kind of names that an argument or option takes in all commands."""
 _NEW: Final = frozenset({"topic create", "group create", "user create", "context add"})
-"""Their NAME is one that there is not yet."""
+"""Commands whose NAME is a new name."""
 
 _BASH: Final = r"""
 _quarry_completion() {
@@ -99,7 +99,7 @@ SCRIPTS: Final = {Shell.BASH: _BASH, Shell.ZSH: _ZSH, Shell.FISH: _FISH}
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What typer makes a line for the shell of."""
+    """A completion, of which typer makes a line for the shell."""
 
     value: str
     help: str | None = None
@@ -112,13 +112,13 @@ def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", s
 
 
 def begin(root: Any) -> None:
-    """Answer a shell in this run: the options of the root complete what they take. See `attach` for commands."""
+    """Answer a shell in this run, with completions for the options of the root. See `attach` for commands."""
     completion_init()
     _attach("", root)
 
 
 def attach(command: Any, name: str) -> None:
-    """Let each argument and option of a command of the root, or of the commands of a family, complete what it takes."""
+    """Add completion to each argument and option of a command of the root, or of the commands of a family."""
     for path, each in _commands(command, name):
         _attach(path, each)
 
@@ -131,7 +131,7 @@ def _attach(path: str, command: Any) -> None:
 
 
 def kind_of(path: str, param: Any) -> str | None:
-    """What an argument or option takes: a kind of names, or words of its own with `|` between them; None: anything."""
+    """Return what an argument or option takes: a kind of names, or fixed words separated by `|`; None: anything."""
     if param.param_type_name == "argument":
         spelled = (param.metavar or param.name.upper()).removesuffix("...")
         if spelled == "NAME":
@@ -179,7 +179,7 @@ def _values(kind: str, ctx: Any, begun: str) -> Sequence[str]:
 
 
 def _asked(kind: str, ctx: Any, begun: str) -> Sequence[str]:
-    """Names of the broker that the command would ask."""
+    """Return names from the broker that the command would ask."""
     from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT
     from quarry_mq.cli.online.connection.known_names import names_of
 
@@ -196,7 +196,7 @@ def _asked(kind: str, ctx: Any, begun: str) -> Sequence[str]:
 
 
 def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """A command, and all below a family, with their words."""
+    """Yield a command, and all commands below a family, with their words."""
     yield path, command
     for word, child in getattr(command, "commands", {}).items():
         yield from _commands(child, f"{path} {word}")

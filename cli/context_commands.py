@@ -36,13 +36,13 @@ File = Annotated[Path | None, typer.Option(metavar="FILE", show_default=False)]
 
 @commands.command(name="list")
 def list_contexts(*, as_json: Json = False) -> None:
-    """List the contexts of the file, and which one is taken where nothing else is said."""
+    """List the contexts of the file, and show which one is used by default."""
     print_rows([_fields(name) for name in all_contexts()], COLUMNS, as_json=as_json)
 
 
 @commands.command()
 def show(name: NameOrNone = None, *, as_json: Json = False) -> None:
-    """Show one context, and what is wrong with it. Exit code 1 when something is."""
+    """Show one context, and its problem if it has one. Exit code 1 when it has one."""
     fields = _fields(_named(name))
     print_object(fields, as_json=as_json)
     raise typer.Exit(Exit.FINE if fields["problem"] is None else Exit.FINDING)
@@ -50,9 +50,9 @@ def show(name: NameOrNone = None, *, as_json: Json = False) -> None:
 
 @commands.command(name="test")
 def ask(name: NameOrNone = None, *, as_json: Json = False) -> None:
-    """Ask the broker of a context who it is, and look whether its messaging port is there.
+    """Ask the broker of a context who it is, and check whether its messaging port can be reached.
 
-    Exit code 1: not all is well.
+    Exit code 1: a port does not answer, or not as it should.
     """
     name = _named(name)
     try:
@@ -96,7 +96,7 @@ def add(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Add a context to the file, which is made where there is none. The files that it names are not copied."""
+    """Add a context to the file, which is created if it is missing. The files that it names are not copied."""
     if name in all_contexts() or name == CURRENT:
         end(Exit.COULD_NOT_RUN, f"{contexts_file()}: there is a context {name!r}; `quarry context remove` removes it")
     given = {
@@ -144,7 +144,7 @@ def use(
     none: Annotated[bool, typer.Option("--none", help="No context where nothing else is said.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Take a context wherever neither --context nor QUARRY_CONTEXT names one."""
+    """Use a context by default, where neither --context nor QUARRY_CONTEXT names one."""
     if none == (name is not None):
         raise typer.BadParameter("NAME or --none is needed")
     if name is not None:
@@ -154,7 +154,7 @@ def use(
 
 
 def _named(name: str | None) -> str:
-    """The name of a context that there is; otherwise the command ends here."""
+    """Return the name of an existing context, or end the command."""
     name = name or chosen_name()
     if name is None:
         end(Exit.COULD_NOT_RUN, "no context is chosen: name one")
@@ -212,9 +212,9 @@ def _with_current(text: str, name: str | None) -> str:
 
 
 def _write(text: str, checked: str | None) -> None:
-    """All of it or nothing, with the permissions that the file has; a new one is its owner's alone.
+    """Replace the file at once, and keep its permissions; a new file is readable by its owner only.
 
-    `checked` is the context of it that must be good.
+    `checked` is the context in it that must be valid.
     """
     file = contexts_file()
     temporary: Path | None = None

@@ -1,4 +1,4 @@
-"""Named contexts: where a broker is, how it is known by TLS, and as whom it is asked.
+"""Reads named contexts: each holds a broker's addresses, its TLS files, and the user who signs the calls.
 
 ```toml
 # ~/.config/quarry/contexts.toml
@@ -10,7 +10,7 @@ user = "operator"
 secret_file = "operator.secret"
 ```
 
-Files are looked for beside the file that names them.
+Relative paths begin at the folder of the contexts file.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from typing import Any, Final
 FILE_VARIABLE: Final = "QUARRY_CONTEXTS"
 NAME_VARIABLE: Final = "QUARRY_CONTEXT"
 CURRENT: Final = "current"
-"""The key of the file, above all contexts, that `quarry context use` sets: the context where nothing else is said."""
+"""Key of the file, above all contexts, that `quarry context use` sets: the context that is used by default."""
 _TLS_FILES: Final = ("tls_ca", "tls_certificate", "tls_key")
 _KEYS: Final = ("endpoint", "admin", "tls", *_TLS_FILES, "user", "secret_file")
 
 
 class ContextInvalid(Exception):
-    """One line that names the file, and the key where there is one."""
+    """A context cannot be used. The text is one line that names the file, and the key if one is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What the file says of one broker."""
+    """The settings of one broker in the contexts file."""
 
     endpoint: str | None = None
     admin: str | None = None
     tls: bool = False
     tls_ca: Path | None = None
-    """Authorities to trust (PEM); None: those that gRPC brings."""
+    """Certificate authorities to trust (PEM); None: gRPC's own list."""
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     user: str | None = None
@@ -56,7 +56,7 @@ def contexts_file() -> Path:
 
 
 def all_contexts() -> dict[str, dict[str, Any]]:
-    """What the file says of each; of none where there is no such file, or a wrong one."""
+    """Return the tables of all contexts in the file; none if the file is missing or unreadable."""
     return {name: given for name, given in _content().items() if isinstance(given, dict)}
 
 
@@ -65,7 +65,7 @@ def context_names() -> list[str]:
 
 
 def current_name() -> str | None:
-    """The context of a run where `--context` names none: that of the environment, or the one that the file says."""
+    """Return the context of a run without `--context`: that of the environment, or else the current one of the file."""
     if NAME_VARIABLE in os.environ:
         return os.environ[NAME_VARIABLE] or None
     name = _content().get(CURRENT)
@@ -80,7 +80,7 @@ def _content() -> dict[str, Any]:
 
 
 def read_context(file: Path, name: str) -> Context:
-    """Raises ContextInvalid."""
+    """Read and check a context. Raises ContextInvalid."""
     try:
         contexts = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as cause:
@@ -163,7 +163,10 @@ def _secret(path: Path) -> str:
 
 
 def check_tls_files(context: Context) -> None:
-    """Raises ContextInvalid naming the file: gRPC tells what is wrong with one only to its own log."""
+    """Check the context's TLS files.
+
+    Raises ContextInvalid with the file: gRPC reports a bad file only in its own log.
+    """
     import ssl  # not at the top: few commands come here
 
     checked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -1,4 +1,4 @@
-"""The named context of this run of the command: which one is chosen, and what options take from it."""
+"""Holds the named context of this run, and gives its values to options."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _CHOSEN: Final[ContextVar[str | None]] = ContextVar("chosen", default=None)
 
 
 def choose(name: str | None) -> None:
-    """The context of this run; None: none is named. Nothing is read before a command connects."""
+    """Set the context of this run; None: `--context` names none. The file is not read before a command connects."""
     _CHOSEN.set(name)
 
 
 def chosen() -> Context | None:
-    """The context of this run. Ends the command with one line when the file is no good."""
+    """Return the context of this run. Ends the command with one line if the file is invalid."""
     name = chosen_name()
     if name is None:
         return None
@@ -34,12 +34,12 @@ def chosen_name() -> str | None:
 
 
 def admin_of_context(context: typer.Context, param: typer.CallbackParam, value: str) -> str:
-    """Callback of `--admin`: where the option is not given, what the chosen context says."""
+    """Callback of `--admin`: return the option, or the chosen context's value if the option is not given."""
     return _given_or(context, param, value, "admin")
 
 
 def endpoint_of_context(context: typer.Context, param: typer.CallbackParam, value: str) -> str:
-    """Callback of `--endpoint`."""
+    """Callback of `--endpoint`: return the option, or the chosen context's value if the option is not given."""
     return _given_or(context, param, value, "endpoint")
 
 

@@ -1,4 +1,4 @@
-"""`python -m quarry_mq.cli.demo`: a message through an official client and a temporary broker, from nothing.
+"""`python -m quarry_mq.cli.demo` sends a message through an official client and a temporary broker.
 
 The client runs in a process of its own: its generated protobuf code and ours cannot share one.
 """
@@ -64,7 +64,7 @@ CLIENT: Final = textwrap.dedent(
 
 
 def main() -> int:
-    """0 when the message went round."""
+    """Run the demo. Returns 0 when the message was sent, received and acknowledged."""
     with tempfile.TemporaryDirectory(prefix="quarry-demo-") as directory:
         say(f"starting a broker on {directory}")
         try:
@@ -77,9 +77,9 @@ def main() -> int:
 
 @contextmanager
 def running_broker(directory: Path) -> Iterator[str]:
-    """A broker in another process, on free ports; its messaging address once it is ready.
+    """Run a broker in another process on free ports; give its messaging address once it is ready.
 
-    Raises RuntimeError, with what the broker said, when it does not come up.
+    Raises RuntimeError, with the broker's output, when it does not start.
     """
     listen, admin, http = (f"127.0.0.1:{port}" for port in free_ports(3))
     command = [sys.executable, "-m", "quarry_mq.cli.main", "serve", "--store", str(directory / "store")]
@@ -106,9 +106,9 @@ def running_broker(directory: Path) -> Iterator[str]:
 
 
 def run_client(endpoint: str, home: Path) -> int:
-    """Send, receive and acknowledge with `rocketmq-python-client`; its exit status.
+    """Send, receive and acknowledge with `rocketmq-python-client`; return its exit status.
 
-    The client writes logs below its home directory, so it gets one that goes away.
+    The client writes logs below its home directory, so it gets a temporary one.
     """
     say("client    rocketmq-python-client")
     environment = {**os.environ, "HOME": str(home), "PYTHONUSERBASE": site.getuserbase()}
@@ -120,10 +120,10 @@ def run_client(endpoint: str, home: Path) -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports of the loopback address that nobody listens on now.
+    """Return distinct ports of the loopback address that no process listens on now.
 
-    From below the range that systems give to outgoing connections: whoever listens on one a little later, or once more
-    after a restart, does not find that a connection has got it.
+    They lie below the range that systems give to outgoing connections. So no outgoing connection can take one before a
+    process listens on it, or between a stop and a restart.
     """
     found: list[int] = []
     while len(found) < count:

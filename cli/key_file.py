@@ -1,4 +1,4 @@
-"""Files that hold one key."""
+"""Creates files that hold one key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `quarry`: what it takes before the name of a command. The commands are in `cli.command_table`."""
+"""The entry point of `quarry` and the options before the name of a command. The commands are in `cli.command_table`."""
 
 from __future__ import annotations
 
@@ -61,15 +61,17 @@ def main() -> None:
 
 
 def _tell_where_it_crashes() -> None:
-    """A mapped file that somebody cuts ends the process by a signal: the stacks of its threads say where."""
+    """Print the stacks of all threads on a fatal signal: truncating a mapped file ends the process by one."""
     if sys.__stderr__ is not None:
         with suppress(OSError, ValueError):  # closed
             faulthandler.enable(sys.__stderr__)
 
 
 def _write_whole_lines() -> None:
-    """With PYTHONUNBUFFERED a text stream does not notice that a pipe took a part of a line alone, since its reader has
-    gone: a message would count as shown that was not.
+    """Make standard output write whole lines even with PYTHONUNBUFFERED.
+
+    Otherwise a text stream does not notice that a pipe took only a part of a line, because its reader has gone: a
+    message would count as shown that was not.
     """
     unbuffered = sys.stdout.buffer
     if isinstance(unbuffered, io.RawIOBase):

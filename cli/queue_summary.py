@@ -1,4 +1,4 @@
-"""`quarry queues --summary`: counts of all queues, of a store or of a live broker, as both show them."""
+"""Prints `quarry queues --summary`: counts of all queues, of a store or of a live broker."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _lines(summary: QueueSummary) -> Iterator[str]:
 
 
 def _rocksdb_lines(summary: QueueSummary) -> Iterator[str]:
-    """A column for each family; of the levels those that hold tables."""
+    """Yield the RocksDB table: a column for each family, and only those levels that hold tables."""
     figures = summary.figures
     families = sorted({name.partition(".")[0] for name in figures if "." in name})
     levels = sorted({each.partition(".")[2] for each in figures if each.partition(".")[2].startswith(LEVEL_BYTES)})

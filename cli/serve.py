@@ -1,4 +1,4 @@
-"""`quarry serve`: run a broker in the foreground."""
+"""`quarry serve` runs a broker in the foreground."""
 
 from __future__ import annotations
 
@@ -52,9 +52,10 @@ def serve(
 ) -> None:
     """Run a broker until it is told to stop (Ctrl-C, SIGTERM).
 
-    Flags win over the environment (QUARRY_STORE_DIRECTORY and the like), which wins over the file.
+    Flags take precedence over the environment (QUARRY_STORE_DIRECTORY and the like), which takes precedence over the
+    file.
     """
-    # Not at the top: what a broker needs takes a while to load, and no other command needs it.
+    # Imported here: the modules that a broker needs take a while to load, and no other command needs them.
     from quarry_mq.cli.terminal.progress_bar import progress_bar
     from quarry_mq.server.main import run
     from quarry_mq.server.settings.broker_settings import load_settings

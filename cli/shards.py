@@ -1,4 +1,4 @@
-"""`quarry serve --shards N`: from the settings to the supervisor, which this process becomes."""
+"""`quarry serve --shards N` plans the shards from the settings, and turns this process into their supervisor."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from quarry_mq.server.shards.plan import Shard, cluster_settings, plan_shards, r
 from quarry_mq.store.fs import PosixDisk
 
 PYTHON: Final = (sys.executable, "-P", "-m")
-"""Without the working directory on the path: what lies there is not ours."""
+"""Python without the working directory on its path: modules there are not ours."""
 
 
 def become_supervisor(settings: BrokerSettings, count: int, config: Path | None) -> NoReturn:
-    """Replace this process, which has loaded far more than a supervisor needs: the process id stays.
+    """Replace this process by the supervisor: the process id stays, and the many modules loaded here are not needed.
 
-    Raises BrokerError when the shards cannot be started like that, OSError.
+    Raises BrokerError when the shards cannot be started with these settings, OSError.
     """
     if has_inherited_sockets():
         raise SettingsInvalid("LISTEN_FDS: sockets that are passed on (quarry.socket) cannot be used with --shards")
@@ -43,15 +43,15 @@ def become_supervisor(settings: BrokerSettings, count: int, config: Path | None)
 
 
 def _common_variables(settings: BrokerSettings, shards: Sequence[Shard]) -> dict[str, str]:
-    """What all shards are told beside their own settings, and a single broker is not."""
+    """Return the variables that all shards get besides their own settings, and that a single broker does not get."""
     common: dict[str, str] = {}
     if settings.log.format == "auto" and is_watched():
-        common["log.format"] = "console"  # they write into a pipe, but somebody sits at its other end
+        common["log.format"] = "console"  # they write into a pipe, but a person reads its other end
     return variables_of(common | _cluster_settings(settings, shards))
 
 
 def _cluster_settings(settings: BrokerSettings, shards: Sequence[Shard]) -> dict[str, str]:
-    """One cluster, with a key of their own unless another one is set."""
+    """Return the settings that make the shards one cluster, with a generated key unless a key file is set."""
     cluster = settings.cluster
     key_file = cluster.key_file
     if key_file is None:
@@ -62,6 +62,9 @@ def _cluster_settings(settings: BrokerSettings, shards: Sequence[Shard]) -> dict
 
 
 def _environment(common: dict[str, str], *, replaced: dict[str, str]) -> dict[str, str]:
-    """What the supervisor gets: ours, with what is common. A variable is a setting in any case of its letters."""
+    """Return the supervisor's environment: ours with the common variables.
+
+    A setting's variable may have any letter case.
+    """
     given_otherwise = common.keys() | replaced.keys()
     return {name: value for name, value in os.environ.items() if name.upper() not in given_otherwise} | common

@@ -1,4 +1,4 @@
-"""`quarry doctor`: what is wrong with a broker, its store and its machine, and what to do about it.
+"""`quarry doctor` checks a broker, its store and its machine, and advises on what it finds.
 
-Each module looks at one thing and says what it has seen as `Finding`s; nothing is changed.
+Each module checks one subject and yields `Finding`s; nothing is changed.
 """

@@ -1,4 +1,4 @@
-"""The certificate that the ports of a broker show."""
+"""Checks the certificate that the ports of a broker present."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quarry_mq.store.errors import Invalid
 
 
 def certificate(settings: BrokerSettings, clock: Clock) -> Iterator[Finding]:
-    """Whether it can be shown, for how long, and whether it names where clients go."""
+    """Check whether the certificate is usable, how long it is valid, and whether it covers the advertised addresses."""
     path = settings.network.tls_certificate
     if path is None:
         yield fine("certificate", "no port speaks TLS")
@@ -64,6 +64,6 @@ def _names(shown: x509.Certificate) -> Sequence[str]:
 
 
 def _covers(names: Sequence[str], host: str) -> bool:
-    """A wildcard stands for one label."""
+    """Return whether a name of the certificate covers the host. A wildcard stands for one label."""
     wanted = host.lower().strip("[]")
     return any(name.lower() == wanted or name.lower() == f"*.{wanted.partition('.')[2]}" for name in names)

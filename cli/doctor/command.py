@@ -22,7 +22,7 @@ _MARKS: Final = {
     Verdict.WARNING: "WARNING",
     Verdict.FAULT: "FAULT  ",
 }
-"""Words, so that it can be read without colours."""
+"""Words for the verdicts, so that the output can be read without colours."""
 
 _COLOURS: Final = {
     Verdict.FINE: typer.colors.GREEN,
@@ -60,7 +60,7 @@ def doctor(
 
 
 def _findings(config: Path | None, store: Path | None, context: Context | None) -> Iterator[Finding]:
-    # not at the top: what a broker needs takes a while to load
+    # not at the top: the modules that a broker needs take a while to load
     from quarry_mq.cli.doctor import certificate, live, machine, network, places
     from quarry_mq.server.settings.broker_settings import SettingsInvalid, load_settings
     from quarry_mq.store.clock import SystemClock

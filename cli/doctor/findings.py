@@ -1,4 +1,4 @@
-"""What a check says."""
+"""Defines the results of a check."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 
 class Verdict(Enum):
-    """The value is its name in JSON."""
+    """The verdict of a check. The value is its name in JSON."""
 
     FINE = "fine"
     UNKNOWN = "unknown"
-    """It could not be looked at. Neither good nor bad."""
+    """The check could not be made, so the result is neither good nor bad."""
     WARNING = "warning"
     FAULT = "fault"
 
 
 class Finding(NamedTuple):
-    """One line: what was looked at, what was seen, and for a warning or a fault what to do."""
+    """One line of output: what was checked, what was seen, and for a warning or a fault what to do."""
 
     check: str
     verdict: Verdict

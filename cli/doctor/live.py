@@ -1,4 +1,4 @@
-"""The broker that runs with these settings, if one does: what it says of itself, and what its clock says."""
+"""Checks the broker that runs with these settings, if one does: its own report, and its clock."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.clock import Clock
 
 CLOCK_SLACK_S: Final = 5.0
-"""What HTTP says of the time is whole seconds, and a call takes a moment."""
+"""Seconds by which clocks may differ: HTTP gives the time in whole seconds, and a call takes a moment."""
 
 BEHIND_BYTES: Final = 64 << 20
-"""So much of the log that consumers do not see yet is more than one moment's work."""
+"""Bytes of the log invisible to consumers above which a warning is given: more than a broker dispatches in a moment."""
 
 
 def ask(settings: BrokerSettings, context: Context | None) -> Answer | None:
-    """Who answers at `network.admin`, or at the context's; None: nobody."""
+    """Ask the admin port of the context, or else `network.admin`, which broker it is; None: no answer."""
     address = context.admin if context is not None and context.admin else _reachable(settings.network.admin)
     if context is None and settings.network.admin_tls:
         context = Context(tls=True, tls_ca=settings.network.tls_certificate)
@@ -37,14 +37,14 @@ def ask(settings: BrokerSettings, context: Context | None) -> Answer | None:
 
 
 def serves(answer: Answer | None, settings: BrokerSettings) -> bool:
-    """Whether that broker has the store that the settings name."""
+    """Return whether that broker has the store that the settings name."""
     if answer is None or answer.broker is None:
         return False
     return Path(answer.broker.store_directory).resolve() == settings.store.directory.resolve()
 
 
 def broker(answer: Answer | None, settings: BrokerSettings) -> Iterator[Finding]:
-    """What it is, and whether it is the one that these settings are about."""
+    """Report which broker answers, and check whether it runs with these settings."""
     if answer is None:
         yield fine("broker", "none runs with these settings")
     elif answer.broker is None:
@@ -70,7 +70,7 @@ def _told(told: Told, address: str, settings: BrokerSettings) -> Iterator[Findin
 
 
 def health(settings: BrokerSettings, clock: Clock, authority: Path | None) -> Iterator[Finding]:
-    """What `/readyz` says, and what time it is there."""
+    """Check `/readyz`, and the difference between the broker's clock and this one."""
     network = settings.network
     url = f"http{'s' if network.http_tls else ''}://{_reachable(network.http)}/readyz"
     try:
@@ -93,7 +93,7 @@ def health(settings: BrokerSettings, clock: Clock, authority: Path | None) -> It
 
 
 def _get(url: str, authority: Path | None) -> tuple[int, str, str]:
-    """Status, text and date."""
+    """Return status, text and date of the answer."""
     context = ssl.create_default_context(cafile=authority) if url.startswith("https:") else None
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     try:
@@ -105,7 +105,7 @@ def _get(url: str, authority: Path | None) -> tuple[int, str, str]:
 
 
 def _reachable(listens_on: str) -> str:
-    """All addresses of this machine are none that one could connect to."""
+    """Return an address to connect to. The unspecified address, which stands for all of this machine's, is not one."""
     address = Address.parse(listens_on)
     return str(
         replace(address, host="::1" if ":" in address.host else "127.0.0.1") if address.is_unspecified else address

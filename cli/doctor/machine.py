@@ -1,4 +1,4 @@
-"""The machine that a broker runs on: limits of the process, memory, the clock, and what is installed."""
+"""Checks the machine that a broker runs on: limits of the process, memory, the clock, and installed versions."""
 
 from __future__ import annotations
 
@@ -24,20 +24,23 @@ DISTRIBUTION: Final = "quarry-mq"
 PYTHON_MIN: Final = (3, 11)
 MAPS_PER_SEGMENT: Final = 4
 MAPS_BESIDE_SEGMENTS: Final = 8_192
-"""Libraries, threads and what the allocator maps; RocksDB maps no tables."""
+"""Memory maps for libraries, threads and the allocator; RocksDB maps no tables."""
 
 MEMORY_LEAST_BYTES: Final = 512 << 20
-"""An empty broker takes 75 MB, RocksDB's caches under load up to 200 MB, and the log wants some page cache."""
+"""Least memory of a machine.
+
+An empty broker takes 75 MB, RocksDB's caches under load up to 200 MB, and the log needs some page cache.
+"""
 
 _CLOCK_ERROR: Final = 5
-"""What adjtimex returns for a clock that nobody keeps right: TIME_ERROR."""
+"""Result of adjtimex for a clock that no service keeps synchronized: TIME_ERROR."""
 
 _TIMEX_BYTES: Final = 1_024
-"""More than `struct timex` has on any Linux; all zero it asks and sets nothing."""
+"""Size of the buffer for adjtimex: more than `struct timex` has on any Linux. All zero, the call only reads."""
 
 
 def versions() -> Iterator[Finding]:
-    """Python, and each library in the range that this version of Quarry was made for."""
+    """Check the versions of Python and of each library against the ranges that this version of Quarry requires."""
     python = platform.python_version()
     if sys.version_info < PYTHON_MIN:
         yield fault("versions", f"Python {python}", "Quarry needs Python 3.11 or newer")
@@ -51,7 +54,7 @@ def versions() -> Iterator[Finding]:
 
 
 def _wrong_libraries() -> Iterator[tuple[str, str, str]]:
-    """Name, version and wanted range."""
+    """Yield name, version and required range of each unsuitable library."""
     for text in metadata.requires(DISTRIBUTION) or ():
         wanted = Requirement(text)
         if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
@@ -66,7 +69,7 @@ def _wrong_libraries() -> Iterator[tuple[str, str, str]]:
 
 
 def descriptors(settings: BrokerSettings) -> Iterator[Finding]:
-    """Of a process that is started from here, which raises its own limit to the hard one."""
+    """Check the limit of open files of a process started from here, which raises its own limit to the hard one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = settings.limits.connections
     try:
@@ -85,7 +88,7 @@ def descriptors(settings: BrokerSettings) -> Iterator[Finding]:
 
 
 def maps(settings: BrokerSettings, limit_file: Path = Path("/proc/sys/vm/max_map_count")) -> Iterator[Finding]:
-    """How many pieces of files the kernel lets one process map."""
+    """Check how many memory maps the kernel allows one process."""
     try:
         limit = int(limit_file.read_text())
     except (OSError, ValueError) as error:
@@ -100,7 +103,7 @@ def maps(settings: BrokerSettings, limit_file: Path = Path("/proc/sys/vm/max_map
 
 
 def memory(root: Path = Path("/")) -> Iterator[Finding]:
-    """What the machine, or the container, has."""
+    """Check the memory of the machine or of the container."""
     limits = [*_memory_limits(root)]
     if not limits:
         yield unknown("memory", "nothing says how much there is")
@@ -128,7 +131,7 @@ def _memory_limits(root: Path) -> Iterator[tuple[str, int]]:
 
 
 def clock_is_kept(adjtimex: object | None = None) -> Iterator[Finding]:
-    """Whether somebody keeps the machine's clock right, as the kernel knows."""
+    """Check whether the kernel's clock is kept synchronized."""
     call = adjtimex or getattr(ctypes.CDLL(None, use_errno=True), "adjtimex", None)
     if not callable(call):
         yield unknown("clock", "this kernel does not say whether its clock is kept right")

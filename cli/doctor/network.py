@@ -1,4 +1,4 @@
-"""Addresses: what a broker listens on, and where it sends clients."""
+"""Checks addresses: those that a broker listens on, and those that it sends clients to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quarry_mq.server.settings.broker_settings import BrokerSettings
 
 
 def operators(settings: BrokerSettings) -> Iterator[Finding]:
-    """Whether somebody asks who administers the broker, where other machines may."""
+    """Check whether operators have to authenticate, where other machines can reach the admin ports."""
     found = settings.open_to_everybody
     for name, address in found.items():
         advice = "users (security.authentication) or certificates (network.admin_client_ca): docs/security.md"
@@ -33,7 +33,7 @@ class Advertised(NamedTuple):
 
 
 def ports(settings: BrokerSettings) -> Iterator[Finding]:
-    """Whether a broker that is started now gets its ports. One that runs already has them."""
+    """Check whether a broker that is started now could listen on its ports. A running broker already has them."""
     network = settings.network
     named: dict[str, str | None] = {"listen": network.listen, "admin": network.admin, "http": network.http}
     named |= {"tls_listen": network.tls_listen, "console": network.console_address}
@@ -68,7 +68,7 @@ def _refusal(address: Address) -> str | None:
 
 
 def advertised_of(settings: BrokerSettings) -> list[Advertised]:
-    """Those that are set."""
+    """Return the advertised addresses that are set."""
     network = settings.network
     found = []
     if network.advertise is not None:
@@ -79,7 +79,7 @@ def advertised_of(settings: BrokerSettings) -> list[Advertised]:
 
 
 def advertised(settings: BrokerSettings, context: Context | None, *, is_served: bool) -> Iterator[Finding]:
-    """Whether a client that is sent there arrives."""
+    """Check whether a client that is sent to the advertised addresses can connect."""
     found = advertised_of(settings)
     if not found:
         yield fine("advertised address", "none is set: clients are sent to the address that they used")

@@ -1,4 +1,4 @@
-"""The disk that a store lies on, what may be read and written there, and the store itself."""
+"""Checks the disk of a store, the permissions there, and the store itself."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ FUTURE_SLACK_S: Final = 5.0
 FILES_LOOKED_AT: Final = 100_000
 
 FORGETFUL: Final = frozenset({"tmpfs", "ramfs", "overlay"})
-"""File systems that end with the machine or the container."""
+"""File systems whose content is lost when the machine or the container ends."""
 
 REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"})
 
 
 def disk(settings: BrokerSettings) -> Iterator[Finding]:
-    """How full it is, as expiry counts it."""
+    """Check how full the disk is, as expiry measures it."""
     place = _existing(settings.store.directory)
     space, expiry = PosixDisk().space(place), settings.expiry
     if space is None:
@@ -59,7 +59,7 @@ def disk(settings: BrokerSettings) -> Iterator[Finding]:
 
 
 def file_system(settings: BrokerSettings, mounts: Path = Path("/proc/self/mounts")) -> Iterator[Finding]:
-    """Whether what is written there stays, and is on one machine only."""
+    """Check whether the file system is persistent, and local to this machine."""
     place = _existing(settings.store.directory).resolve()
     try:
         rows = [line.split(" ") for line in mounts.read_text().split("\n")]
@@ -82,7 +82,7 @@ def file_system(settings: BrokerSettings, mounts: Path = Path("/proc/self/mounts
 
 
 def sync_time(settings: BrokerSettings) -> Iterator[Finding]:
-    """What a send has to wait for with `sync`. The file that it takes has no name."""
+    """Measure how long a send waits for the disk with `sync`. The file that is written for it has no name."""
     place = _existing(settings.store.directory)
     try:
         descriptor = os.open(place, os.O_TMPFILE | os.O_RDWR, 0o600)
@@ -111,7 +111,7 @@ def _sync_ms(descriptor: int) -> float:
 
 
 def permissions(settings: BrokerSettings) -> Iterator[Finding]:
-    """Whether this user may do what a broker does."""
+    """Check whether this user may do what a broker does."""
     root = settings.store.directory
     wrong = [*_not_ours(root)]
     for path, lacks in wrong:
@@ -128,7 +128,7 @@ def permissions(settings: BrokerSettings) -> Iterator[Finding]:
 
 
 def _open_to_others(settings: BrokerSettings) -> Iterator[tuple[Path, int]]:
-    """The store's folder with something in it that others may use, too, and the audit file."""
+    """Yield the store's folder, if others may use it and anything in it, and the audit file, if others may use it."""
     root, audit = settings.store.directory, settings.log.audit_file
     if root.is_dir() and any(map(_mode_for_others, root.iterdir())) and _mode_for_others(root):
         yield root, _mode_for_others(root)
@@ -137,13 +137,13 @@ def _open_to_others(settings: BrokerSettings) -> Iterator[tuple[Path, int]]:
 
 
 def _mode_for_others(path: Path) -> int:
-    """The whole mode; 0 where others than the owner may do nothing."""
+    """Return the whole mode, or 0 if only the owner may use the file."""
     mode = stat.S_IMODE(path.lstat().st_mode)
     return mode if mode & OTHERS else 0
 
 
 def _not_ours(root: Path) -> Iterator[tuple[Path, str]]:
-    """At most one: the others have the same reason."""
+    """Yield at most one path that this user may not use: further ones have the same reason."""
     place = _existing(root)
     if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
         yield place, "read and write there"
@@ -160,7 +160,7 @@ def _not_ours(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def secrets(settings: BrokerSettings) -> Iterator[Finding]:
-    """Files that hold keys: there, readable, and by nobody else."""
+    """Check the files that hold keys: they must exist, be readable, and be readable by no other user."""
     network, security = settings.network, settings.security
     named = {
         "security.key_file": security.key_file,
@@ -184,7 +184,7 @@ def secrets(settings: BrokerSettings) -> Iterator[Finding]:
 
 
 def store_times(settings: BrokerSettings, clock: Clock) -> Iterator[Finding]:
-    """Whether the store was written in what this clock calls the future."""
+    """Check whether files of the store were written at a time that is in the future by this clock."""
     paths, newest = StorePaths(settings.store.directory), None
     for folder in (paths.commit_log, paths.quarry):
         for path in folder.glob("*") if os.access(folder, os.R_OK | os.X_OK) else ():
@@ -201,7 +201,10 @@ def store_times(settings: BrokerSettings, clock: Clock) -> Iterator[Finding]:
 
 
 def store(settings: BrokerSettings, *, is_served: bool) -> Iterator[Finding]:
-    """What lies there, and what a start would do with it. `is_served`: a broker that runs says how it is doing."""
+    """Check the store, and what a start would do with it.
+
+    With `is_served` the broker that runs on it reports its state.
+    """
     root, posix = settings.store.directory, PosixDisk()
     if not root.exists():
         yield fine("store", f"{root}: a new one is made there")
@@ -248,7 +251,7 @@ def _previewed(posix: PosixDisk, root: Path, found: FoundStore) -> Iterator[Find
 
 
 def _existing(path: Path) -> Path:
-    """The path, or what there is of it."""
+    """Return the path, or the nearest parent that exists."""
     path = path.absolute()
     while not path.exists() and path != path.parent:
         path = path.parent

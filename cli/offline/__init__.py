@@ -1,3 +1,1 @@
-"""Commands over a store directory that no broker runs on. `recover`, `migrate`, `restore` and `user bootstrap`
-change it.
-"""
+"""Commands on the directory of a stopped store. `recover`, `migrate`, `restore` and `user bootstrap` change it."""

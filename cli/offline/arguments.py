@@ -1,4 +1,4 @@
-"""Arguments and options that several offline commands share."""
+"""Defines arguments and options that several offline commands share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`quarry decode`: records of the commit log."""
+"""`quarry decode` shows records of the commit log."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def decode(
 
 
 def _from_log(store: OfflineStore, at: int | None) -> Iterator[Found]:
-    """Zeros end the log; only somebody who asked for just that place is told of them."""
+    """Yield records up to the zeros that end the log. The zeros are an error only at the requested offset itself."""
     records = store.records(None if at is None else PhysicalOffset(at))
     for decoded in records:
         if not isinstance(decoded, EndOfData):

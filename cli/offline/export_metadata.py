@@ -1,4 +1,4 @@
-"""`quarry export-metadata`: topics, groups and consumer offsets for RocketMQ."""
+"""`quarry export-metadata` writes topics, groups and consumer offsets for RocketMQ."""
 
 from __future__ import annotations
 

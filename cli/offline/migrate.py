@@ -1,4 +1,4 @@
-"""`quarry migrate`: consume queues from files to RocksDB or back, on a store that no broker runs on."""
+"""`quarry migrate` moves the consume queues of a stopped store from files to RocksDB or back."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _show_plan(planned: Plan, to: Target, *, as_json: bool) -> None:
 
 
 def show(done: Migrated, *, as_json: bool) -> None:
-    """One JSON object; or what differs, and what the store is now."""
+    """Print one JSON object, or for people the differences and the new state of the store."""
     report = done.report
     if as_json:
         fields: dict[str, object] = {

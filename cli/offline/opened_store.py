@@ -1,4 +1,4 @@
-"""How offline commands open a store, and how they end when that or more does not work."""
+"""Opens a store for offline commands, and ends them with one line when something fails."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from quarry_mq.store.offline.store import OfflineStore
 
 @contextmanager
 def opened(store: Path) -> Iterator[OfflineStore]:
-    """The store, open while the block runs; errors as `reporting_errors` has them.
+    """Open the store while the block runs; errors end the command as in `reporting_errors`.
 
-    Nothing is logged: what there is to tell of a store that is only looked at is the command's result.
+    Nothing is logged: the result of the command tells everything about a store that is only read.
     """
     with reporting_errors(store), logs_aside(logging.CRITICAL), OfflineStore.open(PosixDisk(), store) as open_store:
         yield open_store
@@ -31,7 +31,7 @@ def opened(store: Path) -> Iterator[OfflineStore]:
 
 @contextmanager
 def logs_aside(level: int) -> Iterator[None]:
-    """Logs of the block, from a level on, go to stderr: they must not stand between the lines of the result."""
+    """Send logs of the block, from a level on, to stderr: they must not stand between the lines of the result."""
     structlog.configure(
         processors=[_harmless, *structlog.get_config()["processors"]],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -44,13 +44,13 @@ def logs_aside(level: int) -> Iterator[None]:
 
 
 def _harmless(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Names in a store may be anybody's."""
+    """Escape text values of a log line: names in a store may come from anybody."""
     return {name: one_line(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 @contextmanager
 def reporting_errors(store: Path) -> Iterator[None]:
-    """Errors of the block become one line on stderr and an exit code.
+    """Turn errors of the block into one line on stderr and an exit code.
 
     Damage is a finding; everything else (no store, locked, unreadable, no such queue) means that the command could
     not run.
@@ -68,6 +68,6 @@ def reporting_errors(store: Path) -> Iterator[None]:
 
 
 def _line(store: Path, text: str) -> str:
-    """One line that names the store, or a file in it."""
+    """Return one line that names the store, or a file in it."""
     line = " ".join(text.split())
     return line if str(store) in line else f"{store}: {line}"

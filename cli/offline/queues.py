@@ -1,4 +1,4 @@
-"""`quarry units`, and what `quarry queues` lists: consume queues, from RocksDB or from files."""
+"""`quarry units` and the offline part of `quarry queues`: they list consume queues, from RocksDB or from files."""
 
 from __future__ import annotations
 

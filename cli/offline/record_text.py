@@ -1,7 +1,7 @@
-"""Records as people and programs read them.
+"""Formats records for people and for programs.
 
 The JSON object has the keys that RocketMQ's tools use for a decoded message, so that both can be compared by `diff`:
-keys are sorted, nothing is escaped that need not be.
+keys are sorted, and only the necessary characters are escaped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ def json_line(fields: Mapping[str, object]) -> str:
 
 
 def record_fields(record: StoredMessage | Blank) -> dict[str, object]:
-    """Digest and length are of the body as stored: a compressed one stays compressed."""
+    """Return the fields of a record.
+
+    Digest and length are those of the body as stored: a compressed one stays compressed.
+    """
     if isinstance(record, Blank):
         return {"blank": record.physical_offset, "size": record.size}
     offset_id = offset_message_id(record.store_host, record.physical_offset)
@@ -53,7 +56,7 @@ def record_fields(record: StoredMessage | Blank) -> dict[str, object]:
 
 
 def record_lines(record: StoredMessage | Blank) -> str:
-    """One line of figures; below it, indented, the properties if there are any."""
+    """Format a record as one line of numbers, with its properties, if any, indented below."""
     if isinstance(record, Blank):
         return f"{record.physical_offset:>15}  {record.size:>8}  blank up to the end of the segment"
     line = (
@@ -69,7 +72,7 @@ def record_lines(record: StoredMessage | Blank) -> str:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """UTC with milliseconds; the bare number where no calendar reaches."""
+    """Format a time as UTC with milliseconds; as the bare number if no calendar reaches it."""
     found = moment(timestamp_ms)
     if found is None:
         return str(timestamp_ms)

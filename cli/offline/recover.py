@@ -1,4 +1,4 @@
-"""`quarry recover`: what a start would do to a store, and repairs that a start must not do by itself."""
+"""`quarry recover` shows what a start would do to a store, and makes repairs that a start must not make by itself."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def recover(
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What is shown: findings for people, figures for programs."""
+    """The result to show: findings for people, numbers for programs."""
 
     findings: list[str]
     log: Findings
@@ -109,7 +109,7 @@ def _damage_texts(damage: Damage | None, verb: str) -> list[str]:
 
 
 def _show(outcome: _Outcome, *, as_json: bool) -> None:
-    """One JSON object, or the findings and a line of figures."""
+    """Print one JSON object, or the findings and a line of numbers."""
     log = outcome.log
     if as_json:
         say(json_line(_fields(outcome)))

@@ -1,4 +1,4 @@
-"""`quarry restore`: a store from a backup."""
+"""`quarry restore` makes a store from a backup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`quarry security` and `quarry user bootstrap`: what is made before a broker runs."""
+"""`quarry security` and `quarry user bootstrap` make keys and the first user before a broker runs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def bootstrap(
 
     The secret is shown once. Exit code 2: it could not run.
     """
-    # Not at the top: the other commands of `quarry user` need nothing of a store.
+    # Imported here: the other commands of `quarry user` need no store.
     from quarry_mq.cli.offline.opened_store import logs_aside, reporting_errors
     from quarry_mq.store.fs import PosixDisk
     from quarry_mq.store.security.sealer import Sealer, read_keys
@@ -87,7 +87,7 @@ def bootstrap(
 
 
 def secret_text(file: Path | None) -> str | None:
-    """The secret in a file, without the line's end. A file that cannot be read ends the command."""
+    """Return the secret in a file without its line end. A file that cannot be read ends the command."""
     try:
         return None if file is None else file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

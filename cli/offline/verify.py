@@ -1,4 +1,4 @@
-"""`quarry verify`: whether all parts of a store agree."""
+"""`quarry verify` checks whether all parts of a store agree."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def verify(
 
 
 def verified(store: Path, limit: int = DIFFERENCES_MAX) -> VerifyReport:
-    """The report on a store that can be read; otherwise the command ends here."""
+    """Verify a store and return the report. If the store cannot be read, the command ends here."""
     with reporting_errors(store):
         store = store_in(PosixDisk(), store)
     with opened(store) as open_store, shown_progress() as report:
@@ -46,7 +46,7 @@ def verified(store: Path, limit: int = DIFFERENCES_MAX) -> VerifyReport:
 
 
 def show(report: VerifyReport, *, as_json: bool) -> None:
-    """Differences first, the verdict last."""
+    """Print the differences first and the verdict last."""
     for difference in report.differences:
         say(json_line(difference.as_json()) if as_json else f"{difference.check.value}: {word(str(difference))}")
     if as_json:

@@ -1,1 +1,1 @@
-"""Commands against a live broker: administration through its admin port, messages through its messaging port."""
+"""Commands for a live broker: administration through its admin port, messages through its messaging port."""

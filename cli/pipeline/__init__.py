@@ -1,4 +1,4 @@
-"""`quarry pipeline …`: work over whole stores on Spark (docs/pipeline.md)."""
+"""`quarry pipeline …` runs jobs over whole stores on Spark (docs/pipeline.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of several commands that select messages."""
+"""Defines options of several commands that select messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Where = Annotated[
 
 
 def time_ms(text: str | None, option: str) -> int | None:
-    """The time that was given. Raises typer.BadParameter naming the option."""
+    """Parse the time of an option. Raises typer.BadParameter with the option."""
     if text is None:
         return None
     if text.isdecimal():

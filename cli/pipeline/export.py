@@ -1,4 +1,4 @@
-"""`quarry pipeline export`: messages of a store into files that others read."""
+"""`quarry pipeline export` writes messages of a store into files that other programs read."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def export(
 ) -> None:
     """Export messages to files, in folders by topic and day, on Spark.
 
-    The store may be running: what is durable is exported. A run that is killed leaves nothing that readers see, or all
-    of it when it is run again.
+    The store may be running: its durable messages are exported. After a killed run readers see either nothing of it, or
+    all of it once the command is run again.
 
     Exit code 0: it is done, 1: the log is damaged (all else is exported), messages expired since the last export,
     or bodies could not be uncompressed, 2: it could not run.

@@ -1,4 +1,4 @@
-"""`quarry pipeline index`: the tiered key index of a store, made anew from its log."""
+"""`quarry pipeline index` rebuilds the tiered key index of a store from its log."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def index(
     conf: Conf = None,
     as_json: Json = False,
 ) -> None:
-    """Make the tiered key index of a store anew from its log, compacted, on Spark.
+    """Rebuild the tiered key index of a store from its log, compacted, on Spark.
 
     With a range of times only keys of messages stored then are indexed; a broker goes on where it ends. The old index
     is set aside. No broker may run on the store.
 
-    Exit code 0: it is done, 1: the log is damaged, 2: it could not run. The store is then what it was.
+    Exit code 0: it is done, 1: the log is damaged, 2: it could not run. After 1 or 2 the store is unchanged.
     """
     from_ms, to_ms = time_ms(since, "--from"), time_ms(until, "--to")
     begun_s = time.perf_counter()

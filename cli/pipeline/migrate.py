@@ -1,4 +1,4 @@
-"""`quarry pipeline migrate`: queue files to RocksDB, for stores that outgrow one core."""
+"""`quarry pipeline migrate` moves queue files to RocksDB, for stores that are too large for one core."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def migrate(
 ) -> None:
     """Move the consume queues of a store from files to RocksDB, on Spark.
 
-    What `quarry migrate --to rocksdb` does, with the log read by tasks. No broker may run on the store; ended at any
-    moment, it may be run again.
+    It does what `quarry migrate --to rocksdb` does, but tasks read the log. No broker may run on the store. It may be
+    interrupted at any moment, and run again.
 
-    Exit code 0: done, or nothing to do, 1: the two differ, and the store is what it was, 2: it could not run.
+    Exit code 0: done, or nothing to do, 1: old and new queues differ, and the store is unchanged, 2: it could not run.
     """
     with spark_session("migrate", store, master, conf, PHASES) as spark:
         from quarry_mq.pipeline.migrate import migrate as migrate_on
@@ -52,4 +52,4 @@ def migrate(
 
 
 def _silent(progress: Progress) -> None:
-    """Who watches is told of Spark's tasks."""
+    """Report nothing: the progress of Spark's tasks is shown instead."""

@@ -1,4 +1,4 @@
-"""`quarry pipeline rebuild`: the consume queues of a store, made anew from its log."""
+"""`quarry pipeline rebuild` rebuilds the consume queues of a store from its log."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def rebuild(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make the RocksDB queues of a store anew from its log, on Spark, and what else it derives from it.
+    """Rebuild the RocksDB queues of a store from its log, on Spark, and everything else that it derives from the log.
 
-    The result is what a broker's own dispatch makes of the log, key by key. The old database is set aside. Messages
-    that wait are looked for, and the tiered key index is made anew if the store has one. No broker may run on the
-    store. Queues that are kept in files go to RocksDB with `quarry pipeline migrate`.
+    The result is what a broker's own dispatch makes of the log, key by key. The old database is set aside. Pending
+    messages are looked for, and the tiered key index is rebuilt if the store has one. No broker may run on the store.
+    Queues that are kept in files go to RocksDB with `quarry pipeline migrate`.
 
-    Exit code 0: it is done, 1: the log is damaged, 2: it could not run. The store is then what it was.
+    Exit code 0: it is done, 1: the log is damaged, 2: it could not run. After 1 or 2 the store is unchanged.
     """
     begun_s = time.perf_counter()
     with spark_session("rebuild", store, master, conf, PHASES) as spark:

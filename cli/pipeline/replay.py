@@ -1,4 +1,4 @@
-"""`quarry pipeline replay`: messages of a store, sent once more."""
+"""`quarry pipeline replay` sends messages of a store once more."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def replay(
 ) -> None:
     """Send messages of a store once more, to a live broker, on Spark.
 
-    They keep body, tag, keys, message group and user properties, and say where they come from. A run that is repeated
-    sends the same message ids again: who must not see a message twice knows it by its id.
+    The messages keep body, tag, keys, message group and user properties, and have properties that tell where they come
+    from. A repeated run sends the same message ids again, so that receivers can recognize repetitions by the id.
 
-    A message that cannot be sent for what it is (its body cannot be uncompressed, its tag is illegal) is named, and the
-    others go on.
+    A message that cannot be sent because of its content (its body cannot be uncompressed, its tag is illegal) is
+    listed, and the others are sent.
 
     Exit code 0: it is done, 1: the log is damaged (all else is sent), or some messages could not be sent, 2: it could
     not run, or not to its end.

@@ -1,6 +1,6 @@
-"""The Spark session of a command, and how a command ends that Spark could not run.
+"""Opens the Spark session of a command, and ends the command if Spark cannot run.
 
-Spark is imported when a command needs it: it is an extra, and takes a second.
+Spark is imported when a command needs it: it is an extra, and importing takes a second.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ Conf = Annotated[
 ]
 
 _QUIET: Final = {"spark.log.level": "OFF"}
-"""What went wrong is told in one line. Who wants all that Spark says sets another level."""
+"""Default settings of a session: the command shows an error in one line, so Spark logs nothing by default."""
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""Set where `spark-submit` runs us: then it has said what is logged."""
+"""Environment variable that is set when `spark-submit` runs the command: it has configured logging already."""
 _RAISED: Final = re.compile(
     r"^(?:\w+\.)*(?:StoreDamaged|StoreUnusable|NotAStore|StoreLocked"
     r"|InvalidOption|CallRefused|BrokerUnreachable|UnusableRow): (.+)$",
     re.MULTILINE,
 )
-"""How an error of ours ends the trace of a task, which Spark hands on as text."""
+"""Finds one of our errors at the end of a task's trace, which Spark hands on as text."""
 _PYTHON_ERROR: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)$", re.MULTILINE)
 _JAVA_CAUSE: Final = re.compile(r"^Caused by: (?!org\.apache\.spark\.api\.python)(.+)$", re.MULTILINE)
-"""How other errors end it."""
+"""Finds other errors at the end of a task's trace."""
 
 
 @contextmanager
 def spark_session(
     name: str, store: Path, master: str | None, conf: Sequence[str] | None, phases: Sequence[str]
 ) -> Iterator[SparkSession]:
-    """A session for work over a store while the block runs. Who watches sees its stages as `phases`, in their order.
+    """Give a session for work over a store. The user sees its stages as `phases`, in their order.
 
-    Ends the command when Spark, or a Java for it, is missing, and when a job of the block fails: with what one of our
-    own errors says, if that was the reason.
+    Ends the command when Spark or its Java is missing, and when a job of the block fails; if one of our own errors was
+    the reason, with its text.
     """
     settings = ({} if _SUBMITTED in os.environ else _QUIET) | dict(_setting(text) for text in conf or ())
     try:
@@ -93,7 +93,7 @@ def spark_session(
 
 
 def tell_damage(damage: DamagedPlaces) -> None:
-    """Say on standard error where the log is damaged."""
+    """Print on standard error where the log is damaged."""
     if damage.count:
         say(f"{damage.count:,} places of the log are damaged, and what lies there is left out:", err=True)
     for each in damage.first:
@@ -115,7 +115,7 @@ def _verdict(text: str) -> tuple[Exit, str]:
 
 
 def _cause(text: str) -> str:
-    """What a task raised, in one line: of Python the last error of the trace, of Java the innermost one."""
+    """Return the error that a task raised, in one line: Python's last error of the trace, or Java's innermost cause."""
     for pattern in (_PYTHON_ERROR, _JAVA_CAUSE):
         causes = pattern.findall(text)
         if causes:

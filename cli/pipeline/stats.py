@@ -1,4 +1,4 @@
-"""`quarry pipeline stats`: what a store holds, counted."""
+"""`quarry pipeline stats` counts what a store holds."""
 
 from __future__ import annotations
 
@@ -42,12 +42,11 @@ def stats(
     conf: Conf = None,
     as_json: Json = False,
 ) -> None:
-    """Count messages by topic, queue, tag and minute, and tell how far groups are behind, on Spark.
+    """Count messages by topic, queue, tag and minute, and compute the lag of groups, on Spark.
 
-    The store may be running: what is durable is counted. How far groups are behind is told of a store that no broker
-    runs on.
+    The store may be running: its durable messages are counted. The lag of groups is only shown for a stopped store.
 
-    Exit code 0: it is done, 1: the log is damaged, and what is whole was counted, 2: it could not run.
+    Exit code 0: it is done, 1: the log is damaged, and the undamaged part was counted, 2: it could not run.
     """
     from_ms, to_ms = time_ms(since, "--from"), time_ms(until, "--to")
     if report is not None and not report.absolute().parent.is_dir():

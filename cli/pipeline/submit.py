@@ -1,8 +1,8 @@
-"""What `spark-submit` is given: the commands of `quarry pipeline`, in the session that it has configured.
+"""The file for `spark-submit`: it runs the commands of `quarry pipeline` in the session that `spark-submit` configures.
 
     spark-submit --master spark://host:7077 .../cli/pipeline/submit.py rebuild STORE
 
-`spark-submit` wants a file, where `quarry pipeline` is a command. docs/pipeline.md says where this one lies.
+`spark-submit` needs a file, while `quarry pipeline` is a command. docs/pipeline.md says where this file lies.
 """
 
 from quarry_mq.cli.pipeline import COMMANDS

@@ -1,4 +1,4 @@
-"""`quarry pipeline verify`: whether all parts of a store agree, for stores that outgrow one core."""
+"""`quarry pipeline verify` checks whether all parts of a store agree, for stores that are too large for one core."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What `--json` prints, by command: a schema for programs, and one page of documentation."""
+"""Describes what `--json` prints, by command: a schema for programs, and one page of documentation."""

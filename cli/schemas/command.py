@@ -1,4 +1,4 @@
-"""`quarry schema`: what `--json` of a command prints, for programs."""
+"""`quarry schema` prints the JSON Schema of what a command prints with `--json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shapes of `shapes.toml` as JSON Schema, and as the page docs/json.md."""
+"""Converts the shapes of `shapes.toml` to JSON Schema, and to the page docs/json.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLAIN: Final[Mapping[str, dict[str, Any]]] = {
 }
 _WORDS: Final = re.compile(r"[a-z][a-z -]*(\|[a-z][a-z -]*)*")
 Fields = Mapping[str, str]
-"""Type by name, as the file has them."""
+"""Maps field names to types as spelled in the file."""
 
 
 @cache
@@ -29,33 +29,33 @@ def _read() -> Mapping[str, Any]:
 
 
 def commands() -> Mapping[str, Sequence[str]]:
-    """The shapes of each command's lines."""
+    """Return the shapes of each command's lines."""
     found: Mapping[str, Sequence[str]] = _read()["commands"]
     return found
 
 
 def own_name(command: str) -> str:
-    """The command under the first of its names."""
+    """Return the command under its main name, without aliases."""
     family, space, rest = command.partition(" ")
     return f"{_read()['aliases'].get(family, family)}{space}{rest}"
 
 
 def schema_of(command: str) -> dict[str, Any]:
-    """Of one line that the command prints. Raises KeyError for a command without one."""
+    """Return the schema of one line that the command prints. Raises KeyError for a command without a schema."""
     shapes = [_schema(name) for name in commands()[own_name(command)]]
     head = {"$schema": DRAFT, "title": f"quarry {command} --json", "description": "One line, which is one object."}
     return head | (shapes[0] if len(shapes) == 1 else {"anyOf": shapes})
 
 
 def fields_of(shape: str) -> Fields:
-    """All of them, also those of the shape that it takes in."""
+    """Return all fields of a shape, including those of the shape that it extends."""
     own = dict(_read()["shapes"][shape])
     base = own.pop("*", None)
     return {**(fields_of(base) if base else {}), **own}
 
 
 def _schema(name: str) -> dict[str, Any]:
-    """Of a type as the file spells it. Raises KeyError for one that is none."""
+    """Return the schema of a type as the file spells it. Raises KeyError for an unknown type."""
     if name.endswith("?"):
         return {"anyOf": [_schema(name[:-1]), {"type": "null"}]}
     if name.startswith("["):
@@ -78,7 +78,7 @@ def _schema(name: str) -> dict[str, Any]:
 
 
 def page() -> Iterator[str]:
-    """The lines of docs/json.md."""
+    """Yield the lines of docs/json.md."""
     yield from (
         "# JSON",
         "",

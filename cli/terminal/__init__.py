@@ -1,1 +1,1 @@
-"""How commands talk to a terminal: text, tables, times, progress, errors with hints, and exit status."""
+"""The terminal side of commands: text, tables, times, progress, errors with hints, and exit status."""

@@ -1,4 +1,4 @@
-"""How commands end."""
+"""Ends commands with an exit status and a line of explanation."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ class Exit(IntEnum):
 
 
 def end(status: Exit, text: str, names: Names | None = no_names) -> NoReturn:
-    """Leave the command with one line on standard error, and a second one where there is something to try.
+    """End the command with one line on standard error, and a second one if there is something to try.
 
-    `names` tells what a broker has, for who has mistyped one of them; None: no second line, since a program reads on.
+    `names` gives the broker's names, to find one that was mistyped; None: no second line, because a program reads the
+    output.
     """
     line = " ".join(text.split())
     say(line, err=True)

@@ -1,7 +1,7 @@
-"""What to type next, by what went wrong: the second line of an error.
+"""Suggests what to do after an error: the second line of an error message.
 
-Rules look at the line that tells what went wrong, whoever said it: the broker, a store or the command. They are in one
-place, and tests hold each against the real thing (tests/cli/test_hints.py).
+Rules match the line that says what went wrong, whether the broker, a store or the command said it. They are all in this
+module, and tests check each against the real error (tests/cli/test_hints.py).
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from quarry_mq.cli.context_file import context_names
 
 NEAR_MAX: Final = 3
 Names = Callable[[str], Sequence[str]]
-"""The names of a kind (`topic`, `group`, `user`, `setting`) that are there; none when nobody can be asked."""
+"""Returns the existing names of a kind (`topic`, `group`, `user`, `setting`); none if no broker can be asked."""
 
 _Advice = Callable[[re.Match[str], Names], str | None]
 _TLS_WORDS: Final = ("ssl", "tls", "certificate", "handshake", "socket closed", "reset by peer")
-"""In what gRPC tells of a connection that was made and ended at once."""
+"""Words in gRPC's text about a connection that was made and ended at once."""
 
 
 class Rule(NamedTuple):
-    """`advise` makes the hint for a line in which `pattern` is found; None: there is nothing to say."""
+    """A rule: `advise` makes the hint for a line in which `pattern` is found; None: there is no hint."""
 
     pattern: re.Pattern[str]
     advise: _Advice
 
 
 def no_names(_kind: str) -> Sequence[str]:
-    """Where nobody can be asked."""
+    """Return no names: for use where no broker can be asked."""
     return ()
 
 
 def hint(line: str, names: Names = no_names) -> str | None:
-    """What to do about an error; None where the line says all."""
+    """Return what to do about an error; None if the line says everything."""
     for rule in RULES:
         found = rule.pattern.search(line)
         if found is not None:
@@ -45,7 +45,7 @@ def hint(line: str, names: Names = no_names) -> str | None:
 
 
 def near(name: str, names: Sequence[str]) -> list[str]:
-    """Those that may have been meant, the nearest first."""
+    """Return the names that may have been meant, the nearest first."""
     return get_close_matches(name, names, n=NEAR_MAX, cutoff=0.7)
 
 
@@ -63,7 +63,7 @@ def _context() -> str:
 def _no_topic(found: re.Match[str], names: Names) -> str | None:
     name = found["name"]
     if name.startswith("%"):
-        return None  # of the broker's own: nobody makes them
+        return None  # the broker's own topics cannot be created
     return _meant(name, names("topic")) or f"`quarry topic create {shlex.quote(name)}` makes it"
 
 

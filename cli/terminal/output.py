@@ -1,4 +1,4 @@
-"""What commands print: JSON lines for programs, aligned text for people."""
+"""Prints results of commands: JSON lines for programs, aligned text for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separator
 
 
 def speaks_utf8() -> bool:
-    """Whether what is printed may hold more than ASCII."""
+    """Return whether standard output takes more than ASCII."""
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
@@ -23,7 +23,7 @@ def json_line(fields: Mapping[str, object]) -> str:
 
 
 def print_object(fields: Mapping[str, object], *, as_json: bool) -> None:
-    """One thing with all its fields."""
+    """Print one object with all its fields."""
     if as_json:
         say(json_line(fields))
         return
@@ -33,7 +33,7 @@ def print_object(fields: Mapping[str, object], *, as_json: bool) -> None:
 
 
 def print_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], *, as_json: bool) -> None:
-    """Many things, one line each, as they come. People get the given columns, programs get everything.
+    """Print many objects, one line each, as they come. People get the given columns, programs get all fields.
 
     Columns are as wide as their heading or a usual value: a million rows are not kept to find the widest.
     """
@@ -50,7 +50,7 @@ def print_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], *, 
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """The first column ends the line: names are long and would push the others around."""
+    """Join the cells of a line. The first column comes last: names are long and would misalign the others."""
     first, *others = cells
     return "  ".join([*(f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True)), first])
 

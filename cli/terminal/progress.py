@@ -1,4 +1,4 @@
-"""Progress of long work, for who sits at a terminal."""
+"""Shows progress of long work to a user at a terminal."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from quarry_mq.store.progress import ReportProgress
 
 
 def is_watched() -> bool:
-    """Whether somebody looks at standard error."""
+    """Return whether standard error is a terminal."""
     return sys.stderr.isatty()
 
 
 @contextmanager
 def shown_progress() -> Iterator[ReportProgress]:
-    """Bars for who watches, nothing for a program."""
+    """Give a reporter that draws bars on a terminal, and does nothing otherwise."""
     if is_watched():
         # not at the top: it takes a while to load, and most commands draw nothing
         from quarry_mq.cli.terminal.progress_bar import progress_bar

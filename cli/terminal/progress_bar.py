@@ -1,4 +1,4 @@
-"""Bars that show the progress of long work at a terminal."""
+"""Draws bars that show the progress of long work at a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quarry_mq.store.progress import ReportProgress
 
 @contextmanager
 def progress_bar(console: Console | None = None) -> Iterator[ReportProgress]:
-    """Draws one bar per phase on standard error, and takes them away at the end."""
+    """Draw one bar per phase on standard error, and remove them at the end."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),

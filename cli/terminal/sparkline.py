@@ -1,4 +1,4 @@
-"""Figures over time as one line of text: a curve of bars. All pure."""
+"""Draws values over time as one line of text: a curve of bars. All functions are pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 HOUR_MS: Final = 3_600_000
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS: Final = "_.-=+*%#"
-"""For terminals that do not speak UTF-8."""
+"""Bars for terminals that do not support UTF-8."""
 
 
 def cells(
     at_ms: Sequence[int], values: Sequence[float], *, end_ms: int, span_ms: int, width: int
 ) -> list[float | None]:
-    """The highest values in `width` equal parts of (end - span, end]; None where there is no sample that is known."""
+    """Return the highest values in `width` equal parts of (end - span, end]; None for a part without a known sample."""
     found: list[float | None] = [None] * width
     for moment_ms, value in zip(at_ms, values, strict=False):
         age_ms = end_ms - moment_ms
@@ -27,7 +27,7 @@ def cells(
 
 
 def levels(values: Sequence[float | None], steps: int) -> list[int | None]:
-    """Each value's height, 0 … steps - 1: nothing is 0, no other value is, and the highest value is the top."""
+    """Return each value's height, 0 … steps - 1. Only zero has height 0, and the highest value has the top height."""
     top = max((value for value in values if value is not None), default=0.0)
     if top <= 0:
         return [None if value is None else 0 for value in values]
@@ -35,6 +35,6 @@ def levels(values: Sequence[float | None], steps: int) -> list[int | None]:
 
 
 def sparkline(values: Sequence[float | None], *, plain: bool = False) -> str:
-    """A column for each; `·` (`?` in plain text) for what is not known."""
+    """Return a column for each value; `·` (`?` in plain text) for an unknown one."""
     blocks, unknown = (ASCII_BLOCKS, "?") if plain else (BLOCKS, "·")
     return "".join(unknown if level is None else blocks[level] for level in levels(values, len(blocks)))

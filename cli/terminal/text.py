@@ -1,4 +1,4 @@
-"""What commands say. Names, bodies and answers are what strangers sent: no terminal does what they say."""
+"""Prints text of commands. Names, bodies and answers come from strangers, and must not control the terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 
 def one_line(value: str) -> str:
-    """As it is, unless it would do something to a terminal."""
+    """Return the text unchanged if it is printable, else escaped."""
     return value if value.isprintable() else repr(value)
 
 
@@ -23,42 +23,42 @@ _STEERING: Final = re.compile(
     "\ud800-\udfff"
     "]"
 )
-"""What a terminal obeys or does not show: control and format characters, separators of lines, halves of characters."""
+"""Matches what a terminal obeys or does not show: control and format characters, line separators, surrogates."""
 
 
 def harmless(text: str) -> str:
-    """The text with JSON's escapes for what would steer a terminal: lines stay lines, and JSON the same JSON."""
+    """Escape characters that would control a terminal as JSON does: lines stay lines, and JSON stays the same JSON."""
     return _STEERING.sub(_escaped, text)
 
 
 def say(text: str | bytes = "", *, err: bool = False, nl: bool = True, before: str = "") -> None:
-    """Print to standard output or standard error; a terminal gets what is harmless, a pipe every byte as it is.
+    """Print to standard output or standard error. A terminal gets escaped text, a pipe every byte as it is.
 
-    `before` goes before the text and is our own: it may hold colours.
+    `before` is printed before the text; it is our own text and may have colours.
     """
     if is_terminal(err=err):
         text = harmless(text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else text)
     if before:
         typer.echo(before, err=err, nl=False)  # without its colours in a pipe
     if isinstance(text, str) and not text.isascii():
-        # half a character (of a file's name), or an output that takes ASCII alone: typer would print question marks
+        # half a character (of a file's name), or an output that takes ASCII only: typer would print question marks
         encoding = (sys.stderr if err else sys.stdout).encoding or "utf-8"
         text = text.encode(encoding, "backslashreplace").decode(encoding)
     typer.echo(text, err=err, nl=nl, color=True)  # else typer removes colours, which are the sender's here
 
 
 def word(text: str, *, err: bool = False) -> str:
-    """A text of strangers between others of a line: on a terminal it cannot begin another line."""
+    """Return a stranger's text for use within a line: on a terminal it cannot begin another line."""
     return one_line(text) if is_terminal(err=err) else text
 
 
 def is_terminal(*, err: bool = False) -> bool:
-    """Whether a person reads what is said."""
+    """Return whether the output is a terminal."""
     stream = sys.stderr if err else sys.stdout
     return stream is not None and stream.isatty()
 
 
 def _escaped(found: re.Match[str]) -> str:
-    """As JSON has it: beyond the first 65,536 characters by two halves."""
+    """Return the JSON escape of a character; one beyond the first 65,536 has two parts."""
     units = found[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

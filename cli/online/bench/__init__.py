@@ -1,1 +1,1 @@
-"""`quarry bench`: load on a live broker, as clients make it."""
+"""`quarry bench` puts load on a live broker as clients do."""

@@ -1,4 +1,4 @@
-"""`quarry bench`: what a broker does under load, as its clients see it."""
+"""`quarry bench` measures a broker under load, as its clients see it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from quarry_mq.store.clock import SystemClock
 DURATION_S: Final = 10.0
 INTERRUPTED: Final = 130
 CLIENTS_MAX: Final = 400
-"""Of each side: their connections are waited for by `select`, which takes 1,024."""
+"""Producers or consumers, at most: `select`, which waits for their connections, takes 1,024 in all."""
 
 COLUMNS: Final = ("messages", "perSecond", "mbPerSecond", "p50Ms", "p99Ms", "p999Ms", "maxMs")
 HEADINGS: Final = ("messages", "messages/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms", "max ms")
@@ -128,7 +128,7 @@ def _dial(endpoint: str) -> Dial:
 
 
 def _loaded(plan: Plan, dial: Dial, place: Place, admin: str) -> Load:
-    """The load when it is over. Ends the command where it cannot begin."""
+    """Run the load and return it when it is over. Ends the command if the load cannot begin."""
     with shown_progress() as report:
         load = Load(plan, dial, run=place.group, group=place.group, clock=SystemClock(), report=report)
         try:

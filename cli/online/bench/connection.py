@@ -1,7 +1,7 @@
-"""Calls over one HTTP/2 connection, at a price at which one process can load a broker.
+"""Makes calls over one HTTP/2 connection, cheaply enough for one process to load a broker.
 
-It is the other side of the broker's own front (docs/front.md): frames by hand, header blocks without a table, answers
-handed on as they come. A call costs a fraction of what it costs through gRPC's library.
+It is the counterpart of the broker's own front (docs/front.md): it encodes frames by hand, header blocks without a
+table, and hands answers on as they come. A call costs a fraction of a call through gRPC's library.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from quarry_mq.server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX, MES
 from quarry_mq.server.front.h2.protocol.header_blocks import split_block, text_of
 
 LOST: Final = "CONNECTION_LOST"
-"""How calls end whose connection did."""
+"""Outcome of calls whose connection was lost."""
 
 GOODBYE_TIMEOUT_S: Final = 2.0
 
 STATUS_NAMES: Final = {cast("Any", each.value)[0]: each.name for each in grpc.StatusCode}
 BLOCK_SIZE_MAX: Final = 64 * 1024
 RENEWED_SIZE: Final = 1 << 29
-"""Bytes after which the broker's window is made as wide again as it was."""
+"""Received bytes after which the window is made as wide again as it was."""
 
 GREETING: Final = (
     frames.PREFACE
@@ -42,10 +42,10 @@ _DATA: Final = int(FrameType.DATA)
 _HEADERS: Final = int(FrameType.HEADERS)
 
 Took = Callable[[bytes], None]
-"""Is given each message of an answer."""
+"""Called with each message of an answer."""
 
 Ended = Callable[[str | None], None]
-"""Is told how a call ended: None is well, all else the name of what went wrong."""
+"""Called when a call ends: with None if it succeeded, else with the name of the error."""
 
 
 class _Call:
@@ -59,12 +59,12 @@ class _Call:
 
 
 class Connection(asyncio.Protocol):
-    """One connection; what it is told is written once per pass of the event loop."""
+    """One connection. Frames are collected, and written once per iteration of the event loop."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[None] = loop.create_future()
-        """Done once calls may be made; raises ConnectionError when there is no such peer."""
+        """Done once calls may be made; raises ConnectionError if no connection comes about."""
         self.lost = asyncio.Event()
         self._loop = loop
         self._transport: asyncio.Transport | None = None
@@ -76,7 +76,7 @@ class Connection(asyncio.Protocol):
         self._window = frames.WINDOW_DEFAULT
         self._window_of_streams = frames.WINDOW_DEFAULT
         self._unsent: deque[tuple[int, memoryview, bool]] = deque()
-        """Stream, what is left of the message, whether the stream ends with it: they wait for the broker's windows."""
+        """Bodies that wait for the broker's windows: stream, rest of the message, whether the stream ends with it."""
         self._taken_size = 0
 
     @property
@@ -84,7 +84,10 @@ class Connection(asyncio.Protocol):
         return len(self._calls)
 
     def call(self, block: bytes, message: bytes, took: Took, ended: Ended, *, stays_open: bool = False) -> None:
-        """Make a call with these encoded header fields. With `stays_open` the client's side of it does not end."""
+        """Start a call with these encoded header fields.
+
+        With `stays_open` the client's side of the stream does not end.
+        """
         stream = self._next_stream
         if self.lost.is_set():
             self._loop.call_soon(ended, LOST)
@@ -98,7 +101,7 @@ class Connection(asyncio.Protocol):
         self._send_bodies()
 
     async def close(self) -> None:
-        """Until it is, in good order if the broker answers in time. Open calls are not told of it."""
+        """Close the connection, cleanly if the broker answers in time. Open calls are dropped without a callback."""
         self._calls.clear()
         if self._transport is None:
             return
@@ -149,7 +152,7 @@ class Connection(asyncio.Protocol):
         self._unparsed = data[position:]
         self._flush()
 
-    # -- what comes
+    # -- frames from the broker
 
     def _data(self, stream: int, flags: int, payload: bytes) -> None:
         self._taken_size += len(payload)
@@ -176,7 +179,7 @@ class Connection(asyncio.Protocol):
 
     def _headers(self, stream: int, flags: int, payload: bytes) -> None:
         if not flags & Flag.END_STREAM:
-            return  # the head of an answer; all that counts stands behind it
+            return  # the head of an answer; the status comes after it
         if flags & Flag.PADDED:
             payload = payload[1 : len(payload) - payload[0]]
         if flags & Flag.PRIORITY:
@@ -223,15 +226,15 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # -- what goes
+    # -- frames to the broker
 
     def _send_bodies(self) -> None:
-        """In their order, as far as the broker's windows allow it."""
+        """Send waiting bodies in order, as far as the broker's windows allow."""
         waiting = self._unsent
         while waiting:
             stream, rest, is_end = waiting[0]
             call = self._calls.get(stream)
-            if call is None:  # it has ended before it was sent whole
+            if call is None:  # its stream has ended before all was sent
                 waiting.popleft()
                 continue
             while rest:
@@ -261,7 +264,10 @@ class Connection(asyncio.Protocol):
 
 @lru_cache(maxsize=64)
 def _outcome(block: bytes) -> str | None:
-    """What the last header fields of an answer say. They are the same for nearly all calls."""
+    """Return the outcome that an answer's last header fields state.
+
+    It is cached, being the same for nearly all calls.
+    """
     for field in split_block(block, BLOCK_SIZE_MAX):
         if field.name == b"grpc-status":
             number = int(text_of(field.value) or "2")

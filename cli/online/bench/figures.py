@@ -1,4 +1,4 @@
-"""What came of a load: messages, bytes, times and errors."""
+"""Counts the results of a load: messages, bytes, times and errors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _RECEIVED: Final = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """The load that is wanted. One of `duration_s` and `count` is given."""
+    """The load to make. One of `duration_s` and `count` is given."""
 
     topic: str
     size: int
     rate: float | None
-    """Messages per second of all producers together; None: as many as they can."""
+    """Messages per second of all producers together; None: as many as possible."""
     producers: int
     consumers: int
     in_flight: int
@@ -32,7 +32,7 @@ class Plan:
 
 
 class Figures:
-    """Counted while the load goes on. Times are on the clock's monotonic time."""
+    """The results, counted while the load runs. Times are on the clock's monotonic time."""
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
         self.plan = plan
@@ -43,10 +43,10 @@ class Figures:
         self.send_times = Latencies()
         self.end_to_end = Latencies()
         self.errors: Counter[str] = Counter()
-        """By call and code."""
+        """Number of errors by call and code."""
         self.began_s = self.sent_until_s = self.received_until_s = clock.monotonic_s()
         self.missing = 0
-        """Messages that the broker has acknowledged and that no consumer was given so far."""
+        """Messages that the broker has acknowledged and that no consumer has received so far."""
         self._states = bytearray()
         self._clock = clock
         self._cpu_s = _cpu_s()
@@ -54,7 +54,7 @@ class Figures:
         self._ended_s = self.began_s
 
     def begin(self) -> None:
-        """The clients are there: now the load begins."""
+        """Start the clock of the load: all clients are connected."""
         self.began_s = self.sent_until_s = self.received_until_s = self._clock.monotonic_s()
         self._cpu_s = _cpu_s()
 
@@ -63,12 +63,12 @@ class Figures:
         self._ended_s = self._clock.monotonic_s()
 
     def new_number(self) -> int:
-        """Of a message that is about to be sent."""
+        """Return the number of a message that is about to be sent."""
         self._states.append(0)
         return len(self._states) - 1
 
     def was_sent(self, number: int, due_s: float) -> None:
-        """Now, and it should have been sent at `due_s`."""
+        """Count a message as sent now; it should have been sent at `due_s`."""
         self.sent_until_s = self._clock.monotonic_s()
         self.sent += 1
         self.send_times.add(self.sent_until_s - due_s)
@@ -86,7 +86,7 @@ class Figures:
         self._mark(number, _RECEIVED, _SENT, -1)
 
     def _mark(self, number: int, what: int, other: int, step: int) -> None:
-        """Whatever comes first, the answer to a send or the message."""
+        """Note one of two events of a message: the answer to its send, or its delivery. Either may come first."""
         if self.plan.consumers and bool(self._states[number] & other) is (step < 0):
             self.missing += step
         self._states[number] |= what
@@ -99,7 +99,7 @@ class Figures:
         return self._clock.monotonic_s() - self.began_s
 
     def fields(self) -> dict[str, object]:
-        """As JSON."""
+        """Return the results as JSON fields."""
         plan = self.plan
         received = None
         if plan.consumers:
@@ -139,6 +139,6 @@ def _ms(microseconds: int | None) -> float | None:
 
 
 def _cpu_s() -> float:
-    """Of this process, so far."""
+    """Return the CPU seconds that this process has used so far."""
     times = os.times()
     return times.user + times.system

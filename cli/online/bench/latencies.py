@@ -1,4 +1,4 @@
-"""How long things took: counted by size, so that an hour of load takes no more memory than a second of it."""
+"""A histogram of durations: an hour of load takes no more memory than a second of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from array import array
 from typing import Final
 
 EXACT_BITS: Final = 10
-"""Below 2^10 µs each microsecond is counted by itself; above, 2^9 sizes between each power of two and the next."""
+"""Bits of exact values: below 2^10 µs each microsecond has a bucket; above, each power of two has 2^9 buckets."""
 _EXACT: Final = 1 << EXACT_BITS
 _HALF: Final = _EXACT >> 1
 _POWERS: Final = 32
@@ -14,7 +14,7 @@ LARGEST_US: Final = (1 << (EXACT_BITS + _POWERS)) - 1
 
 
 class Latencies:
-    """Microseconds, to one in 512; the largest is kept as it is."""
+    """Durations in microseconds with an error of 1 in 512; the maximum is exact."""
 
     def __init__(self) -> None:
         self._counts = array("Q", bytes(8 * (_EXACT + _POWERS * _HALF)))
@@ -22,17 +22,17 @@ class Latencies:
         self.max_us = 0
 
     def add(self, seconds: float) -> None:
-        """Less than nothing counts as nothing."""
+        """Add a duration. A negative one counts as zero."""
         microseconds = min(max(0, int(seconds * 1e6)), LARGEST_US)
         self._counts[_place(microseconds)] += 1
         self.count += 1
         self.max_us = max(self.max_us, microseconds)
 
     def percentile_us(self, share: float) -> int | None:
-        """At most so long took this share of them, from 0 to 1; None where there are none."""
+        """Return the duration that this share (0 to 1) of all durations does not exceed; None if there are none."""
         if not self.count:
             return None
-        wanted = max(1, -(-self.count * share // 1))  # rounded up: of one all are the first
+        wanted = max(1, -(-self.count * share // 1))  # rounded up, so that of one duration every share is the first
         seen = 0
         for place, count in enumerate(self._counts):
             seen += count
@@ -49,7 +49,7 @@ def _place(microseconds: int) -> int:
 
 
 def _upper_us(place: int) -> int:
-    """The largest that is counted there."""
+    """Return the largest duration of a bucket."""
     if place < _EXACT:
         return place
     shift = place // _HALF - 1

@@ -1,4 +1,4 @@
-"""A load from its first connection to its last answer."""
+"""Runs a load from its first connection to its last answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from quarry_mq.store.clock import Clock
 from quarry_mq.store.progress import Progress, ReportProgress
 
 SILENCE_S: Final = 10.0
-"""When nothing has come for so long after the last send, nothing will."""
+"""Seconds of silence after the last send, after which no more messages are expected."""
 
 REPORT_INTERVAL_S: Final = 0.5
 LOOK_INTERVAL_S: Final = 0.02
@@ -27,7 +27,7 @@ FULL_WAIT_S: Final = 0.0005
 
 
 class Load:
-    """`run` it once; `figures` say what came of it, also when it was interrupted."""
+    """A load. `run` it once; `figures` has the results, also after an interruption."""
 
     def __init__(self, plan: Plan, dial: Dial, *, run: str, group: str, clock: Clock, report: ReportProgress) -> None:
         self.figures = Figures(plan, clock)
@@ -42,8 +42,11 @@ class Load:
         self._consumers: Sequence[Consumer] = ()
 
     def run(self) -> None:
-        """Until it is over, or Ctrl-C or SIGTERM ends it. Raises OSError and CallRefused, before it has begun."""
-        # its waits are exact to the microsecond, where epoll's are to the millisecond: messages have to go on time
+        """Run the load until it is over, or Ctrl-C or SIGTERM ends it.
+
+        Raises OSError and CallRefused before it has begun.
+        """
+        # select waits to the microsecond, epoll only to the millisecond: messages have to be sent on time
         loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.run(self._run())
@@ -92,7 +95,7 @@ class Load:
             figures.failed("send", "NO_ANSWER", unanswered)
 
     async def _send(self, schedule: Schedule, interrupted: asyncio.Event) -> None:
-        """Until no more are due."""
+        """Send until no more messages are due."""
         if self._plan.rate is None:
             for producer in self._producers:
                 producer.send_due()
@@ -103,7 +106,7 @@ class Load:
             await _set_within(interrupted, LOOK_INTERVAL_S if left_s is None else min(LOOK_INTERVAL_S, left_s))
 
     def _pump(self, schedule: Schedule, turns: Iterator[Producer]) -> None:
-        """What is due goes out, by one producer after the other, and the next of it when its time comes."""
+        """Send the messages that are due, by each producer in turn, and call again when the next message is due."""
         refused = 0
         while refused < len(self._producers):
             refused = 0 if next(turns).send_due(1) else refused + 1
@@ -113,7 +116,7 @@ class Load:
             asyncio.get_running_loop().call_later(wait_s or FULL_WAIT_S, self._pump, schedule, turns)
 
     async def _take_the_rest(self, interrupted: asyncio.Event) -> None:
-        """Wait for answers and messages, unless nothing comes any more."""
+        """Wait for answers and messages, until none come any more."""
         seen, since_s = self._progress(), self._clock.monotonic_s()
         while not interrupted.is_set() and not self._is_complete():
             await _set_within(interrupted, LOOK_INTERVAL_S)
@@ -138,7 +141,7 @@ class Load:
         )
 
     async def _tell(self) -> None:
-        """A line for who watches."""
+        """Report the rates to the user at intervals."""
         plan, figures = self._plan, self.figures
         before, before_s = (0, 0), 0.0
         while True:
@@ -159,7 +162,7 @@ class Load:
 
     @contextmanager
     def _interrupts(self) -> Iterator[asyncio.Event]:
-        """Set by Ctrl-C and SIGTERM meanwhile: the load ends in good order, and the next one is as it was before."""
+        """Set the event on Ctrl-C and SIGTERM while the block runs, then restore the old signal handlers."""
         loop, event = asyncio.get_running_loop(), asyncio.Event()
 
         def interrupt() -> None:

@@ -1,4 +1,4 @@
-"""The topic and the group of a load, which are gone when it is over."""
+"""Creates the topic and the group of a load, and removes them when it is over."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ TAKES_NORMAL: Final = (pb.TOPIC_TYPE_UNSPECIFIED, pb.TOPIC_TYPE_NORMAL, pb.TOPIC
 
 
 class Wanted(NamedTuple):
-    """`topic` None: a new one of the name of the run. `queues` None: as many as the broker gives a topic."""
+    """The request.
+
+    `topic` None: a new topic with the name of the run. `queues` None: as many as the broker's default.
+    """
 
     run: str
     topic: str | None
     queues: int | None
     has_consumers: bool
     may_write: bool
-    """Whether somebody has agreed to messages in a topic that is there."""
+    """Set when the user has agreed to write messages into an existing topic."""
 
 
 class Place(NamedTuple):
@@ -36,12 +39,15 @@ class Place(NamedTuple):
     group: str
     queues: int
     is_temporary: bool
-    """Whether the topic goes when the load is over."""
+    """Set when the topic is to be removed when the load is over."""
 
 
 @contextmanager
 def place_of(admin: str, wanted: Wanted) -> Iterator[Place]:
-    """Where the load goes. What was made for it is removed at the end, and what could not be is told."""
+    """Give the topic and the group of the load.
+
+    What was created for it is removed at the end; failures to remove are reported.
+    """
     with admin_port(admin) as broker:
         name = wanted.topic or wanted.run
         found = None if wanted.topic is None else _found(broker, name)
@@ -61,7 +67,7 @@ def place_of(admin: str, wanted: Wanted) -> Iterator[Place]:
                 broker.ResetOffset(reset_request(wanted.run, name, "latest"), timeout=RESET_TIMEOUT_S)
             yield Place(name, wanted.run, found.write_queues, "topic" in made)
         finally:
-            # the group first: it is the topic's reader
+            # the group first: it reads the topic
             if "group" in made:
                 _remove(broker, admin, "group", wanted.run)
             if "topic" in made:
@@ -79,7 +85,7 @@ def _found(broker: AdminServiceStub, name: str) -> pb.Topic | None:
 
 
 def _require(topic: pb.Topic, wanted: Wanted) -> None:
-    """Ends the command unless the load may go there."""
+    """End the command unless the load may use the topic."""
     if wanted.queues is not None and wanted.queues != topic.write_queues:
         raise typer.BadParameter(f"topic {topic.name} is there and has {topic.write_queues}", param_hint="--queues")
     if topic.type not in TAKES_NORMAL:

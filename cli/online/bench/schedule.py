@@ -1,4 +1,4 @@
-"""When messages are due: as fast as they go, or so many per second whatever becomes of those before."""
+"""Decides when messages are due: as fast as possible, or at a fixed rate whatever happens to earlier ones."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from quarry_mq.cli.online.bench.figures import Plan
 from quarry_mq.store.clock import Clock
 
 LATE_S: Final = 1.0
-"""For so long after the duration goes out what was due in it, where there is a rate to keep."""
+"""Seconds after the duration in which messages that were due in it are still sent, if there is a rate to keep."""
 
 
 class Schedule:
-    """Hands out the times at which messages should be sent, until duration or count are over.
+    """Gives the times at which messages should be sent, until duration or count are reached.
 
-    With a rate they do not depend on how fast the broker answers: what it holds up counts as late.
+    With a rate the times do not depend on how fast the broker answers: delays by the broker count as latency.
     """
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
@@ -25,7 +25,7 @@ class Schedule:
         self._is_stopped = False
 
     def take(self) -> float | None:
-        """When the next message should go, which is now or was before; None: not yet, or no more."""
+        """Return when the next message should be sent, which is now or earlier; None: not yet, or no more."""
         if self.is_over:
             return None
         now_s = self._clock.monotonic_s()
@@ -36,7 +36,7 @@ class Schedule:
         return due_s
 
     def waits_s(self) -> float | None:
-        """Until the next one is due, 0 if it is; None where there is no rate to keep, or no more to come."""
+        """Return the seconds until the next message is due; None without a rate, or if no more are due."""
         if self._plan.rate is None or self.is_over:
             return None
         return max(0.0, self._due_s - self._clock.monotonic_s())
@@ -56,7 +56,7 @@ class Schedule:
 
     @property
     def left_s(self) -> float | None:
-        """Until nothing more is sent in any case; None where a count ends the load."""
+        """Return the seconds until the load stops sending; None if a count ends the load."""
         if self._plan.duration_s is None:
             return None
         late_s = 0.0 if self._plan.rate is None else LATE_S

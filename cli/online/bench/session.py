@@ -1,4 +1,4 @@
-"""One client of the load: its connection, its settings and its heartbeats, as the official clients have them."""
+"""One client of the load: its connection, its settings and its heartbeats, like those of the official clients."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 OPEN_TIMEOUT_S: Final = 10.0
 RECONNECT_S: Final = 0.5
 SIGNED_ANEW_S: Final = 10.0
-"""How long calls carry one signature: it proves a time, and brokers take some minutes for the same."""
+"""Seconds for which calls carry one signature: it proves a time, and brokers accept some minutes of difference."""
 
 _REQUEST_ID: Final = encode_fields([(b"x-mq-request-id", b"")])[:-1] + b"\x20"
-"""Without its value, which has 32 bytes."""
+"""The request id's header field without its value, which has 32 bytes."""
 
 
 class Dial:
-    """Where the broker is, and how it is known by TLS."""
+    """The address of the broker, and its TLS files."""
 
     def __init__(self, endpoint: str, context: Context | None) -> None:
-        """Raises ValueError for an address that is none."""
+        """Parse the address. Raises ValueError for an invalid one."""
         host, _, port = endpoint.rpartition(":")
         self.endpoint = endpoint
         self.context = context
@@ -41,7 +41,7 @@ class Dial:
         self.tls = _tls(context) if context is not None and context.tls else None
 
     async def connection(self) -> Connection:
-        """One on which calls may be made. Raises OSError."""
+        """Open a connection that is ready for calls. Raises OSError."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(OPEN_TIMEOUT_S):  # its TimeoutError is an OSError
             _, connection = await loop.create_connection(Connection, self.host, self.port, ssl=self.tls)
@@ -54,7 +54,7 @@ class Dial:
 
 
 class Session:
-    """A producer, or with a `reader` a simple consumer, that comes back when its connection is lost."""
+    """A producer, or with a `reader` a simple consumer. It reconnects when its connection is lost."""
 
     def __init__(self, dial: Dial, reader: Reader | None, clock: Clock) -> None:
         self.requests = Requests(dial.endpoint, clock)
@@ -67,7 +67,7 @@ class Session:
         self._numbers = count()
 
     async def open(self) -> None:
-        """Connect, and be known to the broker. Raises OSError, and CallRefused for what the broker says."""
+        """Connect, and introduce the client to the broker. Raises OSError, and CallRefused when the broker refuses."""
         connection = await self._dial.connection()
         try:
             await self._introduce(connection)
@@ -77,7 +77,7 @@ class Session:
         self._connection = connection
 
     async def keep(self) -> None:
-        """Heartbeats, and a new connection where one is lost, without end."""
+        """Send heartbeats, and reconnect when the connection is lost, forever."""
         while True:
             lost = self._connected.lost
             with suppress(TimeoutError):
@@ -96,7 +96,7 @@ class Session:
         self._connected.call(self._block(method), message, took, ended)
 
     async def close(self) -> None:
-        """The broker forgets the client now."""
+        """Close the connection, and let the broker drop the client now."""
         connection = self._connection
         if connection is None:
             return
@@ -114,7 +114,7 @@ class Session:
         return self._connection
 
     async def _introduce(self, connection: Connection) -> None:
-        """A broker serves a consumer only once it has its settings; the answer says that it has."""
+        """Send the client's settings and await the answer: a broker serves a consumer only once it has its settings."""
         answered: asyncio.Future[definition.Status] = asyncio.get_running_loop().create_future()
 
         def took(message: bytes) -> None:
@@ -134,7 +134,7 @@ class Session:
             raise CallRefused(status)
 
     def _block(self, method: str) -> bytes:
-        """The header fields of one call: those that all calls of the method have, and its number."""
+        """Return the header fields of one call: those that all calls of the method share, and its number."""
         now_s = self._clock.monotonic_s()
         if now_s >= self._stale_at_s:
             self._blocks.clear()

@@ -1,4 +1,4 @@
-"""Those who send and those who receive."""
+"""The producers and consumers of a load."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from quarry_mq.store.clock import Clock
 
 TAG: Final = "quarry-bench"
 PROPERTY: Final = "quarry-bench"
-"""Of each message: the run that it is of, its number there, and the µs at which it should have been sent."""
+"""Property of each message: its run, its number in the run, and the µs at which it should have been sent."""
 
 RECEIVE_MESSAGES: Final = 32
 RECEIVE_WAIT_S: Final = 5.0
 INVISIBLE_S: Final = 60
 ERROR_PAUSE_S: Final = 0.1
-"""After a call that failed, as the official clients wait, too."""
+"""Seconds to wait after a failed call, as the official clients do."""
 
 
 class Mark:
-    """What is written on the messages of one run."""
+    """Encodes and decodes the property that marks the messages of one run."""
 
     def __init__(self, run: str, clock: Clock) -> None:
         self._prefix = f"{run}:"
@@ -36,7 +36,7 @@ class Mark:
         return f"{self._prefix}{number}:{int((due_s - self._zero_s) * 1e6)}"
 
     def read(self, text: str) -> tuple[int, float] | None:
-        """Number and time; None for a message that another run has sent."""
+        """Return number and time; None for a message of another run."""
         if not text.startswith(self._prefix):
             return None
         number, _, microseconds = text[len(self._prefix) :].partition(":")
@@ -44,7 +44,7 @@ class Mark:
 
 
 class Producer:
-    """Sends what is due, each message by a call of its own, and so many at a time."""
+    """Sends the messages that are due, each by its own call, with a limited number of calls in flight."""
 
     def __init__(self, session: Session, schedule: Schedule, figures: Figures, mark: Mark, clock: Clock) -> None:
         plan = figures.plan
@@ -60,7 +60,7 @@ class Producer:
         self.open_sends = 0
 
     def send_due(self, most: int | None = None) -> int:
-        """As many as are due and there is room for, and not more than `most`; returns how many."""
+        """Send the messages that are due, as far as calls are free, and at most `most`. Returns how many were sent."""
         sent = 0
         while self._room and sent != most and (due_s := self._schedule.take()) is not None:
             self._send(due_s)
@@ -98,7 +98,7 @@ class Producer:
 
 
 class Consumer:
-    """Receives without end and acknowledges each message by a call of its own, as the official clients do."""
+    """Receives forever and acknowledges each message by its own call, as the official clients do."""
 
     def __init__(self, session: Session, reader: Reader, figures: Figures, mark: Mark) -> None:
         self._session = session
@@ -157,9 +157,9 @@ class Consumer:
 
 
 def failure_of(outcome: str | None, codes: list[int], *, fine: tuple[int, ...] = (definition.OK,)) -> str | None:
-    """What went wrong with a call, by a name to count it under; None: nothing.
+    """Return the name to count a call's error under; None if the call succeeded.
 
-    `codes` are those of its answers' statuses.
+    `codes` are the status codes of its answers.
     """
     if outcome is not None:
         return outcome

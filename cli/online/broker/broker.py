@@ -1,4 +1,4 @@
-"""`quarry broker`: what a live broker is."""
+"""`quarry broker` shows what a live broker is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CALL_TIMEOUT_S: Final = 10.0
 def broker(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
     """Show a broker's name, version, address and store, and how far its commit log has got.
 
-    Offsets are bytes of the log: what was written, what is on disk, and what consumers can see.
+    Offsets are bytes of the log: up to where it is written, durable, and visible to consumers.
     """
     with admin_port(admin) as port:
         answer = port.GetBroker(pb.GetBrokerRequest(), timeout=CALL_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""`quarry call`: any call of the admin port, as JSON."""
+"""`quarry call` makes any call of the admin port, in JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`quarry cluster`: who is one cluster with a live broker."""
+"""`quarry cluster` shows and changes the members of a live broker's cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def members(admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
 
 @commands.command()
 def drain(name: Name, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """Let a member take no new messages; consumers read it to its end."""
+    """Drain a member: it takes no new messages, and consumers read those that it has."""
     with service_port(admin, MembersServiceStub) as broker:
         request = pb.DrainMemberRequest(name=name)
         print_object(_fields(broker.DrainMember(request, timeout=CALL_TIMEOUT_S)), as_json=as_json)
@@ -40,7 +40,7 @@ def drain(name: Name, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> No
 
 @commands.command()
 def activate(name: Name, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """Let a member that was drained take messages again."""
+    """Let a drained member take messages again."""
     with service_port(admin, MembersServiceStub) as broker:
         request = pb.ActivateMemberRequest(name=name)
         print_object(_fields(broker.ActivateMember(request, timeout=CALL_TIMEOUT_S)), as_json=as_json)
@@ -48,7 +48,7 @@ def activate(name: Name, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) ->
 
 @commands.command()
 def remove(name: Name, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """Forget a member that is gone for good. One that can be reached is refused."""
+    """Remove a member that is gone for good. A member that can be reached is refused."""
     with service_port(admin, MembersServiceStub) as broker:
         broker.RemoveMember(pb.RemoveMemberRequest(name=name), timeout=CALL_TIMEOUT_S)
         print_object({"removed": name}, as_json=as_json)
@@ -67,7 +67,7 @@ def rejoin(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Let the broker, which was away for too long, take what is shared anew from another member."""
+    """Let a broker that was away for too long copy the replicated metadata from another member again."""
     with service_port(admin, MembersServiceStub) as broker:
         request = pb.RejoinRequest(name=name, dry_run=dry_run, delete_messages=delete_messages)
         done = broker.Rejoin(request, timeout=REJOIN_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""`quarry console`: the pages of the console for a broker that is elsewhere."""
+"""`quarry console` serves the pages of the console for a broker on another machine."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def console(
 ) -> None:
     """Serve the console for a broker on 127.0.0.1, until Ctrl-C.
 
-    For browsers on this machine. The broker is reached as the context says; who opens the page logs in as a user of the
-    broker, where that asks for users.
+    The console is for browsers on this machine. The context says how the broker is reached. Users of the page log in as
+    users of the broker, if the broker requires authentication.
     """
     context = chosen()
     entry = _entry(context) if as_context_user else None
@@ -67,7 +67,7 @@ def _entry(context: Context | None) -> Entry:
 
 def _parts(admin: str, context: Context | None, entry: Entry | None) -> ConsoleParts:
     channel = unsigned_channel(admin, context)  # here: a file that is no good ends the command
-    # whoever opens the page must not be taken for the owner of the context's certificate
+    # users of the page must not be taken for the owner of the context's certificate
     has_certificate = context is not None and context.tls_certificate is not None
     clock = SystemClock()
     return ConsoleParts(

@@ -1,4 +1,4 @@
-"""`quarry overview` and `quarry history`: a live broker at a glance, or all of a cluster, and the last hour."""
+"""`quarry overview` and `quarry history` show a live broker or its cluster at a glance, and the last hour."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MEMBER_COLUMNS: Final = (
 HISTORY_COLUMNS: Final = ("name", "unit", "last", "least", "most", "lastHour")
 LAG_FIELDS: Final = ("ready", "inFlight", "lagSeconds")
 SPARKLINE_WIDTH: Final = 60
-"""A column for each minute."""
+"""Columns of a sparkline: one for each minute."""
 
 
 def overview(
@@ -44,8 +44,8 @@ def overview(
 ) -> None:
     """Show a broker at a glance: what goes through it, what waits, how full its disk is, and what is wrong.
 
-    `-` stands for what is not known, such as the messages of a day that the broker has not seen begin. What waits is at
-    least so much where there are more groups than are counted.
+    `-` stands for an unknown value, such as the messages of a day that began before the broker. `at least` marks a lag
+    when there are more groups than the broker counts.
     """
     with service_port(admin, OverviewServiceStub) as broker:
         if all_members:
@@ -69,8 +69,8 @@ def history(
 ) -> None:
     """Show the figures of the last hour, a line for each series (docs/admin-calls.md).
 
-    A column of the picture is a minute, as high as the most of it, from nothing to the most of the hour; `·` is not
-    known. With --json there is every number, one each ten seconds; null: not known.
+    A column of the curve is a minute: its highest value, on a scale from 0 to the highest value of the hour; `·` is
+    unknown. With --json every number is printed, one each ten seconds; null is unknown.
     """
     with service_port(admin, OverviewServiceStub) as broker:
         found = broker.GetHistory(pb.GetHistoryRequest(series=series or ()), timeout=CALL_TIMEOUT_S)
@@ -78,7 +78,7 @@ def history(
 
 
 def overview_fields(found: pb.Overview) -> dict[str, Any]:
-    """All but the stages."""
+    """Return the fields of an overview, all but the stages."""
     return {
         "name": found.broker.name,
         "version": found.broker.version,
@@ -122,7 +122,7 @@ def overview_fields(found: pb.Overview) -> dict[str, Any]:
 
 
 def _for_people(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What is but a part of the whole is at least so much."""
+    """Mark lag values as `at least`, if the broker does not count all groups."""
     shown = {**fields, "concerns": fields.get("concerns") or None}
     if not shown.pop("lagIsWhole", True):
         shown |= {name: f"at least {fields[name]}" for name in LAG_FIELDS if fields[name] is not None}
@@ -136,7 +136,7 @@ def _used_percent(found: pb.Overview) -> float | None:
 
 
 def _member_fields(member: pb.MemberOverview) -> dict[str, Any]:
-    """Of one that has not answered there is but why."""
+    """Return the fields of a member; of one that has not answered, only the reason."""
     fields = overview_fields(member.overview) if member.HasField("overview") else {}
     return {
         **fields,
@@ -173,7 +173,7 @@ def _series_rows(found: pb.History, *, as_json: bool) -> Iterator[dict[str, Any]
 
 
 def _short(value: Sequence[float | None]) -> str | None:
-    """Three digits, as many as people read."""
+    """Format the value of a list with three digits."""
     if not value or value[0] is None:
         return None
     return f"{value[0]:,.0f}" if abs(value[0]) >= 100 else f"{value[0]:.3g}"

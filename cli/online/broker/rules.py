@@ -1,4 +1,4 @@
-"""`quarry acl`: what users of a broker may do."""
+"""`quarry acl` shows and changes what users of a broker may do."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def allow(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Let a user do this. The rule takes the place of the one that allows something on the same resource."""
+    """Allow a user actions on a resource. The rule replaces the user's other allowing rule for the same resource."""
     _set_rule(user, _rule(resource, actions, sources, "allow"), admin, as_json=as_json)
 
 
@@ -57,7 +57,7 @@ def deny(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Keep a user from this. The rule takes the place of the one that denies something on the same resource."""
+    """Deny a user actions on a resource. The rule replaces the user's other denying rule for the same resource."""
     _set_rule(user, _rule(resource, actions, sources, "deny"), admin, as_json=as_json)
 
 
@@ -73,7 +73,7 @@ def remove(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Remove what is said of a resource, as it was written."""
+    """Remove a user's rules for a resource, which must be spelled as in the rule."""
     request = pb.RemoveRuleRequest(user=user, resource=resource, decision=decision)
     with security_port(admin) as broker:
         broker.RemoveRule(request, timeout=CALL_TIMEOUT_S)
@@ -110,7 +110,7 @@ def ask(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Tell whether a user may do something, and why. Nothing is done. Exit code 1: it may not."""
+    """Tell whether a user may do something, and why. Nothing is done. Exit code 1: the user may not."""
     request = pb.TestAccessRequest(user=user, action=action, resource=resource, source=source)
     with security_port(admin) as broker:
         answer = broker.TestAccess(request, timeout=CALL_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""`quarry settings`: what can be changed of a live broker."""
+"""`quarry settings` shows and changes the settings that can be changed while a broker runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def get(key: Key, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
 
 @commands.command(name="set")
 def set_setting(key: Key, value: Value, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """Change one setting, at once and over restarts. What the broker was started with comes back by `reset`."""
+    """Change one setting at once and permanently; `reset` restores what the broker was started with."""
     with service_port(admin, SettingsServiceStub) as broker:
         request = pb.SetSettingRequest(key=key, value=value)
         print_object(_fields(broker.SetSetting(request, timeout=CALL_TIMEOUT_S)), as_json=as_json)
@@ -46,7 +46,7 @@ def set_setting(key: Key, value: Value, admin: Admin = ADMIN_DEFAULT, as_json: J
 
 @commands.command()
 def reset(key: Key, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """Let one setting be again what flags, environment, file or default say."""
+    """Reset one setting to what flags, environment, file or default say."""
     with service_port(admin, SettingsServiceStub) as broker:
         request = pb.ResetSettingRequest(key=key)
         print_object(_fields(broker.ResetSetting(request, timeout=CALL_TIMEOUT_S)), as_json=as_json)

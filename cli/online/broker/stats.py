@@ -1,4 +1,4 @@
-"""`quarry stats`: what goes through a live broker."""
+"""`quarry stats` shows the traffic of a live broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`quarry user`: who may use a broker, and by which secrets and certificates."""
+"""`quarry user` manages the users of a broker, their secrets and certificates."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CertificateList = Annotated[
 
 @contextmanager
 def security_port(address: str) -> Iterator[SecurityServiceStub]:
-    """The security service at `host:port`; what it refuses is said in its own words."""
+    """Give the security service at `host:port`. Its refusals are shown in its own words."""
     with service_port(address, SecurityServiceStub, plain=[grpc.StatusCode.FAILED_PRECONDITION]) as broker:
         yield broker
 
@@ -92,7 +92,7 @@ def update(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Change what is given, and leave the rest of the user as it is. Certificates take the place of those it has."""
+    """Change the given options of a user, and leave the others as they are. New certificates replace the old ones."""
     if no_certificates and certificate:
         raise typer.BadParameter("--certificate and --no-certificates do not go together")
     request = pb.UpdateUserRequest(name=name, kind=kind.value if kind else None, enabled=enabled)
@@ -126,7 +126,7 @@ def list_users(*, prefix: Prefix = "", admin: Admin = ADMIN_DEFAULT, as_json: Js
 
 @commands.command()
 def show(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """Show a user; of its secrets only since when there are which."""
+    """Show a user. Secrets themselves are not shown, only their numbers and dates."""
     with security_port(admin) as broker:
         user = broker.GetUser(pb.GetUserRequest(name=name), timeout=CALL_TIMEOUT_S)
     print_object(user_fields(user), as_json=as_json)
@@ -152,7 +152,7 @@ def remove_secret(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Let a secret be good no more, at once."""
+    """Revoke a secret at once."""
     with security_port(admin) as broker:
         broker.RemoveSecret(pb.RemoveSecretRequest(name=name, number=number), timeout=CALL_TIMEOUT_S)
     print_object({"name": name, "removed": number}, as_json=as_json)
@@ -160,7 +160,7 @@ def remove_secret(
 
 @commands.command()
 def reseal(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """Seal all secrets anew with the broker's first key, so that the other keys are needed no more."""
+    """Seal all secrets again with the broker's first key, so that the other keys are no longer needed."""
     with security_port(admin) as broker:
         answer = broker.ResealSecrets(pb.ResealSecretsRequest(), timeout=RESEAL_TIMEOUT_S)
     print_object({"resealed": answer.count}, as_json=as_json)
@@ -181,7 +181,7 @@ def user_fields(user: pb.User) -> dict[str, object]:
 
 
 def _deletion(admin: str, name: str) -> dict[str, object]:
-    """What `delete` would take with it."""
+    """Return what `delete` would remove."""
     with security_port(admin) as broker:
         user = broker.GetUser(pb.GetUserRequest(name=name), timeout=CALL_TIMEOUT_S)
         policy = broker.GetPolicy(pb.GetPolicyRequest(user=name), timeout=CALL_TIMEOUT_S)

@@ -1,1 +1,1 @@
-"""What commands against a live broker share: the connection, its options, and fields of answers."""
+"""The common parts of commands for a live broker: the connection, its options, and fields of answers."""

@@ -1,4 +1,4 @@
-"""The connection of a command to a broker's admin port."""
+"""Connects a command to a broker's admin port."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from quarry_mq.cli.terminal.hints import Names
 from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 
 _PLAIN: Final = frozenset({grpc.StatusCode.NOT_FOUND, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.INVALID_ARGUMENT})
-"""Codes whose details say all that there is to say."""
+"""Status codes whose details are shown alone, because they say everything."""
 _Stub = TypeVar("_Stub")
 
 
 def admin_port(address: str) -> AbstractContextManager[AdminServiceStub]:
-    """The admin service at `host:port`, as `service_port`."""
+    """Give the admin service at `host:port`, as `service_port` does."""
     return service_port(address, AdminServiceStub)
 
 
@@ -28,7 +28,7 @@ def admin_port(address: str) -> AbstractContextManager[AdminServiceStub]:
 def service_port(
     address: str, stub: Callable[[grpc.Channel], _Stub], *, plain: Collection[grpc.StatusCode] = ()
 ) -> Iterator[_Stub]:
-    """A service on the admin port at `host:port`. A refusal or a lost connection ends the command with one line.
+    """Give a service on the admin port at `host:port`. A refusal or a lost connection ends the command with one line.
 
     `plain`: codes of this service whose details, if there are any, are shown alone.
     """
@@ -40,7 +40,7 @@ def service_port(
 
 
 def asked_names(address: str) -> Names:
-    """The names that the broker at this admin port has, when a hint is looked for."""
+    """Return the function that asks the broker at this admin port for names, when a hint needs them."""
 
     def names(kind: str) -> Sequence[str]:
         from quarry_mq.cli.online.connection.known_names import names_of  # not at the top: only errors need it
@@ -51,7 +51,7 @@ def asked_names(address: str) -> Names:
 
 
 def refusal(error: grpc.RpcError, address: str, *, plain: Collection[grpc.StatusCode] = ()) -> str:
-    """What a failed call means to the person who made it."""
+    """Return the line that explains a failed call to the user."""
     # Every error of a call is also that call; the type does not say so.
     call = cast("grpc.Call", error)
     code, details = call.code(), call.details() or ""

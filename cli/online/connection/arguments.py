@@ -1,4 +1,4 @@
-"""Options that several commands against a live broker share."""
+"""Defines options that several commands for a live broker share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ StoreOrNone = Annotated[
 AdminOrNone = Annotated[
     str | None, typer.Option("--admin", metavar="HOST:PORT", help="Ask this live broker.", show_default=False)
 ]
-"""For commands that look at a store nobody runs, or ask its broker."""
+"""The `--admin` option of commands that read a stopped store, or ask its broker."""
 Endpoint = Annotated[
     str,
     typer.Option(
@@ -52,9 +52,9 @@ Attributes = Annotated[
 
 
 def with_options(attributes: dict[str, str], options: Mapping[str, tuple[str, object]]) -> dict[str, str]:
-    """The attributes and those that options of their own set, by attribute: the option, and its value or None.
+    """Add the attributes that separate options set: `options` has the option, and its value or None, by attribute.
 
-    Raises typer.BadParameter naming the option, where both say something.
+    Raises typer.BadParameter with the option, if an attribute is set both ways.
     """
     for attribute, (option, value) in options.items():
         if value is None:
@@ -66,7 +66,10 @@ def with_options(attributes: dict[str, str], options: Mapping[str, tuple[str, ob
 
 
 def broker_of(admin: str | None, *, is_store_named: bool) -> str | None:
-    """For commands that look at a store or ask its broker: without a store, the broker of the chosen context."""
+    """Return the broker to ask:
+
+    `admin`, or without a store the broker of the chosen context; None: the store is read.
+    """
     if admin is not None or is_store_named:
         return admin
     context = chosen()
@@ -74,7 +77,7 @@ def broker_of(admin: str | None, *, is_store_named: bool) -> str | None:
 
 
 def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
-    """`NAME=VALUE` texts as a mapping. Raises typer.BadParameter naming the option."""
+    """Parse `NAME=VALUE` texts to a mapping. Raises typer.BadParameter with the option."""
     found = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
@@ -85,7 +88,10 @@ def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
 
 
 def option_ms(text: str | None, option: str) -> int | None:
-    """The ms since 1970 that an option gives, as such or as a date. Raises typer.BadParameter for what is no time."""
+    """Return the ms since 1970 of an option, given as a number or a date.
+
+    Raises typer.BadParameter for an invalid time.
+    """
     if text is None:
         return None
     found_ms = time_ms(text)

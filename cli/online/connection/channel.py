@@ -1,4 +1,4 @@
-"""The one place where commands open a connection to a broker."""
+"""Opens connections to a broker: the only place where commands do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quarry_mq.server.security.signature import signed_admin_headers, signed_mes
 from quarry_mq.store.clock import Clock, SystemClock
 
 CHANNEL_OPTIONS: Final = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1))
-"""A proxy from the environment is for the web, not for a broker; answers may be as large as the broker makes them."""
+"""Options of all channels: HTTP proxies in the environment are not for brokers, and answers may have any size."""
 
 MESSAGING: Final = "/apache.rocketmq.v2.MessagingService/"
 NONCE_BYTES: Final = 16
@@ -28,9 +28,9 @@ Options = tuple[tuple[str, int], ...]
 def open_channel(
     address: str, context: Context | None, *, clock: Clock | None = None, options: Options = ()
 ) -> grpc.Channel:
-    """To the messaging or the admin port at `host:port`; with the context's TLS, and signed where it names a user.
+    """Open a channel to a port at `host:port`, messaging or admin, with the context's TLS, signed as its user if any.
 
-    `options` are for gRPC, besides `CHANNEL_OPTIONS`. A file that is no good ends the command with one line.
+    `options` are passed to gRPC with `CHANNEL_OPTIONS`. An unusable file ends the command with one line.
     """
     channel = unsigned_channel(address, context, options)
     if context is None or context.user is None:
@@ -40,7 +40,7 @@ def open_channel(
 
 
 def call_metadata(context: Context, method: str, clock: Clock) -> Metadata:
-    """What a call (`/package.Service/Method`) carries to say who makes it, in the form that its port asks for."""
+    """Return the metadata that signs a call (`/package.Service/Method`) as the context's user, in its port's form."""
     if context.user is None or context.secret is None:
         return ()
     now_ms = clock.wall_ms()
@@ -51,7 +51,7 @@ def call_metadata(context: Context, method: str, clock: Clock) -> Metadata:
 
 
 def unsigned_channel(address: str, context: Context | None, options: Options = ()) -> grpc.Channel:
-    """The same, with calls as they are made."""
+    """Open a channel like `open_channel`, but without signing its calls."""
     options = (*CHANNEL_OPTIONS, *options)
     if context is None or not context.tls:
         return grpc.insecure_channel(address, options=options)
@@ -73,7 +73,7 @@ class _Details(
     namedtuple("_Details", ["method", "timeout", "metadata", "credentials", "wait_for_ready", "compression"]),
     grpc.ClientCallDetails,
 ):
-    """What gRPC hands to interceptors, with other metadata."""
+    """The call details that gRPC hands to interceptors, with other metadata."""
 
 
 class _Signing(
@@ -82,7 +82,7 @@ class _Signing(
     grpc.StreamUnaryClientInterceptor,
     grpc.StreamStreamClientInterceptor,
 ):
-    """Adds to every call what says who makes it."""
+    """Signs every call."""
 
     def __init__(self, metadata_of: Callable[[str], Metadata]) -> None:
         self._metadata_of = metadata_of
@@ -99,7 +99,7 @@ class _Signing(
         )
         return continuation(signed, request)
 
-    # gRPC's types tell the four kinds of calls apart, which signing need not
+    # gRPC's types distinguish four kinds of calls; signing is the same for all
     intercept_unary_unary = _intercept  # type: ignore[assignment]
     intercept_unary_stream = _intercept  # type: ignore[assignment]
     intercept_stream_unary = _intercept  # type: ignore[assignment]

@@ -1,6 +1,6 @@
 """A small client of the messaging port: settings, sends, receives, acknowledgements (docs/formats/protocol.md).
 
-It is what the commands need and no library: one thread, one endpoint, no retries.
+It has only what the commands need, and is no general library: one thread, one endpoint, no retries.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from quarry_mq.store.clock import Clock, SystemClock
 CALL_TIMEOUT_S: Final = 10.0
 REQUEST_TIMEOUT_S: Final = 3
 POLLING_SLACK_S: Final = 3.0
-"""How much longer a receive may last than it asks the broker to wait: the answer has to arrive."""
+"""Seconds that a receive may take beyond the wait it asks for: the answer has to arrive."""
 
 HEARTBEAT_INTERVAL_S: Final = 10.0
 _MESSAGE_NUMBERS: Final = count()
-"""Of all clients of this process, so that no two messages have one id."""
+"""Message numbers of all clients of this process, so that no two messages have the same id."""
 
 MESSAGE_ID_EPOCH_S: Final = 1_609_459_200  # 2021-01-01T00:00:00Z
 VERSION: Final = "5.0.0"
-"""Of the protocol, not of Quarry: brokers compare it as text with the versions of the official clients."""
+"""Version of the protocol, not of Quarry: brokers compare it as text with the versions of the official clients."""
 
 
 class CallRefused(Exception):
-    """The broker answered with a status other than OK, in the answer itself."""
+    """The broker answered with a status other than OK in the answer itself."""
 
     def __init__(self, status: definition.Status) -> None:
         super().__init__(f"{definition.Code.Name(status.code)}: {status.message}")
@@ -62,12 +62,12 @@ class Outgoing:
     keys: Sequence[str] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     is_compressed: bool = False
-    """Whether the body is gzip or zlib for whoever receives it."""
+    """Set when the body is compressed by gzip or zlib, and receivers uncompress it."""
     message_group: str | None = None
     deliver_at_ms: int | None = None
     priority: int | None = None
     lite_topic: str | None = None
-    """At most one of these four: they make the type of the message."""
+    """One of the four fields that determine the type of the message. At most one of them is set."""
 
     @property
     def type(self) -> definition.MessageType:
@@ -81,7 +81,7 @@ class Outgoing:
 
 
 class Sent(NamedTuple):
-    """What became of a message."""
+    """The id and the offset that a sent message got."""
 
     message_id: str
     queue_offset: int
@@ -89,7 +89,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reader:
-    """Who reads what. `expression` is a tag expression, `*` for everything."""
+    """The group that reads, and the topic that it reads. `expression` is a tag expression, `*` for everything."""
 
     group: str
     topic: str
@@ -97,7 +97,7 @@ class Reader:
 
 
 class Requests:
-    """What one client says: who it is, its settings, its messages and its calls."""
+    """Builds the requests of one client: its identity, settings, messages and calls."""
 
     def __init__(self, endpoint: str, clock: Clock) -> None:
         self._endpoint = endpoint
@@ -105,7 +105,7 @@ class Requests:
         self.client_id = f"{socket.gethostname()}@{os.getpid()}@{uuid.uuid4().hex[:8]}"
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Of one call."""
+        """Return the metadata of one call."""
         return (
             ("x-mq-client-id", self.client_id),
             ("x-mq-language", "PYTHON"),
@@ -116,7 +116,7 @@ class Requests:
         )
 
     def settings(self, reader: Reader | None) -> definition.Settings:
-        """Of a simple consumer; without a reader, of a producer."""
+        """Return the settings of a simple consumer, or without a reader those of a producer."""
         settings = definition.Settings(
             access_point=self.access_point(),
             user_agent=definition.UA(
@@ -143,7 +143,7 @@ class Requests:
         )
 
     def message(self, message: Outgoing) -> definition.Message:
-        """With an id of its own, born now."""
+        """Return the message in the protocol's form, with a new id and the current time as its time of birth."""
         wire = definition.Message(
             topic=definition.Resource(name=message.topic),
             user_properties=message.properties,
@@ -200,7 +200,7 @@ class Requests:
         return request
 
     def new_message_id(self) -> str:
-        """Version, network address, process, seconds since 2021 and a number, as all clients make them."""
+        """Make a message id as all clients do: version, network address, process, seconds since 2021 and a number."""
         parts = (
             (1, 1),
             (uuid.getnode(), 6),
@@ -259,12 +259,12 @@ class MessagingClient:
             self._channel.close()
 
     def _say_goodbye(self) -> None:
-        """Free what the broker keeps for this client now, not when it misses its heartbeats."""
+        """Make the broker drop this client now, not only when heartbeats are missing."""
         request = self._requests.goodbye(self._reader)
         self._stub.NotifyClientTermination(request, metadata=self._requests.metadata(), timeout=CALL_TIMEOUT_S)
 
     def send(self, *messages: Outgoing) -> list[Sent]:
-        """All of them in one request, in one queue and in their order, or none. They are of one topic and type."""
+        """Send messages of one topic and type in one request: one queue gets all of them in their order, or none."""
         request = service.SendMessageRequest(messages=map(self._requests.message, messages))
         answer = self._stub.SendMessage(request, metadata=self._requests.metadata(), timeout=CALL_TIMEOUT_S)
         require_ok(answer.status)
@@ -273,14 +273,14 @@ class MessagingClient:
         return [Sent(entry.message_id, entry.offset) for entry in answer.entries]
 
     def require_topic(self, topic: str) -> None:
-        """Raises CallRefused when the broker has no such topic and makes none."""
+        """Raise CallRefused if the broker has no such topic and does not create it."""
         request = service.QueryRouteRequest(
             topic=definition.Resource(name=topic), endpoints=self._requests.access_point()
         )
         require_ok(self._stub.QueryRoute(request, metadata=self._requests.metadata(), timeout=CALL_TIMEOUT_S).status)
 
     def receive(self, *, limit: int, invisible_s: int, wait_s: float) -> list[definition.Message]:
-        """At most `limit` messages, hidden from others for `invisible_s`; none when none comes within `wait_s`."""
+        """Receive at most `limit` messages, hidden from others for `invisible_s`; none if `wait_s` pass without any."""
         reader = self._require_reader()
         self._keep_alive()
         request = self._requests.receive(reader, limit=limit, invisible_s=invisible_s, wait_s=wait_s)
@@ -302,7 +302,7 @@ class MessagingClient:
         require_ok(answer.status)
 
     def give_back(self, messages: Iterable[definition.Message]) -> None:
-        """Others of the group get them now, and not when their time is over."""
+        """Return messages to the group, so that other consumers get them at once and not after their invisible time."""
         reader = self._require_reader()
         for message in messages:
             request = service.ChangeInvisibleDurationRequest(
@@ -338,7 +338,7 @@ def require_ok(status: definition.Status) -> None:
 
 @contextmanager
 def messaging_port(endpoint: str, *, reader: Reader | None = None) -> Iterator[MessagingClient]:
-    """A connected client. A refusal or a lost connection ends the command with one line."""
+    """Give a connected client. A refusal or a lost connection ends the command with one line."""
     context = chosen()
     try:
         with MessagingClient(endpoint, reader=reader, context=context) as client:

@@ -1,7 +1,7 @@
-"""What a deletion would take with it, in figures: the dry runs of commands whose calls have none.
+"""Counts what a deletion would remove: the dry runs of commands whose calls have none.
 
-Each asks as the command would and ends as it would where the thing is not there. Nothing is changed, and what comes
-between a dry run and the command itself is not in its figures.
+Each asks the broker as the command would, and ends as it would if the thing does not exist. Nothing is changed.
+Messages that come between a dry run and the command itself are not counted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def topic_deletion(admin: str, name: str) -> Fields:
 
 
 def group_deletion(admin: str, name: str, topic: str | None = None) -> Fields:
-    """Of all that the group has, or of what it has in one topic."""
+    """Count what the group has in all topics, or in one topic."""
     with admin_port(admin) as broker:
         broker.GetGroup(admin_pb2.GetGroupRequest(name=name), timeout=CALL_TIMEOUT_S)
     read = _subscriptions(admin, group=name, topic=topic)

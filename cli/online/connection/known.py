@@ -1,4 +1,4 @@
-"""Answers of a broker: fields that may not be set, which None stands for, and lists that come in pages."""
+"""Reads answers of a broker: fields that may be unset, given as None, and lists that come in pages."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from quarry_mq.cli.terminal.times import time_text
 
 
 def known(message: Any, field: str) -> Any:
-    """None for what is not set."""
+    """Return the value of a field, or None if it is not set."""
     return getattr(message, field) if message.HasField(field) else None
 
 
 def known_time(message: Any, field: str) -> str | None:
-    """Of a field in milliseconds since 1970."""
+    """Return the time text of a field in milliseconds since 1970, or None if it is not set."""
     milliseconds = known(message, field)
     return None if milliseconds is None else time_text(milliseconds)
 
 
 def known_seconds(message: Any, field: str) -> float | None:
-    """Of a field in milliseconds."""
+    """Return the seconds of a field in milliseconds, or None if it is not set."""
     milliseconds = known(message, field)
     return None if milliseconds is None else milliseconds / 1000
 
@@ -33,9 +33,9 @@ def known_rounded(message: Any, field: str, digits: int = 1) -> float | None:
 def listed(
     ask: Callable[[Any], Any], request: Any, rows: str, key: Callable[[Any], Any], *, limit: int, page_rows: int
 ) -> Iterator[Any]:
-    """At most `limit` of the field `rows` of the answers, page after page, as they are printed.
+    """Yield at most `limit` items of the answers' field `rows`, page after page.
 
-    The request is changed: it has `limit` and `after`, which is the `key` of the last one that came.
+    The request is changed: its `after` is set to the `key` of the last item, and its `limit`.
     """
     while limit > 0:
         request.limit = min(limit, page_rows)

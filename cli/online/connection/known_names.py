@@ -1,4 +1,4 @@
-"""Names that a live broker has, for who types one: a few of them, soon, or none."""
+"""Asks a live broker quickly for a few names, to help a user who types one."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NAMES_MAX: Final = 500
 
 
 def names_of(kind: str, address: str, context: Context | None, *, prefix: str = "") -> Sequence[str]:
-    """At most `NAMES_MAX` names of a kind (`topic`, `group`, `user`, `setting`) that begin so.
+    """Return at most `NAMES_MAX` names of a kind (`topic`, `group`, `user`, `setting`) with this prefix.
 
-    None where the broker does not answer within a second, or does not want to: what they are for does without.
+    The list is empty if the broker does not answer within a second, or refuses: callers can do without names.
     """
     found: list[str] = []
     with suppress(grpc.RpcError, ValueError), open_channel(address, context) as channel:

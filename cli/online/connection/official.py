@@ -1,4 +1,4 @@
-"""The connection of a command to RocketMQ's own admin service on a broker's admin port."""
+"""Connects a command to RocketMQ's own admin service on a broker's admin port."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from quarry_mq.server._generated.apache.rocketmq.v2.admin_pb2_grpc import AdminS
 
 
 class OfficialAdmin:
-    """The service at one address. What an answer's status says ends the command with one line."""
+    """The service at one address. An answer with an error status ends the command with one line."""
 
     def __init__(self, stub: Any, address: str) -> None:
         self._stub = stub
         self._address = address
 
     def call(self, method: str, request: Any, *, timeout_s: float, accepted: Collection[int] = (definition.OK,)) -> Any:
-        """The answer, whose status is one of `accepted`; what an OK one says besides is told on standard error."""
+        """Return the answer, whose status is one of `accepted`.
+
+        Remarks in an OK status are printed on standard error.
+        """
         answer = getattr(self._stub, method)(request, timeout=timeout_s)
         status = answer.status
         if status.code not in accepted:
@@ -33,6 +36,6 @@ class OfficialAdmin:
 
 @contextmanager
 def official_port(address: str) -> Iterator[OfficialAdmin]:
-    """A refusal or a lost connection ends the command with one line."""
+    """Give the service. A refusal or a lost connection ends the command with one line."""
     with service_port(address, AdminStub) as stub:
         yield OfficialAdmin(stub, address)

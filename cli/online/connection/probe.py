@@ -1,4 +1,4 @@
-"""Looking whether a broker is there, for commands that go on without one."""
+"""Checks whether a broker is there, for commands that go on without one."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _SILENCE: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLI
 
 
 class Told(NamedTuple):
-    """What a broker says of itself."""
+    """The broker's description of itself."""
 
     name: str
     version: str
     store_directory: str
     started_at_ms: int
     invisible_bytes: int
-    """Of the log, which consumers do not see yet."""
+    """Bytes of the log that consumers do not see yet."""
 
 
 class Answer(NamedTuple):
-    """What came from an admin port. `broker` None with a `refusal`: somebody is there, but says nothing to us."""
+    """The answer of an admin port. If `broker` is None, `refusal` says why the server does not describe itself."""
 
     address: str
     broker: Told | None
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
 
 
 def who_is(address: str, context: Context | None) -> Answer | None:
-    """Who answers at an admin port; None: nobody within `TIMEOUT_S`."""
+    """Ask which broker answers at an admin port; None: no answer within `TIMEOUT_S`."""
     with open_channel(address, context) as channel:
         stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
         try:
@@ -50,7 +50,7 @@ def who_is(address: str, context: Context | None) -> Answer | None:
 
 
 def is_reached(address: str, context: Context) -> bool:
-    """Whether somebody at a messaging port speaks HTTP/2 within `TIMEOUT_S`, and TLS as the context has it."""
+    """Return whether a server at a messaging port speaks HTTP/2 within `TIMEOUT_S`, with the context's TLS settings."""
     with open_channel(address, context) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=TIMEOUT_S)

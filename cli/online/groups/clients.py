@@ -1,4 +1,4 @@
-"""`quarry client`: who is connected to a live broker."""
+"""`quarry client` shows the clients that are connected to a live broker."""
 
 from __future__ import annotations
 

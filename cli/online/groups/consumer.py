@@ -1,4 +1,4 @@
-"""`quarry client show`, `stack` and `verify-message`: one consumer that is connected."""
+"""`quarry client show`, `stack` and `verify-message` are about one connected consumer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def show(client_id: Id, *, group: Group, admin: Admin = ADMIN_DEFAULT, as_json: 
 
 
 def stack(client_id: Id, *, group: Group, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """Ask a consumer where its threads are. Not every client can say."""
+    """Ask a consumer for the stack traces of its threads. Not every client supports it."""
     request = pb.PrintThreadStackTraceRequest(group=definition.Resource(name=group), client_id=client_id)
     with official_port(admin) as broker:
         answer = broker.call("PrintThreadStackTrace", request, timeout_s=CALL_TIMEOUT_S)
@@ -67,7 +67,7 @@ def verify_message(
     """Have a consumer consume a stored message once more, and show whether it could.
 
     The broker has to keep an index (index.tiered or index.hash_files). Ends with status 1 when the consumer failed.
-    What other consumers get, and what the group has consumed, stays as it is.
+    Other consumers and the group's progress are not affected.
     """
     request = pb.VerifyMessageRequest(
         client_id=client_id,

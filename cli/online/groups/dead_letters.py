@@ -1,4 +1,4 @@
-"""`quarry dead-letters`: what a group was given as often as it allows, and giving it to the group once more."""
+"""`quarry dead-letters` lists the messages that a group was given as often as it allows, and sends them again."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def resend(
 ) -> None:
     """Send dead letters to their group once more.
 
-    No other group gets them. They come with the topic that they came from, with attempts counted anew, and stay among
-    the dead letters. Ends with status 1 when some could not be sent: their topic does not exist, or is not known.
-    These stay among those that never were sent again, and are tried again by the next call.
+    No other group gets them. They are delivered with their original topic and a new count of attempts, and remain in
+    the list of dead letters. Ends with status 1 when some could not be sent, because their topic does not exist or is
+    not known. They still count as never sent again, and the next call tries them again.
 
     More than 1,000 are sent by a job, which is then shown.
     """

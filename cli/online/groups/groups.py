@@ -1,4 +1,4 @@
-"""`quarry group`: make, change, delete and show consumer groups, and move where they read."""
+"""`quarry group` makes, changes, deletes and shows consumer groups, and resets their offsets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ commands: Final = typer.Typer(no_args_is_help=True)
 
 CALL_TIMEOUT_S: Final = 10.0
 RESET_TIMEOUT_S: Final = 60.0
-"""Thousands of queues are searched for a time, a little at once."""
+"""Seconds for a reset: thousands of queues are searched for a time in small steps."""
 COLUMNS: Final = ("name", "fifo", "maxAttempts", "enabled")
 RESET_COLUMNS: Final = ("queueId", "previousOffset", "newOffset")
 
@@ -143,7 +143,7 @@ def update(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Change what is given, and leave the rest of the group as it is."""
+    """Change the given options, and leave the rest of the group as it is."""
     request = pb.UpdateGroupRequest(
         name=name,
         fifo=fifo,
@@ -203,11 +203,11 @@ def reset_offset(
 ) -> None:
     """Move where a group reads next in a topic. An offset is clamped to what each queue holds.
 
-    A time is a date like `2026-11-21T14:30:00+01:00`, of the local clock where it names no zone: the group goes on at
-    the first message that was stored then or later. With --dry-run it tells which offsets that are.
+    A time is a date like `2026-11-21T14:30:00+01:00`, local time if it names no zone: the group goes on at the first
+    message that was stored then or later. With --dry-run the offsets are only shown.
 
-    A group that reads lite topics of the topic is moved in all of those where it stands. A job does that, and what is
-    more than 8,192 queues; it is shown instead of the queues.
+    A group that reads lite topics of the topic is moved in all of them in which it has an offset. A job does that, as
+    it does resets of more than 8,192 queues; then the job is shown instead of the queues.
     """
     request = reset_request(name, topic, to, queue=queue, dry_run=dry_run)
     answer = None
@@ -230,7 +230,7 @@ def reset_offset(
 def reset_request(
     group: str, topic: str, to: str, *, queue: int | None = None, dry_run: bool = False
 ) -> pb.ResetOffsetRequest:
-    """Raises typer.BadParameter for a place that is none."""
+    """Return the request of a reset. Raises typer.BadParameter for an invalid position."""
     request = pb.ResetOffsetRequest(group=group, topic=topic, queue=queue, dry_run=dry_run)
     if to == "earliest":
         request.earliest.SetInParent()
@@ -290,7 +290,7 @@ def _attributes(
 
 
 def _backoff(seconds: str | None) -> pb.CustomizedBackoff | None:
-    """Whole seconds: some clients ignore the rest."""
+    """Parse a list of delays in whole seconds: some clients ignore fractions."""
     if seconds is None:
         return None
     texts = [text.strip() for text in seconds.split(",")]

@@ -1,4 +1,4 @@
-"""`quarry lag`: how far a group of a live broker is behind."""
+"""`quarry lag` shows the lag of a group of a live broker."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def lag(
 ) -> None:
     """Show how many messages a group has before it, in each topic that it reads and in all (`*`).
 
-    In flight is what was handed out and is not acknowledged, also what waits for its next delivery; ready what was
-    never handed out, with messages that the group's filter will pass over. The delay is the age of the oldest ready
-    one; `-` where no record tells it.
+    In flight are messages that were delivered and are not acknowledged, including those that wait for redelivery. Ready
+    are messages that were never delivered, including those that the group's filter will skip. The delay is the age of
+    the oldest ready message; `-` if it is not known.
     """
     topics = [] if topic is None else [definition.Resource(name=topic)]
     request = pb.DescribeGroupAccumulationRequest(group=definition.Resource(name=group), topics=topics)

@@ -1,4 +1,4 @@
-"""Who reads what: the consumers, subscriptions and times of a group, the readers of a topic, and forgetting one."""
+"""Commands that show who reads what: a group's consumers, subscriptions and times, and a topic's readers."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def consumers(name: Name, *, topic: OnlyTopic = None, admin: Admin = ADMIN_DEFAU
 
 
 def subscriptions(name: Name, *, topic: OnlyTopic = None, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """List the topics that a group reads or has read, and what its consumers want of them.
+    """List the topics that a group reads or has read, and the filters of its consumers.
 
-    Consistent are subscriptions where all consumers that are connected want the same. Where none is connected,
-    expression and time are not known.
+    A subscription is consistent if all connected consumers have the same filter. If none is connected, expression and
+    time are not known.
     """
     request = pb.ListSubscriptionRequest(group=definition.Resource(name=name), topic=resource(topic))
     with official_port(admin) as broker:
@@ -62,9 +62,9 @@ def forget(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Forget where a group stands in a topic. Refused while it has consumers of the topic that are connected.
+    """Delete a group's offsets in a topic. Refused while the group has connected consumers of the topic.
 
-    Consumers that come later begin as those of a new group do.
+    Consumers that connect later begin as those of a new group do.
     """
     if dry_run:
         print_object(group_deletion(admin, name, topic), as_json=as_json)
@@ -76,7 +76,7 @@ def forget(
 
 
 def times(name: Name, *, topic: OnlyTopic = None, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """Show of each queue that a group reads when its first and last messages were stored, and how far it has read.
+    """Show when the first and last messages of each queue that a group reads were stored, and how far it has read.
 
     The delay is the age of the oldest message that the group has not been given.
     """

@@ -1,4 +1,4 @@
-"""`quarry backup`: of a store that no broker runs on, or of a live broker on this machine."""
+"""`quarry backup` backs up a stopped store, or the store of a live broker on this machine."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _of_live(address: str, folder: Path, *, may_link: bool) -> BackupReport:
 
 
 class _Lease:
-    """Keeps a broker's point for as long as the copying takes."""
+    """Keeps a broker's backup point while files are copied."""
 
     def __init__(self, broker: AdminServiceStub, address: str, point: pb.BackupPoint) -> None:
         self._broker = broker
@@ -117,11 +117,11 @@ class _Lease:
         self._thread.start()
 
     def renew(self) -> None:
-        """Raises grpc.RpcError when the point is gone."""
+        """Renew the lease. Raises grpc.RpcError when the point is gone."""
         self._broker.RenewBackup(pb.RenewBackupRequest(name=self._point.name), timeout=CALL_TIMEOUT_S)
 
     def require(self) -> None:
-        """End the command when the point could not be kept."""
+        """End the command if the point could not be kept."""
         if self._failure is not None:
             end(Exit.COULD_NOT_RUN, self._failure)
 
@@ -140,7 +140,10 @@ class _Lease:
 
 @contextmanager
 def _held(broker: AdminServiceStub, address: str) -> Iterator[tuple[BackupPoint, _Lease]]:
-    """A point of the broker, given up at the end. A command that is killed cannot: the lease ends then."""
+    """Give a backup point of the broker, and release it at the end.
+
+    If the command is killed, the point's lease expires.
+    """
     made = broker.BeginBackup(pb.BeginBackupRequest(), timeout=CALL_TIMEOUT_S)
     lease = _Lease(broker, address, made)
     try:

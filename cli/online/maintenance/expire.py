@@ -1,4 +1,4 @@
-"""`quarry expire`: let old files of a live broker's commit log go now."""
+"""`quarry expire` deletes old files of a live broker's commit log now."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quarry_mq.cli.terminal.text import say
 from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
 
 CALL_TIMEOUT_S: Final = 300.0
-"""Telling what groups lose means to look at every position of a group."""
+"""Seconds for the call: to tell what groups lose, the broker looks at every offset of every group."""
 
 SEGMENT_COLUMNS: Final = ("segment", "bytes", "newestMessage", "cause")
 UNREAD_COLUMNS: Final = ("group", "unreadMessages")

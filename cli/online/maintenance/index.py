@@ -1,4 +1,4 @@
-"""`quarry index`: the files by which messages are found by their keys, of a store or of a live broker."""
+"""`quarry index` lists, verifies, compacts and uploads the files of the key index, of a store or of a live broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from quarry_mq.store.offline.key_search import indexes_of, moving_files
 from quarry_mq.store.settings import IndexSettings
 
 CALL_TIMEOUT_S: Final = 6 * 3600.0
-"""Looking at everything in an object store takes a while."""
+"""Seconds for a call: checking everything in an object store takes long."""
 COLUMNS: Final = ("name", "kind", "stage", "items", "bytes", "from", "to", "here")
 VERDICTS: Final = ("name", "kind", "stage", "verdict")
 
@@ -73,10 +73,10 @@ def verify(
     upload_option: UploadOptions = None,
     as_json: Json = False,
 ) -> None:
-    """Look at every byte of the files, also of those in an object store, and tell which are damaged.
+    """Check every byte of the files, including those in an object store, and tell which are damaged.
 
-    A live broker makes damaged files of the tiered index anew from its log. A file that is filled is not looked at.
-    Exit code 0: all are whole, 1: some are damaged, 2: some could not be read.
+    A live broker rebuilds damaged files of the tiered index from its log. A file that is still being filled is not
+    checked. Exit code 0: all are whole, 1: some are damaged, 2: some could not be read.
     """
     statuses = {Exit.FINE}
 
@@ -99,7 +99,7 @@ def verify(
 
 @commands.command()
 def compact(store: StoreOrNone = None, *, admin: AdminOrNone = None, as_json: Json = False) -> None:
-    """Compact all full files of the tiered index now. A live broker does it by itself, some time."""
+    """Compact all full files of the tiered index now. A live broker also does it by itself later."""
     admin = broker_of(admin, is_store_named=store is not None)
     if admin is not None:
         with _broker(store, admin) as broker:
@@ -120,7 +120,7 @@ def upload(
     drop: Annotated[bool, typer.Option("--drop", help="Of a store: remove files here that were uploaded.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Upload all compacted files of the tiered index now. A live broker does it by itself, as its settings say."""
+    """Upload all compacted files of the tiered index now. A live broker also does it by itself, as its settings say."""
     admin = broker_of(admin, is_store_named=store is not None)
     if admin is not None:
         with _broker(store, admin) as broker:

@@ -1,4 +1,4 @@
-"""Jobs as commands begin them: waited for with progress, or left to go on."""
+"""Begins jobs for commands, and waits for them with progress, or leaves them running."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CALL_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.3
 OPEN: Final = frozenset({"waiting", "running"})
 PLAIN: Final = (grpc.StatusCode.UNAVAILABLE,)
-"""Codes whose details say all: too many jobs have not ended."""
+"""Status codes whose details are shown alone: too many jobs have not ended."""
 
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end, or only begin a job and show it.")]
 
@@ -32,7 +32,7 @@ _Answer = TypeVar("_Answer")
 
 
 def unless_too_much(call: Callable[[], _Answer]) -> _Answer | None:
-    """What the call answers; None when the broker says that it takes a job. Raises grpc.RpcError."""
+    """Return the answer of the call, or None if the broker says that it needs a job. Raises grpc.RpcError."""
     try:
         return call()
     except grpc.RpcError as error:
@@ -42,7 +42,7 @@ def unless_too_much(call: Callable[[], _Answer]) -> _Answer | None:
 
 
 def run_job(admin: str, request: pb.BeginJobRequest, *, wait: bool, as_json: bool) -> NoReturn:
-    """Begin the job, show what it has come to, and end the command: with status 1 when not all could be done."""
+    """Begin the job, show its result, and end the command: with status 1 when not all could be done."""
     request.asked_by = who()
     with service_port(admin, JobServiceStub, plain=PLAIN) as broker:
         job = broker.BeginJob(request, timeout=CALL_TIMEOUT_S)
@@ -53,7 +53,7 @@ def run_job(admin: str, request: pb.BeginJobRequest, *, wait: bool, as_json: boo
 
 
 def _followed(broker: JobServiceStub, job: pb.Job) -> pb.Job:
-    """The job when it has ended. Who does not wait so long leaves it to go on."""
+    """Wait for the job and return it when it has ended. If the user interrupts the wait, the job goes on."""
     try:
         with shown_progress() as report:
             while job.state in OPEN:
@@ -86,7 +86,7 @@ def job_fields(job: pb.Job) -> dict[str, object]:
 
 
 def _asked(job: pb.Job) -> dict[str, object]:
-    """The fields that are set, as they are called in JSON."""
+    """Return the fields of the job's request that are set, by their JSON names."""
     work = job.WhichOneof("work")
     if work is None:
         return {}
@@ -111,6 +111,6 @@ def show_job(job: pb.Job, *, as_json: bool) -> None:
 
 
 def end_as(job: pb.Job) -> NoReturn:
-    """Status 1 when something could not be sent, 2 when the job did not come to its end."""
+    """End the command: with status 1 if some messages could not be sent, with 2 if the job failed or was cancelled."""
     codes = {"failed": Exit.COULD_NOT_RUN, "cancelled": Exit.COULD_NOT_RUN}
     raise typer.Exit(codes.get(job.state, Exit.FINDING if job.counts.get("refused") else Exit.FINE))

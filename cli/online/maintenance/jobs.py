@@ -1,4 +1,4 @@
-"""`quarry job`: long work that a broker does for operators."""
+"""`quarry job` shows and cancels long work that a broker does for operators."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def list_(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
 
 @commands.command()
 def show(job_id: Id, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """Show how far a job is, or what it came to.
+    """Show the progress or the result of a job.
 
     Ends with status 1 when some messages could not be sent, and with 2 when the job failed or was cancelled.
     """
@@ -51,7 +51,7 @@ def show(job_id: Id, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> 
 
 @commands.command()
 def cancel(job_id: Id, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """Cancel a job that has not ended. What it has done stays done."""
+    """Cancel a job that has not ended. Finished work is not undone."""
     with service_port(admin, JobServiceStub, plain=PLAIN) as broker:
         job = broker.CancelJob(pb.CancelJobRequest(id=job_id), timeout=CALL_TIMEOUT_S)
         while job.state in OPEN:

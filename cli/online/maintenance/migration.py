@@ -1,4 +1,4 @@
-"""`quarry migration`: the way of a live broker's consume queues from files to RocksDB, and back."""
+"""`quarry migration` moves a live broker's consume queues step by step from files to RocksDB, and back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from quarry_mq.server._generated.quarry.admin.v1 import migration_pb2 as pb
 from quarry_mq.server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
 
 CALL_TIMEOUT_S: Final = 300.0
-"""A step flushes the queues, and may wait for that."""
+"""Seconds for a call: a step flushes the queues, and may wait for that."""
 POLL_S: Final = 0.5
 REFUSALS: Final = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE)
 STEP_COLUMNS: Final = ("at", "from", "to", "by")
@@ -33,7 +33,7 @@ commands: Final = typer.Typer(no_args_is_help=True)
 
 @commands.command()
 def status(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """Show where the migration stands: its phase, what comes next, what the last comparison found, all steps."""
+    """Show the state of the migration: its phase, the next step, the result of the last comparison, and all steps."""
     with migration_port(admin) as broker:
         found = broker.GetMigration(pb.GetMigrationRequest(), timeout=CALL_TIMEOUT_S)
     fields = _fields(found)
@@ -58,7 +58,7 @@ def advance(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Take the next step; where the queues have to be compared first, begin that and take it when they agree.
+    """Take the next step. If the queues have to be compared first, begin that, and take the step when they agree.
 
     Ends with status 1 when the comparison has found differences.
     """
@@ -89,14 +89,14 @@ def advance(
 
 @commands.command()
 def rollback(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """Take one step back. From `rocksdb` there is none while the broker runs."""
+    """Take one step back. In phase `rocksdb` there is no step back while the broker runs."""
     with migration_port(admin) as broker:
         answer = broker.RollBackMigration(pb.RollBackMigrationRequest(asked_by=who()), timeout=CALL_TIMEOUT_S)
     print_object({"phase": answer.phase}, as_json=as_json)
 
 
 def migration_port(address: str) -> AbstractContextManager[MigrationServiceStub]:
-    """The migration service at `host:port`. What refuses a step is told in full by the broker."""
+    """Give the migration service at `host:port`. The broker's reason for refusing a step is shown alone."""
     return service_port(address, MigrationServiceStub, plain=REFUSALS)
 
 

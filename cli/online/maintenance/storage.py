@@ -1,4 +1,4 @@
-"""`quarry storage`, `pending` and `topic spans`: where a live broker's messages lie, for how long, and what waits."""
+"""`quarry storage`, `pending` and `topic spans` show a live broker's disk use, pending messages, and stored times."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def storage(
 ) -> None:
     """Show how full a broker's disk is, what lies there, since when, and what goes next.
 
-    A file goes by its age at `expiresNextAt` at the earliest, or sooner where the disk fills up. No number: not known.
+    A file expires by its age at `expiresNextAt` at the earliest, or sooner if the disk fills up. `-` is not known.
     """
     with service_port(admin, StorageServiceStub) as broker:
         found = broker.GetStorage(pb.GetStorageRequest(), timeout=CALL_TIMEOUT_S)
@@ -55,7 +55,7 @@ def spans(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """List since when each queue of a topic has messages, and how many of them go with the file that expires next."""
+    """List when each queue's oldest message was stored, and how many messages go with the file that expires next."""
     request = pb.ListQueueSpansRequest(topic=name)
     with service_port(admin, StorageServiceStub) as broker:
         ask = partial(broker.ListQueueSpans, timeout=CALL_TIMEOUT_S)
@@ -74,7 +74,8 @@ def pending(
 ) -> None:
     """Show what waits: delayed messages for their time, transactions for their producer's word.
 
-    How much is due when is told of the first 100,000. Of a transaction `at` is when its producer is asked next.
+    The numbers by due time cover the first 100,000 messages. For a transaction `at` is the next time its producer is
+    asked.
     """
     with service_port(admin, StorageServiceStub) as broker:
         found = broker.ListPending(pb.ListPendingRequest(limit=limit), timeout=CALL_TIMEOUT_S)

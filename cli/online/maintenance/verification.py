@@ -1,4 +1,4 @@
-"""`quarry verification`: `quarry verify` of a store while its broker runs."""
+"""`quarry verification` runs the checks of `quarry verify` on a store while its broker runs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def begin(
 
 @commands.command()
 def status(verification_id: Id = None, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """Show how far a verification is, or what it came to. Ends with status 1 when something differs."""
+    """Show the progress or the result of a verification. Ends with status 1 when something differs."""
     with _port(admin) as broker:
         found = broker.GetVerification(pb.GetVerificationRequest(id=verification_id), timeout=CALL_TIMEOUT_S)
     _show(found, as_json=as_json)

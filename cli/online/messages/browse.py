@@ -1,4 +1,4 @@
-"""`quarry browse`: messages of a topic in the order in which they were stored, from any place, or as they come."""
+"""`quarry browse` shows messages of a topic in stored order, from any position, or as they come."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def browse(
 
 
 def _begin(request: pb.BrowseMessagesRequest, start: str) -> None:
-    """Raises typer.BadParameter for a place that is none."""
+    """Set the start in the request. Raises typer.BadParameter for an invalid position."""
     if start == NEWEST:
         request.is_ascending = False
     elif start == OLDEST:
@@ -118,7 +118,7 @@ def _begin(request: pb.BrowseMessagesRequest, start: str) -> None:
 
 
 def _pages(broker: BrowsingServiceStub, request: pb.BrowseMessagesRequest) -> Iterator[pb.BrowsedMessage]:
-    """Page after page, as they are shown."""
+    """Yield the messages page after page."""
     while True:
         answer = broker.BrowseMessages(request, timeout=CALL_TIMEOUT_S)
         yield from answer.messages
@@ -130,7 +130,7 @@ def _pages(broker: BrowsingServiceStub, request: pb.BrowseMessagesRequest) -> It
 def _followed(
     broker: BrowsingServiceStub, request: pb.TailMessagesRequest, address: str
 ) -> Iterator[pb.BrowsedMessage]:
-    """As they come; how many were left out goes to standard error."""
+    """Yield the messages as they come; the number of skipped messages is printed on standard error."""
     for answer in broker.TailMessages(request):
         yield from answer.messages
         if answer.left_out:
@@ -138,7 +138,7 @@ def _followed(
 
 
 def _message(topic: str, record: StoredMessage) -> definition.Message:
-    """As consumers get it, its body plain."""
+    """Return the message as consumers get it, with its body uncompressed."""
     from quarry_mq.server.wire.messages import fill_message  # not at the top: half a broker comes with it
 
     message = definition.Message()

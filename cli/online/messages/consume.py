@@ -1,4 +1,4 @@
-"""`quarry consume` and `tail`: messages out of a live broker."""
+"""`quarry consume` and `tail` receive messages from a live broker."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def consume(
 ) -> None:
     """Receive messages, show and acknowledge them.
 
-    What was received and is not shown at Ctrl-C, SIGTERM or the end of a pipe goes back at once.
+    Messages that were received but not shown at Ctrl-C, SIGTERM or the end of a pipe are given back at once.
     """
     shown = 0
     reader = Reader(group=group, topic=topic, expression=tag)
@@ -118,7 +118,7 @@ def tail(
 def returned_unless_shown(
     client: MessagingClient, received: Iterable[definition.Message]
 ) -> Iterator[deque[definition.Message]]:
-    """What the block leaves of the messages goes back: it need not wait until it is visible again."""
+    """Give back the messages that the block leaves, so that they are visible again at once."""
     left = deque(received)
     try:
         yield left
@@ -129,7 +129,10 @@ def returned_unless_shown(
 
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM is Ctrl-C meanwhile, so that a command takes away what it made. A second one ends it at once."""
+    """Handle SIGTERM like Ctrl-C while the block runs, so that a command cleans up.
+
+    A second SIGTERM ends it at once.
+    """
 
     def interrupt(_number: int, _frame: object) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -144,7 +147,7 @@ def terminated_as_interrupted() -> Iterator[None]:
 
 @contextmanager
 def temporary_group(topic: str, start: str, admin: str) -> Iterator[str]:
-    """A group that reads `topic` from `start` and is deleted at the end."""
+    """Create a group that reads `topic` from `start`, and delete it at the end."""
     name = f"quarry-tail-{uuid.uuid4().hex[:12]}"
     reset = reset_request(name, topic, start)
     with admin_port(admin) as broker:
@@ -173,9 +176,10 @@ def show(message: definition.Message, record: StoredMessage | None = None, *, as
 
 
 def message_fields(message: definition.Message, record: StoredMessage | None = None) -> dict[str, object]:
-    """As JSON: `body` when it is text, else `bodyBase64`, uncompressed. One that cannot be has `bodyEncoding`.
+    """Return the JSON fields of a message: `body` if it is text, else `bodyBase64`, uncompressed.
 
-    Times are the record's where there is one: messages have none beyond the year 9999.
+    A body that cannot be uncompressed has `bodyEncoding`. Times are taken from the record if it is given: messages have
+    none after the year 9999.
     """
     properties = message.system_properties
     fields: dict[str, object] = {

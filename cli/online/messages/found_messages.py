@@ -1,4 +1,4 @@
-"""Messages that a broker found: page after page, decoded, and where they went."""
+"""Fetches messages that a broker found page by page, decodes them, and shows which queues they went to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quarry_mq.store.record import StoredMessage, client_message_id, decode_reco
 
 
 def body_fields(body: bytes) -> dict[str, object]:
-    """As JSON: `body` when it is text, else `bodyBase64`."""
+    """Return the JSON field of a body: `body` if it is text, else `bodyBase64`."""
     text = body_text(body)
     return {"bodyBase64": base64.b64encode(body).decode()} if text is None else {"body": text}
 
@@ -26,9 +26,9 @@ TRACE_COLUMNS: Final = ("queueOf", "queue", "offset", "isThere", "group", "state
 
 
 def found_pages(call: Callable[..., Any], request: pb.QueryMessagesRequest, address: str) -> Iterator[Any]:
-    """The answers to QueryMessages or TraceMessages, until there is all that the request wants.
+    """Yield the answers to QueryMessages or TraceMessages until the request is complete.
 
-    What may be missing is told on standard error.
+    A warning on standard error says if messages may be missing.
     """
     is_first = True
     while True:
@@ -52,7 +52,7 @@ def tell_unread(files: Iterable[pb.UnreadFile], address: str) -> None:
 
 
 def decoded(found: pb.FoundMessage | pb.MessageTrace, address: str) -> StoredMessage:
-    """Ends the command where the answer holds no whole record."""
+    """Decode the record of an answer. Ends the command if the answer holds no whole record."""
     at = PhysicalOffset(found.physical_offset)
     record = decode_record(memoryview(found.record), 0, at, check_crc=True)
     if not isinstance(record, StoredMessage):
@@ -65,7 +65,7 @@ def message_id_of(record: StoredMessage) -> str:
 
 
 def trace_rows(traced: pb.MessageTrace) -> Iterator[dict[str, object]]:
-    """One for each queue and group; one for a queue that no group has read."""
+    """Yield a row for each queue and group, and one for a queue that no group has read."""
     for queue in traced.queues:
         place = queue_fields(queue)
         for group in queue.groups:

@@ -1,4 +1,4 @@
-"""`quarry message`: messages of a live broker, and where they went."""
+"""`quarry message` shows messages of a live broker, traces them, and sends them again."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def trace(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Show where messages went: in which queues they are, and what has become of them for each group.
+    """Show in which queues messages are, and their state for each group.
 
-    The broker has to keep an index (index.tiered or index.hash_files). A group is shown that has read the queue. Done
-    is what was acknowledged, passed over by the group's filter, or is among its dead letters. Exit code 1 when there is
-    no such message.
+    The broker has to keep an index (index.tiered or index.hash_files). A group is shown if it has read the queue. A
+    message is done when it was acknowledged, skipped by the group's filter, or moved to its dead letters. Exit code 1
+    when there is no such message.
     """
     request = pb.QueryMessagesRequest(topic=topic, key=key, limit=limit)
     with service_port(admin, QueryServiceStub) as broker:

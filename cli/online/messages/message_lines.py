@@ -1,4 +1,4 @@
-"""Messages as lines of text: a body each, or a JSON object each, as `quarry consume --json` writes them."""
+"""Reads messages from lines of text: each line is a body, or a JSON object as `quarry consume --json` writes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quarry_mq.cli.terminal.times import time_ms
 from quarry_mq.server.wire.times import TIME_MS_MAX
 
 LINE_SIZE_MAX: Final = 32 * 1024 * 1024
-"""Bytes. A body has at most 4 MiB, which JSON may write as six times as much."""
+"""Bytes of a line, at most: a body has at most 4 MiB, which JSON may write with six times as many bytes."""
 CHUNK_SIZE: Final = 64 * 1024
 
 _TYPE_FIELDS: Final = ("messageGroup", "deliverAt", "priority", "liteTopic")
@@ -22,16 +22,16 @@ FIELDS: Final = frozenset({"body", "bodyBase64", "bodyEncoding", "tag", "keys", 
 IGNORED: Final = frozenset(
     {"topic", "queueId", "queueOffset", "messageId", "bornTimestamp", "storeTimestamp", "deliveryAttempt", "line"}
 )
-"""What `consume --json` tells besides: where a message was, which is another place for the one that is sent."""
+"""Fields of `consume --json` that are ignored: they describe the received message, not the one that is sent."""
 PRIORITY_MAX: Final = 2**31 - 1
 
 
 class LineInvalid(Exception):
-    """What is wrong with a line, naming the field where there is one."""
+    """A line is invalid. The text says why, and names the field if there is one."""
 
 
 class Line(NamedTuple):
-    """One line without its end. `text` None: it is too long. `position` is that of the byte behind it."""
+    """One line without its end. `text` None: it is too long. `position` is the position after its end."""
 
     number: int
     text: bytes | None
@@ -39,7 +39,7 @@ class Line(NamedTuple):
 
 
 def lines_as_they_come(stream: BinaryIO) -> Iterator[list[Line]]:
-    """Those that are there, whenever there are some: a line is not kept back until others follow it."""
+    """Yield the lines that have arrived, as soon as there are some: no line waits for later ones."""
     rest, number, position, is_too_long = b"", 0, 0, False
     while chunk := stream.read1(CHUNK_SIZE):  # type: ignore[attr-defined]  # of every buffered stream
         *whole, rest = (rest + chunk).split(b"\n")
@@ -59,7 +59,7 @@ def lines_as_they_come(stream: BinaryIO) -> Iterator[list[Line]]:
 
 
 def message_of_json(text: bytes, given: Outgoing) -> Outgoing:
-    """The message of a JSON line; what it does not say is as in `given`. Raises LineInvalid."""
+    """Parse the message of a JSON line; missing fields are taken from `given`. Raises LineInvalid."""
     try:
         fields = json.loads(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`quarry message query`: messages of a topic by key or by time, a row for each."""
+"""`quarry message query` lists messages of a topic by key or by time, a row for each."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from quarry_mq.store.record.compressed_bodies import uncompressed
 COLUMNS: Final = ("messageId", "storedAt", "queue", "offset", "tag", "keys", "size")
 PAGE_ROWS: Final = 256
 KEYED_MAX: Final = 1_000
-"""The broker looks at no more messages with one key."""
+"""Messages with one key that the broker looks at, at most."""
 
 
 class Wanted(NamedTuple):
-    """`begin_ms`, `end_ms`: store times, both included; None: now."""
+    """The conditions of a query. `begin_ms` and `end_ms` are store times, both included; None: now."""
 
     topic: str
     key: str | None
@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A message as clients get it, and the record where the broker gave that."""
+    """A message as clients get it, and its record if the broker sent it."""
 
     message: definition.Message
     record: StoredMessage | None
@@ -86,7 +86,7 @@ def query(
 ) -> None:
     """List the messages of a topic in the order in which they were stored, or those with a key.
 
-    Of a key the newest 1,000 are looked at; --to leads to older ones. Exit code 1 when there are none.
+    With a key the newest 1,000 messages are searched; use --to for older ones. Exit code 1 when there are none.
     """
     wanted = Wanted(topic, key, lite, queue, option_ms(begin, "--from") or 0, option_ms(until, "--to"))
     shown = 0
@@ -134,7 +134,7 @@ def _by_key(wanted: Wanted, limit: int, address: str) -> Iterator[_Found]:
     with service_port(address, QueryServiceStub) as broker:
         for page in found_pages(broker.QueryMessages, request, address):
             for each in page.messages:
-                # those that come meanwhile push the others to the next page
+                # messages that come meanwhile push the others to the next page
                 if each.physical_offset in seen:
                     continue
                 seen.add(each.physical_offset)

@@ -1,4 +1,4 @@
-"""`quarry message send`: a message through the admin port."""
+"""`quarry message send` sends a message through the admin port."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def send(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Send a message through the admin port, for who does not reach the messaging port. The topic must be there.
+    """Send a message through the admin port, for use where the messaging port cannot be reached. The topic must exist.
 
-    It has at most 1 MiB. `quarry produce` makes topics, sends larger ones, and many.
+    The message may have 1 MiB. `quarry produce` creates topics, and sends larger messages, and many.
     """
     request = pb.AdminSendMessageRequest(
         topic=definition.Resource(name=topic),

@@ -1,4 +1,4 @@
-"""`quarry message show`: one message with all that there is about it."""
+"""`quarry message show` shows everything about one message."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from quarry_mq.store.record.compressed_bodies import plain_body
 from quarry_mq.store.record.properties import KEYS, TAGS
 
 BODY_SHOWN_MAX: Final = 4096
-"""Bytes for people; `--json` and `--body` give all."""
+"""Bytes of a body that are shown to people; `--json` and `--body` give all."""
 
 
 def show(
@@ -63,11 +63,12 @@ def show(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Show one message: its properties, times, body, where it lies, and what has become of it for each group.
+    """Show one message: its properties, times, body, position, and state for each group.
 
-    By its id, which needs --topic and an index (index.tiered or index.hash_files); by its offset id, 32 or 56 hex
-    digits that name a broker and an offset of its log; or by --topic, --queue and --offset. Of many messages with one
-    id the newest is shown. Exit code 1 when the body cannot be uncompressed, 2 when there is no such message.
+    The message is found by its id, which needs --topic and an index (index.tiered or index.hash_files); by its offset
+    id, 32 or 56 hex digits that name a broker and an offset of its log; or by --topic, --queue and --offset. If several
+    messages have the same id, the newest is shown. Exit code 1 when the body cannot be uncompressed, 2 when there is no
+    such message.
     """
     request = _request(message_id, topic, queue, offset)
     with service_port(admin, QueryServiceStub) as broker:
@@ -91,7 +92,7 @@ def show(
 
 
 def _request(message_id: str | None, topic: str | None, queue: int | None, offset: int | None) -> pb.GetMessageRequest:
-    """Raises typer.BadParameter where it cannot be told which message is meant."""
+    """Return the request. Raises typer.BadParameter if the options do not identify a message."""
     if message_id is not None:
         if queue is not None or offset is not None:
             raise typer.BadParameter("ID is given, too", param_hint="--queue, --offset")

@@ -1,4 +1,4 @@
-"""`quarry produce`: messages into a live broker, one or as many as there are lines."""
+"""`quarry produce` sends a message to a live broker, or one for each line."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ABOUT_THE_MESSAGE: Final = frozenset(
         definition.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
     }
 )
-"""Codes after which the next line may fare better. After all others nothing more is sent."""
+"""Codes after which the next line may succeed. After any other code no further line is sent."""
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
 
@@ -96,8 +96,8 @@ def produce(
 ) -> None:
     """Send a message, or one for each line of a file, and show its id and where it went.
 
-    Lines are sent in their order, as soon as they are there; empty ones are passed over. Exit code 1: some lines were
-    no message, or were refused; each is told with its number, and all others were sent.
+    Lines are sent in their order, as soon as they arrive; empty lines are skipped. Exit code 1: some lines were not
+    valid or were refused; each is reported with its number, and all others were sent.
     """
     if message_group is not None and deliver_at is not None:
         raise typer.BadParameter("--message-group and --deliver-at do not go together")
@@ -144,7 +144,7 @@ def _produce_lines(name: str, given: Outgoing, *, is_json: bool, endpoint: str, 
 
 
 class _Sending:
-    """The lines of a stream, on their way."""
+    """Sends the lines of a stream."""
 
     def __init__(self, client: MessagingClient, given: Outgoing, *, is_json: bool, as_json: bool) -> None:
         self._client = client
@@ -165,7 +165,7 @@ class _Sending:
                 report(Progress("sending", min(lines[-1].position, size), size, f"{self.sent:,} messages"))
 
     def state(self) -> str:
-        """For who has to go on after the last line that was sent."""
+        """Return the state as text, so that the user can go on after the last line that was sent."""
         text = f"{self.sent:,} messages sent" + (f", the last of line {self._last_sent}" if self.sent else "")
         if not self._under_way:
             return text
@@ -215,7 +215,7 @@ class _Sending:
 
 
 def _batches(messages: Iterable[_Numbered]) -> Iterator[Sequence[_Numbered]]:
-    """Neighbours that one queue may take, since a request goes to one."""
+    """Group consecutive messages that may go to the same queue, since a request goes to one queue."""
     for _, alike in groupby(messages, key=lambda each: _place(each.message)):
         batch: list[_Numbered] = []
         size = 0
@@ -242,7 +242,7 @@ def _opened(name: str) -> AbstractContextManager[BinaryIO]:
 
 
 def _size(stream: BinaryIO) -> int | None:
-    """Bytes of a file; None of what has no end yet."""
+    """Return the size of a file in bytes; None for a stream whose end is not known."""
     try:
         status = os.fstat(stream.fileno())
     except OSError:

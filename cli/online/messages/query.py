@@ -1,4 +1,4 @@
-"""`quarry query`: messages by a key, of a store or of a live broker."""
+"""`quarry query` shows messages with a key, of a store or of a live broker."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def query(
 ) -> None:
     """Show the messages of a topic that have a key, the newest first.
 
-    Of a store nobody runs: looks into its index files, the tiered index or RocketMQ's, and reads the log from where
-    they end; where there are none, or some of them are not here, all of it. A live broker has to keep an index
-    (index.tiered or index.hash_files); that it has to catch up with the log, or that a file of it could not be read, is
-    told on stderr. Exit code 1 when there is no such message.
+    For a stopped store it searches the index files, the tiered index or RocketMQ's, and reads the log from where they
+    end; if there are no index files, or some are elsewhere, it reads all of the log. A live broker has to keep an index
+    (index.tiered or index.hash_files); a warning on stderr says if it lags behind the log, or if a file of it could not
+    be read. Exit code 1 when there is no such message.
     """
     admin = broker_of(admin, is_store_named=store is not None)
     if (store is None) == (admin is None):
@@ -61,7 +61,7 @@ def query(
 def _of_store(
     store: Path, topic: str, key: str, *, times_ms: tuple[int, int | None], limit: int
 ) -> list[StoredMessage]:
-    # Not at the top: who asks a live broker needs nothing of a store.
+    # Imported here: queries of a live broker need no store.
     from quarry_mq.cli.offline.opened_store import opened
     from quarry_mq.store.index import TIME_MAX_MS
     from quarry_mq.store.offline.key_search import OfflineIndex, indexes_of

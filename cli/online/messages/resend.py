@@ -1,4 +1,4 @@
-"""`quarry message resend`: stored messages, once more."""
+"""`quarry message resend` sends stored messages once more."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def resend(
 ) -> None:
     """Send stored messages once more, as new messages with the same body, tag, keys and properties.
 
-    Chosen by a key, which needs an index (index.tiered or index.hash_files), by a queue or a part of it, or by a time,
-    which narrows the others down, too. Only what was stored before the command is sent, each queue's messages in their
-    order. The properties `QUARRY_RESENT_FROM` (topic, queue, offset) and `QUARRY_RESENT_ID` say where each came from.
-    The topic must take their type; delays and transactions are over, and of light queues only those of lite topics are
-    kept. A time is a date like `2026-11-21T14:30:00+01:00`, or ms since 1970.
+    Messages are chosen by a key, which needs an index (index.tiered or index.hash_files), by a queue or a part of it,
+    or by a time, which also narrows the other choices. Only messages stored before the command are sent, those of each
+    queue in order. The properties `QUARRY_RESENT_FROM` (topic, queue, offset) and `QUARRY_RESENT_ID` say where each
+    came from. The topic must accept their type. They are sent without delays and transactions, and of light queues only
+    to those of lite topics. A time is a date like `2026-11-21T14:30:00+01:00`, or ms since 1970.
 
-    A job does it. Each is sent at least once: what a stop of the broker lets it send twice has the same id. Ends with
-    status 1 when some could not be sent.
+    A job does it. Each message is sent at least once: if the broker stops meanwhile, it may send some twice, with the
+    same id. Ends with status 1 when some could not be sent.
     """
     asked = pb.MessagesResend(
         topic=topic,

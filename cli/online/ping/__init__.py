@@ -1,1 +1,1 @@
-"""`quarry ping`: how long a broker takes to answer."""
+"""`quarry ping` measures how long a broker takes to answer."""

@@ -1,4 +1,4 @@
-"""`quarry ping`: how long a broker takes to answer."""
+"""`quarry ping` measures how long a broker takes to answer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def ping(
 ) -> None:
     """Measure how long a broker takes to answer, on its messaging port and its admin port, or for a message.
 
-    Exit code 1: a try failed, or took longer than --within-ms. 2: nothing was answered. No group is made or read as.
+    Exit code 1: a try failed, or took longer than --within-ms. 2: nothing was answered. No consumer group is created or
+    used.
     """
     if topic is not None and port is not Port.BOTH:
         raise typer.BadParameter("a message needs both ports", param_hint="--port")
@@ -93,7 +94,7 @@ def ping(
 
 @contextmanager
 def _ways(topic: str | None, port: Port, endpoint: str, admin: str, *, timeout_s: float) -> Iterator[list[Way]]:
-    """What each try goes through."""
+    """Give the requests that each try makes."""
     context, clock = chosen(), SystemClock()
 
     def timed(go: Callable[[], None]) -> Callable[[], tuple[float]]:

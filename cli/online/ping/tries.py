@@ -1,4 +1,4 @@
-"""Tries, one after the other, and what came of them."""
+"""Makes tries one after the other, and keeps their times."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from quarry_mq.store.clock import Clock
 PERCENTILES: Final = (("p50Ms", 0.5), ("p99Ms", 0.99))
 
 Times = Mapping[str, float]
-"""Seconds, by what was measured."""
+"""Seconds by the name of what was measured."""
 
 
 class Way:
-    """One of the ways that a try goes: `names` are what is measured on it."""
+    """A request that each try makes. `names` are the names of its measured times."""
 
     def __init__(
         self, address: str, names: tuple[str, ...], prepare: Callable[[], None], go: Callable[[], tuple[float, ...]]
     ) -> None:
         self.names = names
         self.reason: str | None = None
-        """Why the last try failed; None: it did not."""
+        """Reason why the last try failed; None if it succeeded."""
         self.times_s: dict[str, list[float]] = {name: [] for name in names}
         self._address = address
         self._prepare = prepare
@@ -37,7 +37,7 @@ class Way:
         self._is_prepared = False
 
     def try_once(self) -> Times:
-        """Nothing where it failed."""
+        """Make a try and return its times; none if it failed."""
         self.reason = None
         try:
             if not self._is_prepared:
@@ -63,7 +63,7 @@ class Way:
 
 
 def paced(count: int, interval_s: float, clock: Clock) -> Iterator[int]:
-    """Their numbers, each when its time has come."""
+    """Yield the numbers of the tries, each when its time has come."""
     pause = threading.Event()
     began_s = clock.monotonic_s()
     for number in range(1, count + 1):

@@ -1,4 +1,4 @@
-"""Round trips to a broker: a heartbeat, a small call of the admin port, a message through a topic."""
+"""Round trips to a broker: a heartbeat, a small call of the admin port, or a message through a topic."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from quarry_mq.store.clock import Clock
 
 TAG: Final = "quarry-ping"
 GROUP: Final = "quarry-ping"
-"""The message group in a FIFO topic."""
+"""The message group of test messages in a FIFO topic."""
 
 BODY: Final = b"A test message of quarry ping. It means nothing."
 TAKES_NORMAL: Final = (admin.TOPIC_TYPE_UNSPECIFIED, admin.TOPIC_TYPE_NORMAL, admin.TOPIC_TYPE_MIXED)
 LOOK_INTERVAL_S: Final = 0.001
 LOOKED_AT: Final = 50
 OPTIONS: Final = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000))
-"""Whoever waits for a broker to come back sees it soon."""
+"""Options of the channels: after a broker comes back, the next try finds it soon."""
 
 
 class Unanswered(Exception):
@@ -40,7 +40,7 @@ class Unanswered(Exception):
 
 
 class AdminTrip:
-    """GetBroker on the admin port."""
+    """A round trip by GetBroker on the admin port."""
 
     def __init__(self, address: str, context: Context | None, timeout_s: float) -> None:
         self.address = address
@@ -49,11 +49,11 @@ class AdminTrip:
         self._stub = AdminServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     def prepare(self) -> None:
-        """The connection is made, so that no trip is measured with it. Raises grpc.RpcError."""
+        """Connect, so that no measured trip includes the connection. Raises grpc.RpcError."""
         self.go()
 
     def go(self) -> None:
-        """Raises grpc.RpcError."""
+        """Make one call. Raises grpc.RpcError."""
         self._stub.GetBroker(admin.GetBrokerRequest(), timeout=self._timeout_s)
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class AdminTrip:
 
 
 class MessagingTrip:
-    """A heartbeat on the messaging port, of a client that the broker is never made known to."""
+    """A round trip by a heartbeat on the messaging port, from a client that never introduces itself to the broker."""
 
     def __init__(self, endpoint: str, context: Context | None, timeout_s: float, clock: Clock) -> None:
         self.address = endpoint
@@ -71,19 +71,19 @@ class MessagingTrip:
         self._stub: Any = MessagingServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     def prepare(self) -> None:
-        """As of `AdminTrip`."""
+        """Connect, so that no measured trip includes the connection. Raises as `go`."""
         self.go()
 
     def go(self) -> None:
-        """Raises grpc.RpcError, and CallRefused for who may not call."""
+        """Send one heartbeat. Raises grpc.RpcError, and CallRefused if the user may not call."""
         answer = self._stub.Heartbeat(
             self._requests.heartbeat(None), metadata=self._requests.metadata(), timeout=self._timeout_s
         )
-        if answer.status.code != definition.UNRECOGNIZED_CLIENT_TYPE:  # it does not know us, and has said so
+        if answer.status.code != definition.UNRECOGNIZED_CLIENT_TYPE:  # an answer, too: it does not know this client
             require_ok(answer.status)
 
     def send(self, message: Outgoing) -> str:
-        """The id that the message has got. Raises as `go`."""
+        """Send a message and return its id. Raises as `go`."""
         request = service.SendMessageRequest(messages=[self._requests.message(message)])
         answer = self._stub.SendMessage(request, metadata=self._requests.metadata(), timeout=self._timeout_s)
         require_ok(answer.status)
@@ -96,7 +96,7 @@ class MessagingTrip:
 
 
 class MessageTrip:
-    """A message into a topic by the messaging port, and out of it by the admin port: no group reads it for that."""
+    """A message sent by the messaging port and found by the admin port, so that no group has to read it."""
 
     def __init__(
         self, topic: str, messaging: MessagingTrip, address: str, context: Context | None, *, names: Names, clock: Clock
@@ -112,7 +112,7 @@ class MessageTrip:
         self._browsing = BrowsingServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     def prepare(self, timeout_s: float) -> None:
-        """As of the others. Ends the command where the topic is not there or takes no such messages."""
+        """Connect both ports. Ends the command if the topic does not exist or does not take such messages."""
         self._messaging.prepare()
         try:
             topic = self._topics.GetTopic(admin.GetTopicRequest(name=self._topic), timeout=timeout_s)
@@ -124,7 +124,7 @@ class MessageTrip:
         self._message = _message_for(topic)
 
     def go(self, timeout_s: float) -> tuple[float, float]:
-        """Seconds until the broker had it, and until it was found again.
+        """Send a message; return the seconds until the broker had it, and until it was found again.
 
         Raises grpc.RpcError, CallRefused, and Unanswered when it was not found in time.
         """
@@ -140,7 +140,7 @@ class MessageTrip:
         return sent_s, self._clock.monotonic_s() - began_s
 
     def _has(self, message_id: str, timeout_s: float) -> bool:
-        """Whether it is among the newest test messages."""
+        """Return whether the message is among the newest test messages."""
         request = browsing.BrowseMessagesRequest(
             topic=self._topic, limit=LOOKED_AT, filter=browsing.MessageFilter(expression=TAG)
         )

@@ -1,4 +1,4 @@
-"""`quarry top`: a broker seen live in a terminal, over its admin port alone."""
+"""`quarry top` shows a live broker in a terminal, by calls of its admin port only."""
 
 from quarry_mq.cli.online.top.command import top
 

@@ -1,4 +1,4 @@
-"""`quarry top`: what it is asked for, and on what kind of terminal."""
+"""The command `quarry top`: its options, and its output by kind of terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INTERVAL_MIN_S: Final = 0.1
 WIDTH_DEFAULT: Final = 100
 WIDTH_MIN: Final = 40
 HEIGHT: Final = 60
-"""Of a snapshot, which scrolls: there is room for ten groups and topics."""
+"""Lines of a snapshot, which scrolls: there is room for ten groups and topics."""
 
 
 def top(
@@ -45,7 +45,7 @@ def top(
 ) -> None:
     """Watch a broker in the terminal: rates, stages, lag, topics, groups, storage, migration, jobs, members.
 
-    Where the output is no terminal, or one that cannot be drawn on, it is printed once.
+    If the output is not a terminal, or one without screen control, a snapshot is printed once.
     """
     if count is not None and not as_json:
         raise typer.BadParameter("is for --json", param_hint="--count")
@@ -63,7 +63,7 @@ def top(
 
 
 def _can_be_drawn_on() -> bool:
-    """Says why where it is a terminal and cannot be."""
+    """Return whether the terminal supports drawing. Prints the reason if it is a terminal that does not."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
     kind = os.environ.get("TERM", "")
@@ -85,7 +85,10 @@ def _print_once(admin: str) -> None:
 
 
 def _print_objects(admin: str, interval_s: float, count: int | None) -> None:
-    """One that is not answered at first ends the command; later it is a line like others, with its `problems`."""
+    """Print objects at intervals.
+
+    If the first call fails the command ends; later failures are in an object's `problems`.
+    """
     clock = SystemClock()
     known = Known(admin, clock)
     with Reading(admin, chosen()) as reading:

@@ -1,4 +1,4 @@
-"""What a broker tells of itself, as plain values. None is what is not known."""
+"""Plain values for what a broker reports. None stands for an unknown value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quarry_mq.cli.online.top.figures import Tally
 
 
 class Order(Enum):
-    """How topics and groups are listed; the value is the word for it."""
+    """The order of topics and groups. The value is its label."""
 
     BUSIEST = "busiest first"
     LAG = "furthest behind first"
@@ -19,7 +19,7 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Of a call, "send" or "receive": how long all of them have taken since the start."""
+    """A stage of a call, "send" or "receive", with the durations of all its runs since the broker's start."""
 
     call: str
     name: str
@@ -28,7 +28,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """The broker's process; the CPU seconds are those since its start."""
+    """The broker's process. CPU seconds count from its start."""
 
     cpu_seconds: float
     resident_bytes: int | None
@@ -38,7 +38,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """A broker as a whole, as in `quarry.admin.v1.Overview`. `lag_is_whole` False: what waits is at least so much."""
+    """The state of a whole broker, as in `quarry.admin.v1.Overview`.
+
+    With `lag_is_whole` False the lag is a lower bound.
+    """
 
     name: str
     cluster: str
@@ -79,7 +82,7 @@ class Overview:
 
     @property
     def disk_used_share(self) -> float | None:
-        """0 … 1, of the volume with the log."""
+        """Return the used share (0 … 1) of the volume with the log."""
         if not self.disk_total or self.disk_free is None:
             return None
         return 1 - self.disk_free / self.disk_total
@@ -87,7 +90,7 @@ class Overview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One of the cluster. `overview` None: it did not answer, and `problem` says why."""
+    """A member of the cluster. `overview` None: it did not answer, and `problem` says why."""
 
     name: str
     is_self: bool
@@ -102,14 +105,14 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Series by name; `values[j]` of each was at `at_ms[j]`, NaN is not known."""
+    """Series by name. `values[j]` of each was measured at `at_ms[j]`; NaN is unknown."""
 
     interval_ms: int
     at_ms: tuple[int, ...]
     series: dict[str, tuple[float, ...]]
 
     def most(self, name: str) -> float | None:
-        """The highest value of a series."""
+        """Return the highest value of a series."""
         return max((value for value in self.series.get(name, ()) if not math.isnan(value)), default=None)
 
 
@@ -128,7 +131,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic with its figures; `pairs` are the first of its groups by name."""
+    """A topic with its statistics; `pairs` are the first of its groups by name."""
 
     name: str
     kind: str
@@ -145,7 +148,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A group with its figures over all topics; `pairs` are the first of its topics by name."""
+    """A group with its statistics over all topics; `pairs` are the first of its topics by name."""
 
     name: str
     is_fifo: bool
@@ -161,14 +164,14 @@ class Group:
 
     @property
     def received_per_second(self) -> float | None:
-        """Over all topics; None where one of them is not known."""
+        """Return the rate over all topics; None if one of them is not known."""
         rates = [pair.received_per_second for pair in self.pairs if pair.received_per_second is not None]
         return sum(rates) if rates and len(rates) == self.topic_count else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPage:
-    """`matching`: of all names, on this page or not."""
+    """A page of topics. `matching` counts all matching names, on this page or not."""
 
     rows: tuple[Topic, ...]
     has_more: bool
@@ -177,7 +180,7 @@ class TopicPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPage:
-    """As TopicPage."""
+    """A page of groups. `matching` counts all matching names, on this page or not."""
 
     rows: tuple[Group, ...]
     has_more: bool
@@ -196,7 +199,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """Of the consume queues between files and RocksDB. One of `next` and `next_refused` is set."""
+    """The migration of the consume queues between files and RocksDB. One of `next` and `next_refused` is set."""
 
     phase: str
     read: str
@@ -220,7 +223,7 @@ class Migration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Long work. Its id is when it was asked for, milliseconds since the Unix epoch."""
+    """A job. Its id is the time of its request, in milliseconds since the Unix epoch."""
 
     id: int
     kind: str
@@ -239,7 +242,7 @@ class Job:
 
     @property
     def share(self) -> float | None:
-        """0 … 1 of the work that is done."""
+        """Return the share (0 … 1) of the work that is done."""
         if self.total is None:
             return None
         return min(1.0, self.done / self.total) if self.total > 0 else 1.0

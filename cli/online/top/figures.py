@@ -1,4 +1,4 @@
-"""Figures out of what a broker counts: of cumulative tallies, of work that goes on. All pure."""
+"""Computes statistics from what a broker counts: cumulative histograms, and progress. All functions are pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from typing import Final
 
 UNCOUNTED: Final = frozenset({("receive", "wait"), ("receive", "read")})
-"""Stages that are no share of their call's time: waiting for messages is no work, and `read` is a part of `take`."""
+"""Stages that do not count into their call's time: `wait` is no work, and `read` is a part of `take`."""
 
 SLOW_S: Final = 0.05
 SLOW_FLUSH_S: Final = 0.1
-"""A disk that takes longer at its worst is felt by every producer."""
+"""Seconds above which a flush is slow: every producer notices it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """`counts[i]` values were at most `bounds_s[i]` and above the bound before; the last count is of all above."""
+    """A histogram:
+
+    `counts[i]` values were at most `bounds_s[i]` and above the bound before; the last count has the rest.
+    """
 
     bounds_s: tuple[float, ...]
     counts: tuple[int, ...]
@@ -33,7 +36,7 @@ class Tally:
 
 
 def between(before: Tally, after: Tally) -> Tally | None:
-    """What came between two tallies of the same thing; None where the later one is not a continuation."""
+    """Return the difference of two histograms of one thing; None if the later one does not continue the earlier."""
     if before.bounds_s != after.bounds_s or len(before.counts) != len(after.counts):
         return None
     counts = tuple(late - early for early, late in zip(before.counts, after.counts, strict=True))
@@ -43,9 +46,9 @@ def between(before: Tally, after: Tally) -> Tally | None:
 
 
 def quantile_s(tally: Tally, share: float) -> float | None:
-    """Below which `share` (0 … 1) of the values lie, evenly spread between two bounds as Prometheus has it.
+    """Return the duration below which `share` (0 … 1) of the values lie, interpolated within a bucket as in Prometheus.
 
-    None without values; infinity where it is above the last bound.
+    It is None without values, and infinity above the last bound.
     """
     if not tally.values:
         return None
@@ -62,7 +65,10 @@ def quantile_s(tally: Tally, share: float) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFigures:
-    """A stage of a call in some span of time. None: none was timed, or it is no share of the call."""
+    """A stage of a call in a span of time.
+
+    A value is None if no run was timed, or if the stage is no share of the call.
+    """
 
     call: str
     name: str
@@ -79,10 +85,10 @@ class StageFigures:
 
 
 def stage_figures(tallies: Mapping[tuple[str, str], Tally]) -> list[StageFigures]:
-    """Of stages by call and name, in their order.
+    """Return the statistics of stages by call and name, in their order.
 
-    The share is that of the mean stage in the sum of the mean stages of a call: some stages are timed in every round,
-    others in one call of many, so that their sums cannot be compared.
+    The share is the stage's mean divided by the sum of the means of the call's stages: some stages are timed in every
+    batch, others in one call of many, so that their sums cannot be compared.
     """
     sums_s: dict[str, float] = {}
     for (call, name), tally in tallies.items():
@@ -106,14 +112,14 @@ def stage_figures(tallies: Mapping[tuple[str, str], Tally]) -> list[StageFigures
 
 
 def left_s(done: int, total: int | None, *, earlier_done: int, apart_s: float) -> float | None:
-    """How long work goes on at the pace between two looks at it; None where that cannot be told."""
+    """Estimate the seconds until work is done, from its pace between two readings; None if unknown."""
     if total is None or apart_s <= 0 or done <= earlier_done:
         return None
     return max(0, total - done) * apart_s / (done - earlier_done)
 
 
 def busy_share(cpu_s: float, earlier_cpu_s: float, *, apart_s: float) -> float | None:
-    """Of one processor, between two looks; None where that cannot be told."""
+    """Return the share of one processor used between two readings; None if unknown."""
     if apart_s <= 0 or cpu_s < earlier_cpu_s:
         return None
     return (cpu_s - earlier_cpu_s) / apart_s

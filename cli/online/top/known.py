@@ -1,4 +1,4 @@
-"""What is known of a broker: the last answer of each call, since when there is none, and what came before."""
+"""Keeps what is known of a broker: the last answer of each call, since when answers are missing, and recent answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quarry_mq.cli.online.top.readings import CallFailed, Failure, Reading, Wish
 from quarry_mq.store.clock import Clock
 
 LOOK_BACK_S: Final = 10.0
-"""Latencies are those of at least so long, where that has been watched: one receive of 17 is timed."""
+"""Seconds over which latencies are computed, once watched for that long: one receive of 17 is timed."""
 
 JOB_LOOK_BACK_S: Final = 60.0
 
@@ -22,7 +22,7 @@ _Fact = TypeVar("_Fact")
 
 @dataclass(slots=True)
 class Answer(Generic[_Fact]):
-    """Of one kind of call: the last value with its time, and the failure since then."""
+    """The state of one kind of call: its last value with the time, and the failure since then."""
 
     value: _Fact | None = None
     at_ms: int | None = None
@@ -31,7 +31,7 @@ class Answer(Generic[_Fact]):
 
 
 class Known:
-    """Grows by answers, of one broker. Belongs to one thread."""
+    """The collected answers of one broker. Belongs to one thread."""
 
     def __init__(self, address: str, clock: Clock) -> None:
         self.address: Final = address
@@ -52,11 +52,11 @@ class Known:
 
     @property
     def is_old(self) -> bool:
-        """Whether the broker does not answer now: what is shown is of before."""
+        """Return whether the broker does not answer now, so that the shown values are old."""
         return self.overview.problem is not None and self.overview.value is not None
 
     def take(self, kind: str, got: Any) -> None:
-        """The answer of a call of `CALLS`, or the CallFailed that came instead."""
+        """Store the answer of a call of `CALLS`, or the CallFailed that was raised instead."""
         answer: Answer[Any] = getattr(self, kind)
         now_ms = self._clock.wall_ms()
         if isinstance(got, CallFailed):
@@ -76,17 +76,17 @@ class Known:
             self._overviews.clear()
         _note(self._overviews, (self._clock.monotonic_s(), overview), LOOK_BACK_S)
 
-    # -- what two answers tell
+    # -- differences of two answers
 
     @property
     def watched_s(self) -> float | None:
-        """How far the two overviews are apart that latencies are of; None: they are those since the broker's start."""
+        """Return the seconds that latencies are computed over; None: the time since the broker's start."""
         if len(self._overviews) < 2:
             return None
         return self._overviews[-1][0] - self._overviews[0][0]
 
     def stages(self) -> list[StageFigures]:
-        """Of the time watched; empty before the first answer."""
+        """Return the stages' statistics over the watched time; empty before the first answer."""
         if not self._overviews:
             return []
         last = {(stage.call, stage.name): stage.tally for stage in self._overviews[-1][1].stages}
@@ -100,7 +100,7 @@ class Known:
         return stage_figures(differences)
 
     def last_bound_s(self, call: str, name: str) -> float | None:
-        """Above which a tally does not tell how long something took."""
+        """Return the last bound of a stage's histogram, above which durations are not known."""
         value = self.overview.value
         bounds = (
             [each.tally.bounds_s for each in value.stages if (each.call, each.name) == (call, name)] if value else []
@@ -108,7 +108,7 @@ class Known:
         return bounds[0][-1] if bounds and bounds[0] else None
 
     def busy_share(self) -> float | None:
-        """Of one processor, by the broker's process."""
+        """Return the share of one processor that the broker's process uses."""
         if len(self._overviews) < 2:
             return None
         (first_s, first), (last_s, last) = self._overviews[0], self._overviews[-1]
@@ -117,7 +117,7 @@ class Known:
         return busy_share(last.process.cpu_seconds, first.process.cpu_seconds, apart_s=last_s - first_s)
 
     def left_s(self, job: Job) -> float | None:
-        """How long a running job goes on at the pace of late."""
+        """Estimate the seconds until a running job is done, from its recent pace."""
         if job.state != "running" or not self._jobs:
             return None
         last_s, _ = self._jobs[-1]
@@ -128,7 +128,7 @@ class Known:
 
 
 def _note(kept: deque[tuple[float, _Fact]], noted: tuple[float, _Fact], look_back_s: float) -> None:
-    """Keep one that is at least as old as the look back, and all that came behind it."""
+    """Append a value. Keep one that is at least `look_back_s` old, and all after it."""
     kept.append(noted)
     while len(kept) > 2 and noted[0] - kept[1][0] >= look_back_s:
         kept.popleft()
@@ -143,11 +143,11 @@ CALLS: Final[dict[str, Callable[[Reading, Wish], object]]] = {
     "jobs": lambda reading, _: reading.jobs(),
     "members": lambda reading, _: reading.members(),
 }
-"""By kind, in the order in which a single look makes them."""
+"""The calls by kind, in the order in which `look` makes them."""
 
 
 def ask(kind: str, reading: Reading, wish: Wish) -> object:
-    """What a call answers, or the CallFailed that it ended with."""
+    """Make a call, and return its answer or the CallFailed that it raised."""
     try:
         return CALLS[kind](reading, wish)
     except CallFailed as failed:
@@ -155,7 +155,7 @@ def ask(kind: str, reading: Reading, wish: Wish) -> object:
 
 
 def look(known: Known, reading: Reading, wish: Wish) -> None:
-    """One call of each kind; where nobody answers, the first alone."""
+    """Make one call of each kind; if the first gets no answer, no other."""
     for kind in CALLS:
         known.take(kind, ask(kind, reading, wish))
         problem = known.overview.problem

@@ -1,4 +1,4 @@
-"""Asking a broker again and again, without waiting for one kind of call with another."""
+"""Calls a broker at intervals; no kind of call waits for another kind."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from quarry_mq.cli.online.top.readings import Reading, Wish
 
 ALWAYS: Final = frozenset({"overview", "members"})
 REST_MIN_S: Final = {"history": 10.0, "members": 5.0}
-"""These change slowly, or cost the broker calls to others."""
+"""Least seconds between two calls of a kind: these values change slowly, or cost the broker calls to other members."""
 
 
 class Task(Protocol):
-    """What can be called off."""
+    """A task that can be cancelled."""
 
     def cancel(self) -> object: ...
 
 
 class Follower:
-    """A task and a thread for each kind of call: at most one of a kind is under way, and a slow one delays no other.
+    """Makes each kind of call in its own task and thread, one at a time: a slow kind delays no other.
 
-    Used by one event loop alone. `on_news` is called there after each answer.
+    Belongs to one event loop, on which `on_news` is called after each answer.
     """
 
     def __init__(self, reading: Reading, known: Known, *, interval_s: float, on_news: Callable[[], None]) -> None:
@@ -44,18 +44,18 @@ class Follower:
         return self._is_paused
 
     def start(self, spawn: Callable[[Coroutine[Any, Any, None]], Task]) -> None:
-        """`spawn` runs a coroutine beside others, and sees to it that its errors are seen."""
+        """Start the calls. `spawn` runs a coroutine as a task, and reports its errors."""
         self._tasks = [spawn(self._follow(kind)) for kind in CALLS]
 
     def stop(self) -> None:
-        """Calls that are under way end at once; nothing is told of them."""
+        """Stop all calls at once; their answers are dropped."""
         for task in self._tasks:
             task.cancel()
         self.reading.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def want(self, kinds: Collection[str], wish: Wish) -> None:
-        """What is asked for from now on, besides `ALWAYS`: what is new of it at once."""
+        """Set which kinds of calls are made, besides `ALWAYS`. Kinds that are new or changed are called at once."""
         before, self._wanted = self._wanted, frozenset(kinds)
         changed = {"topics", "groups"} if wish != self._wish else set()
         self._wish = wish
@@ -73,7 +73,7 @@ class Follower:
             self.refresh()
 
     def refresh(self) -> None:
-        """Ask once now, also while it is paused."""
+        """Make all calls once now, also while paused."""
         self._wake(ALWAYS | frozenset(self._wanted))
 
     def _wake(self, kinds: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""The calls of `quarry top`, and what they answer as plain values."""
+"""Makes the calls of `quarry top`, and converts their answers to plain values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from quarry_mq.server._generated.quarry.admin.v1.overview_pb2_grpc import Overvi
 
 CALL_TIMEOUT_S: Final = 10.0
 OPTIONS: Final = (("grpc.max_reconnect_backoff_ms", 2_000), ("grpc.initial_reconnect_backoff_ms", 500))
-"""Who watches sees a broker come back; gRPC would try every two minutes at last."""
+"""Options of the channel: a broker that comes back is seen soon; by default gRPC would wait up to two minutes."""
 
 PAGE_MAX: Final = 500
 SERIES: Final = ("sent_per_second", "received_per_second")
@@ -53,7 +53,7 @@ _Fact = TypeVar("_Fact")
 
 
 class Failure(Enum):
-    """What a call that failed means for what is shown."""
+    """The kinds of failed calls, by how they are shown."""
 
     GONE = "no answer"
     STRANGER = "not let in"
@@ -71,7 +71,7 @@ _FAILURES: Final = {
 
 
 class CallFailed(Exception):
-    """A call brought nothing. The text is one line for who looks."""
+    """A call failed. The text is one line for the user."""
 
     def __init__(self, failure: Failure, text: str) -> None:
         super().__init__(text)
@@ -80,7 +80,7 @@ class CallFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Which topics and groups are asked for."""
+    """The topics and groups that are requested."""
 
     contains: str = ""
     topics: Order = Order.BUSIEST
@@ -91,7 +91,7 @@ class Wish:
 class Reading:
     """A connection to one admin port, for any thread. Every call raises CallFailed.
 
-    A file of the context that is no good ends the command with one line.
+    An unusable file of the context ends the command with one line.
     """
 
     def __init__(self, address: str, context: Context | None) -> None:
@@ -111,14 +111,14 @@ class Reading:
         self.close()
 
     def close(self) -> None:
-        """Calls that are under way end at once."""
+        """Close the connection. Calls that are under way end at once."""
         self._channel.close()
 
     def overview(self) -> Overview:
         return overview_of(self._call(self._overview.GetOverview, pb.GetOverviewRequest()))
 
     def members(self) -> tuple[Member, ...]:
-        """All of the cluster; of a broker without one it is the broker alone."""
+        """Return all members of the cluster; for a broker without a cluster, the broker alone."""
         answer = self._call(self._overview.ListOverviews, pb.ListOverviewsRequest())
         return tuple(map(_member, answer.members))
 
@@ -143,7 +143,7 @@ class Reading:
         return _migration(self._call(self._migration.GetMigration, migration_pb2.GetMigrationRequest()))
 
     def jobs(self) -> tuple[Job, ...]:
-        """The newest first, verifications among them."""
+        """Return the jobs, the newest first, including verifications."""
         return tuple(map(_job, self._call(self._jobs.ListJobs, jobs_pb2.ListJobsRequest()).jobs))
 
     def _call(self, method: Callable[..., Any], request: object) -> Any:
@@ -151,7 +151,7 @@ class Reading:
             return method(request, timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as error:
             raise self._failed(error) from error
-        except ValueError as error:  # gRPC's word for a channel that was closed meanwhile
+        except ValueError as error:  # gRPC raises it for a channel that was closed meanwhile
             raise CallFailed(Failure.GONE, f"{self.address}: closed") from error
 
     def _failed(self, error: grpc.RpcError) -> CallFailed:
@@ -178,7 +178,7 @@ class Reading:
 
 
 def _plain(fact: type[_Fact], message: Any, **others: Any) -> _Fact:
-    """A fact from the fields of a message that have its names; those that are not set are None."""
+    """Make a value from the fields of a message with the same names; unset fields are None."""
     values: dict[str, Any] = {}
     for each in fields(fact):  # type: ignore[arg-type]
         if each.name in others:

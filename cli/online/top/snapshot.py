@@ -1,4 +1,4 @@
-"""All that is known at a moment, for programs and as plain text."""
+"""Prints everything that is known at a moment, as JSON for programs or as plain text."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from quarry_mq.cli.terminal.times import time_text
 
 ASCII: Final = str.maketrans({"µ": "u"})
 ROWS: Final = 10
-"""Of topics and of groups in plain text."""
+"""Rows of topics and of groups in plain text."""
 TALLIES: Final = "stages"
-"""Of overviews, counted since the start: what they tell of late is told beside them."""
+"""Field of overviews that is left out: histograms since the start. Recent statistics of stages are given beside it."""
 
 
 def plain_text(known: Known, canvas: Canvas) -> str:
-    """The pages below each other."""
+    """Return the pages one below the other."""
     pages = [head(known, canvas, time_text(known.now_ms))]
     if known.overview.value is not None:
         pages += [overview_page(known, canvas), stages_page(known, canvas), work_page(known, canvas)]
@@ -30,7 +30,10 @@ def plain_text(known: Known, canvas: Canvas) -> str:
 
 
 def object_of(known: Known) -> dict[str, object]:
-    """One JSON object: null is what is not known, `problems` why. Names are those of the protocol."""
+    """Return everything as one JSON object: null is unknown, and `problems` says why.
+
+    Names are those of the protocol.
+    """
     page: dict[str, object] = {"at": known.now_ms, "address": known.address}
     page["overview"] = _value(known.overview.value)
     page["stages"] = [_stage(stage) for stage in known.stages()]

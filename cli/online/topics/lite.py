@@ -1,4 +1,4 @@
-"""`quarry lite`: the lite topics of a topic."""
+"""`quarry lite` shows and deletes the lite topics of a topic."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def delete(
 ) -> None:
     """Delete a lite topic with the progress of all groups in it.
 
-    A message that comes later makes it again, with higher offsets.
+    A later message creates it again, with higher offsets.
     """
     if dry_run:
         print_object(lite_topic_deletion(admin, parent, lite), as_json=as_json)
@@ -73,7 +73,7 @@ def delete(
 def stats(parent: Parent, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
     """Show how many lite topics a topic has, how many it may have, and how long they stay.
 
-    No number: they are being counted after a start, any number is allowed, or they stay for ever.
+    `-` means: they are still being counted after a start, any number is allowed, or they are kept forever.
     """
     with service_port(admin, LiteTopicServiceStub) as broker:
         request = pb.GetLiteTopicStatisticsRequest(topic=parent)
@@ -99,10 +99,10 @@ def backlog(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """List the lite topics of a topic in which a group has most before it, or what is ready for each of its clients.
+    """List the lite topics in which a group has the most ready messages, or the number that is ready for each client.
 
-    10,000 lite topics are looked at, and it is said when there are more. Clients that have not received lately are not
-    known.
+    At most 10,000 lite topics are examined; a warning says if there are more. Clients that have not received recently
+    are not known.
     """
     request = pb.ListLiteBacklogRequest(topic=parent, group=group, limit=limit)
     with service_port(admin, LiteTopicServiceStub) as broker:

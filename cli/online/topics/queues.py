@@ -1,4 +1,4 @@
-"""`quarry queues`: a list of those of a store, or counts of those of a store or of a live broker."""
+"""`quarry queues` lists the queues of a store, or counts the queues of a store or of a live broker."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def queues(
 ) -> None:
     """List every queue with its first offset and the next free one.
 
-    A queue whose messages have all expired shows the same number twice. With --summary a queue is empty when the log
-    has none of its messages; entries are those that are stored, and expired ones count until they are removed. On disk,
-    `bytes` is the length of the files and `allocated` what they take: less where they have holes.
+    A queue whose messages have all expired shows the same number twice. With --summary a queue is empty if the log has
+    none of its messages; entries are counted as stored, so expired ones count until they are removed. On disk, `bytes`
+    is the length of the files and `allocated` the space that they occupy, which is less if they have holes.
     """
     admin = broker_of(admin, is_store_named=store is not None)
     if admin is not None:
@@ -59,7 +59,10 @@ def queues(
 
 
 def summary_of_broker(admin: str, largest_max: int) -> QueueSummary:
-    """Ask the broker at this admin address. A refusal or a lost connection ends the command with one line."""
+    """Ask the broker at this admin address for a summary.
+
+    A refusal or a lost connection ends the command with one line.
+    """
     with admin_port(admin) as broker:
         answer = broker.SummarizeQueues(pb.SummarizeQueuesRequest(largest=largest_max))
     return QueueSummary(

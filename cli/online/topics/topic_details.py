@@ -1,4 +1,4 @@
-"""`quarry topic route` and `status`: a topic as RocketMQ's dashboards see it."""
+"""`quarry topic route` and `status` show a topic as RocketMQ's dashboards see it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def status(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -
     request = pb.DescribeTopicStatusRequest(topic=definition.Resource(name=name))
     with official_port(admin) as broker:
         answer = broker.call("DescribeTopicStatus", request, timeout_s=CALL_TIMEOUT_S)
-    # the protocol has no type for topics that take several
+    # the protocol has no type for topics that take several types
     has_type = answer.topic_message_type != definition.MESSAGE_TYPE_UNSPECIFIED
     fields = {
         "name": name,

@@ -1,4 +1,4 @@
-"""`quarry topic`: make, change, delete and show topics."""
+"""`quarry topic` makes, changes, deletes and shows topics."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def update(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Change what is given, and leave the rest of the topic as it is."""
+    """Change the given options, and leave the rest of the topic as it is."""
     request = pb.UpdateTopicRequest(
         name=name,
         type=_type(type),

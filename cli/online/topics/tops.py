@@ -1,4 +1,4 @@
-"""`quarry topic top` and `quarry group top`: pages of topics and groups with what they do of late."""
+"""`quarry topic top` and `quarry group top` list topics and groups with their recent activity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quarry_mq.server._generated.quarry.admin.v1.overview_pb2_grpc import Overvi
 
 CALL_TIMEOUT_S: Final = 60.0
 PAGE_ROWS: Final = 100
-"""Of larger pages less is known: what is looked at for each is bounded."""
+"""Rows of a page: the broker bounds the work for each page, so larger pages have more unknown values."""
 TOPIC_COLUMNS: Final = ("name", "messages", "sentPerSecond", "receivedPerSecond", "lagSeconds", "groups")
 GROUP_COLUMNS: Final = ("name", "topics", "consumers", "ready", "inFlight", "lagSeconds", "deadLetters")
 
@@ -58,9 +58,9 @@ def top_topics(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Show topics with what they hold, their messages per second, and how far the last of their groups is behind.
+    """Show topics with their messages, messages per second, and the lag of the group that is furthest behind.
 
-    Rates are those of the last ten seconds; `-` stands for what is not known.
+    Rates are those of the last ten seconds; `-` stands for an unknown value.
     """
     with service_port(admin, OverviewServiceStub) as broker:
         request = pb.ListTopicFiguresRequest(contains=contains, order=ORDERS[order], include_system=system)
@@ -76,9 +76,9 @@ def top_groups(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Show groups with what they have before them in all topics that they read, and their dead letters.
+    """Show groups with their lag over all topics that they read, and their dead letters.
 
-    Dead letters are those that were never sent again; `-` stands for what is not known.
+    Only dead letters that were never sent again count; `-` stands for an unknown value.
     """
     with service_port(admin, OverviewServiceStub) as broker:
         request = pb.ListGroupFiguresRequest(contains=contains, order=ORDERS[order])
@@ -87,7 +87,7 @@ def top_groups(
 
 
 def _listed(call: Callable[..., Any], request: Any, rows: str, name: Callable[[Any], str], limit: int) -> Iterator[Any]:
-    """One page alone of those that are not ordered by name: it has all that are counted one by one."""
+    """Yield the rows. An order other than by name gives one page only: it has all rows that are counted one by one."""
     wanted = min(limit, PAGE_ROWS) if request.order else limit
     return listed(partial(call, timeout=CALL_TIMEOUT_S), request, rows, name, limit=wanted, page_rows=PAGE_ROWS)
 

@@ -1,4 +1,4 @@
-"""Lines of text for a screen of any width. Colours only underline what words say."""
+"""Lays out lines of text for a screen of any width. Colours only emphasize what words say."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NARROW: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canvas:
-    """What is drawn on. `plain`: a terminal that does not speak UTF-8."""
+    """The area to draw on. `plain`: the terminal does not support UTF-8."""
 
     width: int
     height: int
@@ -40,12 +40,12 @@ class Canvas:
 
 
 def styled(*parts: str | tuple[str, str]) -> Text:
-    """Texts, or pairs of text and style, as one line."""
+    """Join texts, or pairs of text and style, to one line."""
     return Text.assemble(*parts, no_wrap=True, end="")
 
 
 def fitted(text: str, width: int, *, is_right: bool = False, plain: bool = False) -> str:
-    """Exactly `width` columns; a text that is longer is cut, which its end tells."""
+    """Return the text in exactly `width` columns; a longer text is cut and ends with a mark."""
     missing = width - cell_len(text)
     if missing >= 0:
         return " " * missing + text if is_right else text + " " * missing
@@ -53,7 +53,7 @@ def fitted(text: str, width: int, *, is_right: bool = False, plain: bool = False
 
 
 def flow(label: str, items: Iterable[Text], width: int) -> list[Text]:
-    """A label and what belongs to it: as many on a line as fit, the others below them."""
+    """Lay out a label and its items: as many items on a line as fit, the others below."""
     lines = [styled((f"{label:<{LABEL_WIDTH}}", LABEL))]
     for item in items:
         if item.cell_len > width - LABEL_WIDTH:
@@ -70,7 +70,7 @@ def flow(label: str, items: Iterable[Text], width: int) -> list[Text]:
 
 
 def _words(lines: list[Text], item: Text, width: int) -> list[Text]:
-    """The same lines with an item that is too long for one, broken at its spaces."""
+    """Append an item that is too long for one line, broken at its spaces, and return the lines."""
     if lines[-1].cell_len > LABEL_WIDTH:
         lines.append(styled(" " * LABEL_WIDTH))
     for number, word in enumerate(item.split(" ")):
@@ -83,19 +83,19 @@ def _words(lines: list[Text], item: Text, width: int) -> list[Text]:
 
 
 def item(name: str, value: str, style: str = "") -> Text:
-    """A figure with its name before it."""
+    """Return a value with its name before it."""
     return styled((f"{name} ", QUIET), (value, style)) if name else styled((value, style))
 
 
 def wrapped(text: str, width: int, *, style: str = "", indent: str = "", first: str | None = None) -> list[Text]:
-    """A sentence over several lines; `first` begins the first one, `indent` all others."""
+    """Wrap a sentence over several lines; `first` begins the first line, `indent` all others."""
     begin = indent if first is None else first
     lines = textwrap.wrap(text, max(10, width), initial_indent=begin, subsequent_indent=indent)
     return [styled((line, style)) for line in lines]
 
 
 def heading(title: str, remark: str, width: int, *, plain: bool = False) -> Text:
-    """A title with a quiet word behind it, cut to the width."""
+    """Return a title with a dim remark after it, cut to the width."""
     rest = fitted(remark, max(0, min(cell_len(remark), width - cell_len(title) - 2)), plain=plain)
     return styled((title, TITLE), ("  " + rest if rest else "", QUIET))
 
@@ -105,9 +105,10 @@ def heading(title: str, remark: str, width: int, *, plain: bool = False) -> Text
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`text` makes a cell of a row at a time (ms). Where there is no room the columns with the highest `rank` go.
+    """A column.
 
-    The first one of a table is as wide as the others leave it, or at most `width` where that is not 0.
+    `text` makes the cell of a row at a time (ms). If space is short, the columns with the highest `rank` go. The first
+    column of a table takes the width that the others leave, or at most `width` if that is not 0.
     """
 
     title: str
@@ -119,7 +120,7 @@ class Column:
 
 
 def fitting(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
-    """The columns that there is room for, with their widths: the first takes what the others leave."""
+    """Return the columns that fit, with their widths: the first takes the width that the others leave."""
     first, *others = columns
     kept = list(others)
 
@@ -133,7 +134,7 @@ def fitting(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Any], canvas: Canvas, now_ms: int) -> list[Text]:
-    """Titles and a line for each row, as wide as the canvas."""
+    """Return the titles and a line for each row, as wide as the canvas."""
     chosen = fitting(columns, canvas.width)
     gap = " " * COLUMN_GAP
 
@@ -150,7 +151,7 @@ def table(columns: Sequence[Column], rows: Sequence[Any], canvas: Canvas, now_ms
 
 
 def side_by_side(left: Sequence[Text], right: Sequence[Text], left_width: int, gap: int) -> list[Text]:
-    """Two blocks of lines next to each other."""
+    """Join two blocks of lines side by side."""
     lines = []
     for number in range(max(len(left), len(right))):
         line = left[number].copy() if number < len(left) else styled("")

@@ -1,4 +1,4 @@
-"""The head of the screen and the first page: the broker as a whole."""
+"""Draws the head of the screen and the first page, which shows the broker as a whole."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _of(member: Member, text: Callable[[Overview], str]) -> str:
 
 
 def head(known: Known, canvas: Canvas, status: str) -> list[Text]:
-    """Who this is, whether it is well, and what an operator should look at. `status` stands at the right."""
+    """Return the head: which broker this is, its state, and its concerns. `status` stands at the right."""
     overview = known.overview.value
     lines = [_name_line(known, overview, canvas), _state_line(known, canvas, status)]
     problem = known.overview.problem
@@ -136,7 +136,7 @@ def _concerns(overview: Overview) -> str:
 
 
 def overview_page(known: Known, canvas: Canvas) -> list[Text]:
-    """All of the broker on one page. Tables have as many rows as the canvas leaves them, and go first on a low one."""
+    """Return the first page. Tables get the rows that the other parts leave, and are left out on a low canvas."""
     overview = known.overview.value
     if overview is None:
         return [] if known.overview.problem is not None else [styled(("asking the broker", QUIET))]
@@ -175,7 +175,7 @@ def rates(known: Known, overview: Overview, canvas: Canvas) -> list[Text]:
 
 
 def first_figures(known: Known, overview: Overview, width: int) -> list[Text]:
-    """What changes, and what may go wrong: a line for each matter."""
+    """Return the values that change or may need attention, a line for each subject."""
     used = overview.disk_used_share
     disk = UNKNOWN if used is None else f"{percent_text(used)} of {bytes_text(overview.disk_total)} used"
     return [
@@ -204,7 +204,7 @@ def first_figures(known: Known, overview: Overview, width: int) -> list[Text]:
 
 
 def other_figures(known: Known, overview: Overview, width: int) -> list[Text]:
-    """What is good to know."""
+    """Return further values."""
     process = overview.process
     late_s = None if process is None else process.loop_late_seconds
     is_late = late_s is not None and late_s >= LATE_S
@@ -259,7 +259,7 @@ def _both(sent: int | None, received: int | None) -> str:
 
 
 def _slowest(known: Known) -> list[Text]:
-    """The stage of each call with the highest p99."""
+    """Return the stage of each call with the highest p99."""
     items = []
     stages = [stage for stage in known.stages() if stage.name != "wait" and stage.p99_s is not None]
     for call in ("send", "receive"):

@@ -1,4 +1,4 @@
-"""Topics and groups as tables, and one of them in full."""
+"""Draws tables of topics and groups, and the details of one of them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _queues(topic: Topic) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """Rows of a view, and what is said of them."""
+    """The rows of a view, and a remark on them."""
 
     columns: Sequence[Column]
     rows: Sequence[Topic] | Sequence[Group]
@@ -87,7 +87,7 @@ class Shown:
 
 
 def matching_text(shown: int, matching: int, what: str, contains: str) -> str:
-    """How many there are, and how many of them are shown."""
+    """Return how many items match, and how many of them are shown."""
     matched = f"{count_text(matching)} {what.removesuffix('s') if matching == 1 else what}" + (
         f' with "{contains}"' if contains else ""
     )

@@ -1,4 +1,4 @@
-"""Figures as people read them, in few columns. What is not known is `unknown`, never 0."""
+"""Formats values for people in few columns. An unknown value is `unknown`, never 0."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _SPANS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min",
 
 
 def count_text(value: int | None) -> str:
-    """In full up to 9,999,999: `12,345`, then `12.3 M`."""
+    """Format a count, in full up to 9,999,999: `12,345`, then `12.3 M`."""
     if value is None:
         return UNKNOWN
     return f"{value:,}" if abs(value) < 10_000_000 else _short(value)
 
 
 def rate_text(value: float | None) -> str:
-    """Per second: `0`, `0.4`, `12.5`, `1,234`, `12.3 M`."""
+    """Format a rate per second: `0`, `0.4`, `12.5`, `1,234`, `12.3 M`."""
     if value is None or math.isnan(value):
         return UNKNOWN
     if value >= 10_000_000:
@@ -36,7 +36,7 @@ def _short(value: float) -> str:
 
 
 def bytes_text(value: int | None) -> str:
-    """`512 B`, `12.3 MiB`, `345 MiB`."""
+    """Format a size: `512 B`, `12.3 MiB`, `345 MiB`."""
     if value is None:
         return UNKNOWN
     size = float(value)
@@ -48,7 +48,7 @@ def bytes_text(value: int | None) -> str:
 
 
 def span_text(seconds: float | None) -> str:
-    """How long: `35 µs`, `1.2 ms`, `3.4 s`, `2 min 5 s`, `3 h 12 min`, `4 d 1 h`. Infinity is `too long`."""
+    """Format a duration: `35 µs`, `1.2 ms`, `3.4 s`, `2 min 5 s`, `3 h 12 min`, `4 d 1 h`. Infinity is `too long`."""
     if seconds is None:
         return UNKNOWN
     if math.isinf(seconds):
@@ -73,7 +73,7 @@ def span_ms_text(milliseconds: int | None) -> str:
 
 
 def latency_text(seconds: float | None, *, bound_s: float | None = None) -> str:
-    """Of a percentile; `-` where none was timed, `> 4.2 s` above the last bound."""
+    """Format a percentile: `-` if no run was timed, `> 4.2 s` above the last bound."""
     if seconds is None:
         return "-"
     if math.isinf(seconds):
@@ -82,7 +82,7 @@ def latency_text(seconds: float | None, *, bound_s: float | None = None) -> str:
 
 
 def least_text(text: str, *, is_whole: bool) -> str:
-    """`at least 12` of what is but a part of the whole."""
+    """Add `at least` to a value that covers only a part of the whole."""
     return text if is_whole or text == UNKNOWN else f"at least {text}"
 
 
@@ -91,7 +91,7 @@ def percent_text(share: float | None) -> str:
 
 
 def bar(share: float | None, width: int, *, plain: bool = False) -> str:
-    """`width` columns, filled to a share."""
+    """Return a bar of `width` columns, filled to a share."""
     full, empty = ("#", "-") if plain else ("█", "░")
     if share is None:
         return "?" * width
@@ -100,7 +100,7 @@ def bar(share: float | None, width: int, *, plain: bool = False) -> str:
 
 
 def cut(text: str, width: int, *, plain: bool = False) -> str:
-    """At most `width` columns of one line; what is left out is told by its end."""
+    """Cut a text to at most `width` columns; a mark at its end tells that it was cut."""
     if len(text) <= width:
         return text
     mark = "~" if plain else "…"

@@ -1,4 +1,4 @@
-"""The screen of `quarry top`. What is shown is drawn elsewhere; here are keys, and when it is drawn."""
+"""The screen of `quarry top`: it handles keys and decides when to draw. Other modules draw the content."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WANTED: Final = {
     "stages": frozenset[str](),
     "jobs": frozenset({"migration", "jobs"}),
 }
-"""What is asked for while a view is shown, besides the broker as a whole."""
+"""Calls that are made while a view is shown, besides those about the broker as a whole."""
 
 OVERVIEW_ROWS: Final = 20
 INTERVALS_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -64,7 +64,7 @@ MEANINGS: Final = (
 
 
 class TopView(App[None]):
-    """The terminal's own colours on its own background. Without colours (NO_COLOR) all is said by words, too."""
+    """The application. It uses the terminal's own colours. Without colours (NO_COLOR) words say everything, too."""
 
     TITLE = "quarry top"
     ENABLE_COMMAND_PALETTE = False
@@ -142,7 +142,7 @@ class TopView(App[None]):
     def on_mount(self) -> None:
         self.query_one("#filter").display = False
         self._follow(self._address)
-        self.set_interval(TICK_S, self.draw)  # how long ago something was goes on while nothing is answered
+        self.set_interval(TICK_S, self.draw)  # the ages of values grow while no answers come
         self._switch("overview")
 
     def _follow(self, address: str) -> None:
@@ -159,16 +159,16 @@ class TopView(App[None]):
     def on_resize(self) -> None:
         self.call_after_refresh(self.draw)
 
-    # -- what is drawn
+    # -- drawing
 
     def _draw_soon(self) -> None:
-        """Answers come close together: they are drawn together."""
+        """Draw soon: several answers that come close together are drawn at once."""
         if not self._is_draw_due:
             self._is_draw_due = True
             self.set_timer(TOGETHER_S, self.draw)
 
     def draw(self) -> None:
-        """All that is seen, of what is known now."""
+        """Draw the whole screen from what is known now."""
         self._is_draw_due = False
         if not self.screen_stack or not self.screen_stack[0].query("#foot"):
             return  # it is ending
@@ -216,7 +216,7 @@ class TopView(App[None]):
         return line
 
     def _shown(self) -> Shown | None:
-        """Topics or groups, where they are what is seen. The filter holds for what is old, too."""
+        """Return the shown topics or groups; None in other views. The filter also applies to old values."""
         view = self.shown_view
         if view not in self.contains:
             return None
@@ -242,7 +242,7 @@ class TopView(App[None]):
             lines += [styled(""), *wrapped("NO_COLOR is set: there are no colours.", canvas.width)]
         return lines
 
-    # -- what keys do
+    # -- actions of keys
 
     def _want(self) -> None:
         view = self.shown_view
@@ -274,7 +274,7 @@ class TopView(App[None]):
         self._switch(event.view)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        """A filter is opened where it can be seen, and once."""
+        """Return whether an action is allowed: the filter opens only where it can be seen, and once."""
         return action != "filter" or (len(self.screen_stack) == 1 and not self.query_one("#filter").display)
 
     def action_filter(self) -> None:
@@ -283,7 +283,7 @@ class TopView(App[None]):
         entry = self.query_one("#filter", Input)
         entry.value = self.contains[self.shown_view]
         entry.display = True
-        self.screen.set_focus(entry)  # at once: what is typed next belongs to it
+        self.screen.set_focus(entry)  # at once: the next typed characters belong to it
 
     def action_clear_filter(self) -> None:
         if self.shown_view in self.contains:
@@ -352,14 +352,14 @@ class TopView(App[None]):
             self.push_screen(Help(self._help, plain=self._plain))
 
     def _note_members(self) -> None:
-        """Kept for the time when the chosen one does not tell of the others any more."""
+        """Remember the members, in case the chosen one stops reporting the others."""
         for member in self.known.members.value or ():
             if member.is_self:
                 self._members, self._member = self.known.members.value or (), member.name
                 self._ways[member.name] = self.known.address
 
     def action_member(self) -> None:
-        """To the next member, at the address that worked before, or the one that it has told."""
+        """Switch to the next member, at the address that worked before, or else the one that the member reported."""
         names = [each.name for each in self._members]
         if self._member not in names or len(names) < 2:
             return

@@ -1,4 +1,4 @@
-"""The parts of the screen: tabs, a page of text, a table of topics or groups, one of them in full, and help."""
+"""The parts of the screen: tabs, a page of text, a table of topics or groups, a details window, and help."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def as_text(lines: Sequence[Text]) -> Text:
 
 
 class Tab(Static):
-    """A view's name; chosen by its number or by a click."""
+    """A view's name; it is chosen by its number or by a click."""
 
     class Chosen(Message):
-        """Somebody clicked it."""
+        """The user clicked the tab."""
 
         def __init__(self, view: str) -> None:
             super().__init__()
@@ -43,7 +43,7 @@ class Tab(Static):
         self._view = view
 
     def show(self, *, is_chosen: bool, is_narrow: bool) -> None:
-        """On a narrow screen only the chosen one has its name; brackets say which it is."""
+        """Show the tab. On a narrow screen only the chosen tab has its name; brackets mark it."""
         name = f"{self._number} {self._view}" if is_chosen or not is_narrow else f"{self._number}"
         self.update(styled((f"[{name}]", "bold") if is_chosen else (f" {name} ", "dim")))
 
@@ -52,7 +52,7 @@ class Tab(Static):
 
 
 class Page(VerticalScroll):
-    """Text that is drawn anew for every width."""
+    """Text that is drawn again for every width."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("home,g", "scroll_home", show=False),
@@ -68,7 +68,7 @@ class Page(VerticalScroll):
 
 
 class Rows(DataTable[Text]):
-    """Topics or groups; the cursor stays with its name over refreshes."""
+    """A table of topics or groups; the cursor stays on its name over refreshes."""
 
     def __init__(self, **words: str) -> None:
         super().__init__(**words, cursor_type="row", cell_padding=0)  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ class Rows(DataTable[Text]):
 
     @property
     def chosen(self) -> str | None:
-        """The name under the cursor."""
+        """Return the name under the cursor."""
         if not self.is_valid_row_index(self.cursor_row):
             return None
         return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
@@ -120,7 +120,7 @@ class Rows(DataTable[Text]):
 
 
 class Details(ModalScreen[None]):
-    """One topic or group. `current` finds it in what is known now; None where it is not there any more."""
+    """The details of one topic or group. `current` returns its current value; None if it is not listed any more."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,q,left", "leave", "back"),
@@ -161,7 +161,7 @@ class Details(ModalScreen[None]):
 
 
 class Help(ModalScreen[None]):
-    """What keys do, and what words and signs mean."""
+    """The help: the meaning of keys, words and signs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,enter,q", "leave", "back"),

@@ -1,4 +1,4 @@
-"""The pages of stages, and of jobs and migration."""
+"""Draws the pages of stages, and of jobs and migration."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ MEANINGS: Final = {
 
 
 def stages_page(known: Known, canvas: Canvas) -> list[Text]:
-    """Where the time of sends and receives goes."""
+    """Return the page that shows how the time of sends and receives is spent."""
     figures = known.stages()
     if not figures:
         return [styled(("unknown: the broker has not told yet", QUIET))]
@@ -116,7 +116,7 @@ def _stage_columns(known: Known, figures: Sequence[StageFigures], canvas: Canvas
 
 
 def work_page(known: Known, canvas: Canvas) -> list[Text]:
-    """Jobs that are open or have ended lately, and where the migration is."""
+    """Return the page of open and recently ended jobs, and of the migration."""
     return [*_jobs(known, canvas), styled(""), *_migration(known, canvas)]
 
 
