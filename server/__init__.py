@@ -1,1 +1,1 @@
-"""The broker: how calls come in, what they mean, how messages are delivered."""
+"""The broker receives calls, decides what they mean and delivers messages."""

@@ -1,4 +1,4 @@
-"""Addresses of peers, as they are told apart and compared."""
+"""Parse and compare the addresses of peers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ NETWORK_BITS: Final = 64
 
 
 def host_of(peer: str) -> str:
-    """The address in a peer's `ip:port`, IPv6 without its brackets."""
+    """Return the address in a peer's `ip:port`, IPv6 without its brackets."""
     return peer.rpartition(":")[0].removeprefix("[").removesuffix("]")
 
 
 def plain_address(text: str) -> IPv4Address | IPv6Address | None:
-    """IPv4 as such, also where a socket for both kinds shows it as `::ffff:192.0.2.1`; None for what is no address."""
+    """Parse an address; None for other text. `::ffff:192.0.2.1`, as dual-stack sockets show IPv4, becomes IPv4."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -25,14 +25,14 @@ def plain_address(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def network_of(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Network:
-    """What one customer of a network has at least: an IPv4 address, or all of IPv6 with the same first 64 bits."""
+    """Return the least that one customer of a network has: an IPv4 address, or an IPv6 network of 64 bits."""
     if isinstance(address, IPv4Address):
         return address
     return IPv6Network((address, NETWORK_BITS), strict=False)
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port` as its parts; IPv6 hosts keep their brackets. Raises ValueError."""
+    """Split `host:port` into its parts; IPv6 hosts keep their brackets. Raises ValueError."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or (":" in host and not re.fullmatch(r"\[[0-9a-fA-F:.]+\]", host)):
         raise ValueError("must be host:port (an IPv6 host in brackets)")

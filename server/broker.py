@@ -1,4 +1,4 @@
-"""One open store behind its listeners: the only file that knows every component of a broker."""
+"""Assemble a broker from an open store and its listeners: the only module that knows every component of a broker."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ log = structlog.get_logger(__name__)
 HOUSEKEEPING_INTERVAL_S: Final = 5.0
 
 Hastened = Callable[[], Coroutine[None, None, None]]
-"""Returns when open calls are not to be waited for any longer."""
+"""Returns when the stop must not wait for open calls any longer."""
 
 
 class Broker:
-    """One open store behind its listeners."""
+    """A broker serves one open store through its listeners."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Broker:
         clock: Clock,
         process: ProcessFigures | None = None,
     ) -> None:
-        """`process`: how late the event loop is; None where nobody looks."""
+        """`process` measures how late the event loop is; None if nothing measures it."""
         self._live = LiveSettings(settings, store.state_engine)
         self._settings = settings = self._live.current
         set_log_level(settings.log.level)
@@ -118,7 +118,7 @@ class Broker:
             store.state_engine,
             self._after_pass,
             failed=lambda error: health.poisoned(str(error)),
-            # under sync nobody sees what a power cut can take back
+            # under sync no client sees what a power cut can undo
             sign=self._sign_seen if settings.store.durability is Durability.ASYNC else None,
         )
         self._native = native_part(settings)
@@ -195,7 +195,7 @@ class Broker:
         return self._store.groups.get(name) is not None
 
     def _take_changes(self) -> None:
-        """Let settings be changed while the broker runs."""
+        """Pass on settings that are changed while the broker runs."""
         parts = Reconfigured(
             clients=self._clients,
             delivery=self._delivery,
@@ -219,7 +219,7 @@ class Broker:
             lite_topics_from=partial(lite_topics_from, store.messages),
             handle_key=self._handle_key,
             writer=self._state_writer,
-            # what was hidden before a restart must not stay so for as long as the clock was set back meanwhile
+            # a clock that was set back meanwhile must not keep messages hidden longer than before the restart
             clock=SteadyClock(self._clock, not_before_ms=store.messages.last_stored_ms),
             timers=asyncio.get_running_loop(),
             after_pass=self._after_pass,
@@ -265,7 +265,7 @@ class Broker:
         )
 
     def _messages_arrived(self, requests: Sequence[DispatchRequest]) -> None:
-        """Tell all that wait. One that fails keeps nothing from the others: the messages are stored already."""
+        """Notify all parts that wait for messages. One that fails does not keep the others from being notified."""
         for part in (self._delivery, self._pulls, self._delays, self._tails):
             run_guarded(part.messages_arrived, requests)
 
@@ -341,7 +341,7 @@ class Broker:
 
     @contextlib.asynccontextmanager
     async def serving(self, *, hastened: Hastened | None = None) -> AsyncIterator[dict[str, str]]:
-        """Listen; on leaving, take no more calls, answer what was accepted, and stop."""
+        """Serve calls while the context is entered; on leaving, refuse new calls, answer accepted ones, and stop."""
         network = self._settings.network
         try:
             async with (
@@ -364,10 +364,10 @@ class Broker:
                     try:
                         yield {"listen": listening, "admin": admin_listening, "console": console_url}
                     finally:
-                        # calls that are under way may need other members
+                        # open calls may need other members
                         await self._stop_front(network.stop_grace_ms / 1000, hastened)
         finally:
-            await self._stop_front(0)  # if it has not come to the stop above
+            await self._stop_front(0)  # in case the stop above was not reached
             if self._tracing is not None:
                 await asyncio.to_thread(self._tracing.stop)
             await self._upkeep.stop()
@@ -381,7 +381,7 @@ class Broker:
             self._metrics.stop_watching()
 
     async def _listen(self) -> str:
-        """Open the messaging ports; returns the address of the first, which all know."""
+        """Open the messaging ports; return the address of the first, which all clients know."""
         network, tls = self._settings.network, self._certificates.messaging
         if network.tls == "off":
             listening = await self._front.start(network.listen)
@@ -397,7 +397,7 @@ class Broker:
 
     @contextlib.asynccontextmanager
     async def _administering(self) -> AsyncIterator[tuple[str, str]]:
-        """Address of the admin port and URL of the console, which is empty where there is none."""
+        """Run admin port and console; yield the port's address and the console's URL, empty without a console."""
         administration = self._administration()
         self._live.on_change(lambda settings: administration.configure(default_queues=settings.topics.default_queues))
         work = make_operators_work(self._sources, administration)
@@ -446,7 +446,7 @@ class Broker:
                 await look.stop()
 
     async def _stop_front(self, grace_s: float, hastened: Hastened | None = None) -> None:
-        """Take no more calls, and end those that would wait for something to happen."""
+        """Refuse new calls, and end open calls that wait for something to happen."""
         loop = asyncio.get_running_loop()
         stopping = loop.create_task(self._front.stop(grace_s))
         await asyncio.sleep(0)

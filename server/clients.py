@@ -1,4 +1,4 @@
-"""Who is connected: settings, telemetry streams and signs of life of every client.
+"""Keep the settings, telemetry streams and last sign of life of every client.
 
 A client is known from its first settings until it says goodbye or has been silent for `client_timeout_s`. Its
 telemetry streams may come and go in between: clients open one per endpoint, and some reopen a lost one only
@@ -19,7 +19,7 @@ from quarry_mq.store.clock import Clock
 
 
 class ClientKind(Enum):
-    """What a client is, by its own settings."""
+    """A client's own settings say which of these kinds it is."""
 
     PRODUCER = "producer"
     PUSH_CONSUMER = "push consumer"
@@ -33,7 +33,7 @@ LITE_CONSUMERS: Final = frozenset({ClientKind.LITE_PUSH_CONSUMER, ClientKind.LIT
 
 
 class Expression(NamedTuple):
-    """Which messages of a topic a consumer wants, in its own words."""
+    """A filter expression, as the consumer wrote it, selects messages of a topic."""
 
     text: str
     is_sql: bool = False
@@ -41,9 +41,9 @@ class Expression(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """What the broker keeps of a client's settings. `topics` are those published to or subscribed to.
+    """The broker keeps this part of a client's settings. `topics` are those it publishes or subscribes to.
 
-    `expressions` are a consumer's, one for each of its topics; None stands for one too long to be kept.
+    `expressions` are a consumer's filters, one for each of its topics; None stands for one too long to be kept.
     """
 
     kind: ClientKind
@@ -58,10 +58,10 @@ class ClientSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientTimeouts:
-    """How long silence may last.
+    """A client that is silent for longer than this is taken for gone.
 
-    A client without any open telemetry stream is most likely gone: after `disconnected_s` what it holds is
-    given to others, while its settings stay. Clients send heartbeats every 10 s (Rust: 30 s).
+    A client without any open telemetry stream is most likely gone: after `disconnected_s` the messages it has are
+    given to other consumers, while its settings stay. Clients send heartbeats every 10 s (Rust: 30 s).
     """
 
     silent_s: float = 120.0
@@ -70,7 +70,7 @@ class ClientTimeouts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientLimits:
-    """How much may be kept of clients; `topics` are those that all of them together declared."""
+    """The registry keeps at most this much; `topics` counts what all clients together declared."""
 
     clients: int = 100_000
     topics: int = 1_000_000
@@ -79,9 +79,9 @@ class ClientLimits:
 
 @dataclass(slots=True)
 class Client:
-    """One client. `streams` are its open telemetry streams, the one that last sent settings at the end.
+    """A known client. `streams` are its open telemetry streams; the one that last sent settings comes last.
 
-    `owner` is the user that registered it, where users are asked for; `peer` is the address (`ip:port`) from which
+    `owner` is the user that registered it, if authentication is on; `peer` is the address (`ip:port`) from which
     its settings came last, and `settings_ms` when that was.
     """
 
@@ -96,7 +96,7 @@ class Client:
 
 
 class ClientRegistry:
-    """All known clients by their id."""
+    """The registry holds all known clients by their id."""
 
     def __init__(
         self, clock: Clock, timeouts: ClientTimeouts | None = None, limits: ClientLimits | None = None
@@ -105,12 +105,12 @@ class ClientRegistry:
         self.configure(timeouts or ClientTimeouts(), limits or ClientLimits())
         self._clients: dict[str, Client] = {}
         self._unattached: dict[str, None] = {}
-        """Those without a telemetry stream; first who has been so for longest."""
+        """Ids of clients without a telemetry stream, the one without for longest first."""
         self._topic_count = 0
         self._producers: dict[str, dict[str, None]] = {}
-        """By topic, those that declared it."""
+        """Ids of the producers that declared a topic, by topic."""
         self._consumers: dict[str, dict[str, None]] = {}
-        """By group, those that are of it."""
+        """Ids of the consumers of a group, by group."""
         self._kinds: Counter[ClientKind] = Counter()
         self._lost_callbacks: list[Callable[[str], None]] = []
 
@@ -118,7 +118,7 @@ class ClientRegistry:
         return len(self._clients)
 
     def __iter__(self) -> Iterator[Client]:
-        """The clients as of now, longest known first."""
+        """Iterate over the present clients, longest known first."""
         return iter(tuple(self._clients.values()))
 
     def configure(self, timeouts: ClientTimeouts, limits: ClientLimits) -> None:
@@ -126,18 +126,18 @@ class ClientRegistry:
         self._limits = limits
 
     def on_lost(self, callback: Callable[[str], None]) -> None:
-        """Call back with the id of each client that is gone, or must be taken for gone.
+        """Call `callback` with the id of each client that is gone, or must be taken for gone.
 
         A client taken for gone may come back: then it is alive again, and may be lost again.
         """
         self._lost_callbacks.append(callback)
 
     def register(self, client_id: str, settings: ClientSettings, stream: Call, owner: str | None = None) -> None:
-        """Take in a client's settings; later ones replace them. `stream` becomes the one to push to.
+        """Store a client's settings, replacing earlier ones. `stream` becomes the one to push to.
 
-        The client is its first `owner`'s until it is gone: the caller has seen to it that nobody else registers it.
+        The client belongs to its first `owner` until it is gone: the caller makes sure that no other user registers it.
 
-        Raises OverLimit. When there are too many clients, one that has had no stream for longest is forgotten.
+        Raises OverLimit. When there are too many clients, the one without a stream for longest is dropped.
         """
         client = self._clients.get(client_id)
         self._check_room(client, settings, stream)
@@ -172,7 +172,7 @@ class ClientRegistry:
             self.terminate(oldest)
 
     def detach(self, client_id: str, stream: Call) -> None:
-        """The telemetry stream has ended; the client stays. Does nothing for a stream not registered."""
+        """Note that the telemetry stream has ended; the client stays. Does nothing for a stream not registered."""
         client = self._clients.get(client_id)
         if client is not None and stream in client.streams:
             client.streams.remove(stream)
@@ -181,7 +181,7 @@ class ClientRegistry:
                 self._unattached[client_id] = None
 
     def touch(self, client_id: str) -> None:
-        """Any call is a sign of life. Does nothing for an unknown client."""
+        """Note a sign of life: any call is one. Does nothing for an unknown client."""
         client = self._clients.get(client_id)
         if client is not None:
             self._mark_seen(client)
@@ -191,12 +191,12 @@ class ClientRegistry:
         client.is_lost = False
 
     def find(self, client_id: str) -> ClientSettings | None:
-        """The client's settings; None before it has sent any."""
+        """Return the client's settings; None before it has sent any."""
         client = self._clients.get(client_id)
         return None if client is None else client.settings
 
     def owner_of(self, client_id: str) -> str | None:
-        """The user that registered the client; None where nobody has."""
+        """Return the user that registered the client; None if no user has."""
         client = self._clients.get(client_id)
         return None if client is None else client.owner
 
@@ -205,14 +205,14 @@ class ClientRegistry:
         return client is not None and not client.is_lost
 
     def push_stream(self, client_id: str) -> Call | None:
-        """The newest telemetry stream that is still open, to push commands to; None without one."""
+        """Return the newest telemetry stream that is still open, to push commands to; None without one."""
         client = self._clients.get(client_id)
         if client is None:
             return None
         return next((stream for stream in reversed(client.streams) if not stream.closed), None)
 
     def terminate(self, client_id: str) -> None:
-        """The client says goodbye. Its open streams are left to it: it closes them itself."""
+        """Drop the client. Its streams are left open: the client closes them itself."""
         client = self._clients.pop(client_id, None)
         self._unattached.pop(client_id, None)
         if client is not None:
@@ -221,23 +221,23 @@ class ClientRegistry:
             self._report_lost(client_id)
 
     def producers_of(self, topic: str) -> Sequence[str]:
-        """The producers that declared the topic, longest known first."""
+        """Return the producers that declared the topic, longest known first."""
         return tuple(self._producers.get(topic, ()))
 
     def consumers_of(self, group: str) -> Sequence[Client]:
-        """The consumers of the group, longest known first."""
+        """Return the consumers of the group, longest known first."""
         return tuple(self._clients[client_id] for client_id in self._consumers.get(group, ()))
 
     @property
     def kinds(self) -> Mapping[ClientKind, int]:
-        """How many there are of each kind."""
+        """Return the number of clients of each kind."""
         return self._kinds
 
     def get(self, client_id: str) -> Client | None:
         return self._clients.get(client_id)
 
     def _index_places(self, settings: ClientSettings) -> Iterator[tuple[dict[str, dict[str, None]], str]]:
-        """Where a client with these settings is found: a producer by its topics, a consumer by its group."""
+        """Yield the index entries of a client with these settings: a producer's topics, a consumer's group."""
         if settings.kind is ClientKind.PRODUCER:
             for topic in settings.topics:
                 yield self._producers, topic
@@ -245,7 +245,7 @@ class ClientRegistry:
             yield self._consumers, settings.group
 
     def _withdraw(self, client: Client) -> None:
-        """What the client declared does not count any more."""
+        """Take what the client declared out of the counts and indexes."""
         self._topic_count -= len(client.settings.topics)
         self._kinds[client.settings.kind] -= 1
         for index, name in self._index_places(client.settings):
@@ -255,7 +255,7 @@ class ClientRegistry:
                 index.pop(name, None)
 
     def sweep(self) -> None:
-        """Look for clients gone silent; to be called every few seconds."""
+        """Find clients that have gone silent; to be called every few seconds."""
         now_s = self._clock.monotonic_s()
         silent_since_s = now_s - self._timeouts.silent_s
         disconnected_since_s = now_s - self._timeouts.disconnected_s

@@ -1,4 +1,4 @@
-"""Errors of the broker's own rules, beside those of the store (`store/errors.py`)."""
+"""Errors of the broker's own rules; those of the store are in `store/errors.py`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from quarry_mq.store.errors import BrokerError, Busy, Forbidden, Invalid, Unavai
 
 
 class InvalidReceiptHandle(Invalid):
-    """The handle is no handle of this group and topic, has expired, or its delivery is over.
+    """The handle is not one of this group and topic, has expired, or its delivery is over.
 
-    Its text begins with the code's name, which programs written for RocketMQ look for.
+    The error's text begins with the code's name, which programs written for RocketMQ look for.
     """
 
     def __init__(self, reason: str) -> None:
@@ -18,23 +18,23 @@ class InvalidReceiptHandle(Invalid):
 
 
 class InvalidRecallHandle(Invalid):
-    """The handle is no recall handle of this topic, or its message waits no longer."""
+    """The handle is not a recall handle of this topic, or its message is no longer scheduled."""
 
 
 class InvalidTransactionId(Invalid):
-    """The id is no transaction of this topic, or the transaction ended otherwise."""
+    """The id names no transaction of this topic, or the transaction has ended the other way."""
 
 
 class NotHeld(BrokerError):
-    """A record that was to wait does not say what for."""
+    """A pending record does not say where it is to go."""
 
 
 class NoIndex(BrokerError):
-    """The broker was not told to keep what is asked for."""
+    """The broker's settings do not ask for the index that the call needs."""
 
 
 class OverLimit(Busy):
-    """A limit on what clients may have the broker keep or do. `limit` is its name in metrics and docs/limits.md."""
+    """A limit on what clients may use is reached. `limit` is its name in metrics and docs/limits.md."""
 
     def __init__(self, limit: str, reason: str) -> None:
         super().__init__(reason)
@@ -49,11 +49,11 @@ class LiteQuotaExceeded(OverLimit):
 
 
 class LiteTopicsFull(OverLimit):
-    """The topic has as many lite topics as it may have; those that are there go on."""
+    """The topic has as many lite topics as it may have; the existing ones go on."""
 
 
 class NoSuchMessage(Invalid):
-    """There is no message with that id, or none at that place."""
+    """No message has that id, or none is at that position."""
 
 
 class NoSuchSetting(Invalid):
@@ -65,31 +65,31 @@ class NoSuchJob(Invalid):
 
 
 class TooMuchForOneCall(Invalid):
-    """The call would take too long: there is a job that does it."""
+    """The call would take too long; a job does the same work."""
 
 
 class TooManyTails(Busy):
-    """As many callers look on at new messages as may do so at once."""
+    """The number of callers that may watch new messages at once is reached."""
 
 
 class BrokerFailed(BrokerError):
-    """A part of the broker has ended that must run as long as it does. Only a new process helps."""
+    """A part that must run as long as the broker has ended. Only a new process helps."""
 
 
 class StartCalledOff(BrokerError):
-    """The process was told to stop before it served anybody."""
+    """The process was told to stop before it served any call."""
 
 
 class NoSuchMember(Invalid):
-    """The cluster has no member of that name, as far as it is known here."""
+    """The cluster has no member of that name, as far as this broker knows."""
 
 
 class NotAMember(BrokerError):
-    """Who calls, or answers, has not shown that it has the cluster's key."""
+    """The caller, or the member that answers, has not shown that it has the cluster's key."""
 
 
 class OrderWouldBreak(Forbidden):
-    """Messages that are not read yet would lose their order."""
+    """The call would break the order of messages that are not read yet."""
 
 
 class MemberUnreachable(BrokerError):
@@ -97,15 +97,15 @@ class MemberUnreachable(BrokerError):
 
 
 class NoCluster(BrokerError):
-    """The broker is the only one."""
+    """The broker is not a member of a cluster."""
 
 
 class OwnerAway(Busy):
-    """The member that has a message group's messages does not take more of them now: sending elsewhere breaks order."""
+    """The member that owns a message group does not take its messages now; another member would break their order."""
 
 
 class Outcome(Enum):
-    """How it went to find out who calls."""
+    """An attempt to authenticate a caller has one of these outcomes."""
 
     SIGNATURE = "signature"
     CERTIFICATE = "certificate"
@@ -117,7 +117,7 @@ class Outcome(Enum):
 
 
 class Unauthenticated(BrokerError):
-    """The call does not say who makes it, or does not prove it. `claimed`: who it says it is of."""
+    """The call does not say who makes it, or does not prove it. `claimed` is the user that it names."""
 
     def __init__(self, message: str, outcome: Outcome, *, claimed: str = "") -> None:
         super().__init__(message)
@@ -126,7 +126,7 @@ class Unauthenticated(BrokerError):
 
 
 class TooManyFailures(Unavailable):
-    """Too many calls from there failed to prove who makes them."""
+    """Too many calls from the caller's address failed to prove who makes them."""
 
     outcome = Outcome.LIMITED
 
@@ -140,4 +140,4 @@ class PermissionDenied(BrokerError):
 
 
 Denied = (Unauthenticated, TooManyFailures, PermissionDenied)
-"""All of them, for `isinstance` and `except`."""
+"""All errors that deny a call, for `isinstance` and `except`."""

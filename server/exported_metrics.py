@@ -1,4 +1,4 @@
-"""Which part of a broker tells which of its figures."""
+"""Connect the parts of a broker to the metrics that are read from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quarry_mq.server.settings.broker_settings import BrokerSettings
 
 
 def export(metrics: ServerMetrics, sources: Sources, settings: BrokerSettings) -> None:
-    """Have all of them read at each scrape, until `ServerMetrics.stop_watching`."""
+    """Have the metrics of all parts read at each scrape, until `ServerMetrics.stop_watching`."""
     its, upkeep, background = sources.components, sources.upkeep, sources.background
     store, front, observing = its.store, sources.front.figures, its.observing
     if front is not None:

@@ -1,4 +1,4 @@
-"""Faults of the broker that calls meet, and what the log hears of them."""
+"""Report faults of the broker that calls meet, without flooding the log."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from quarry_mq.store.errors import MessageGivenUp, SecretsUnreadable, StoreDamag
 
 REPEATED_AFTER_S: Final = 300.0
 PLACES_MAX: Final = 256
-"""Damaged places that are told apart: no more lines than that in `REPEATED_AFTER_S`, however much is damaged."""
+"""Damaged places that are told apart: the log gets no more lines than this in `REPEATED_AFTER_S`."""
 
 log = structlog.get_logger(__name__)
 
 
 class FaultLog:
-    """Writes faults into the log, and no more of it than an operator can read.
+    """Write faults into the log, but no more lines than an operator can read.
 
-    Errors of clients are theirs to see. A poisoned store refuses thousands of sends a second, and was logged when
-    it came to be so. A damaged place is met at every receive of every group that stands before it: it gets a line
-    without traceback now and then, and each time is counted. So does a file of a database that cannot be read or
-    written, uncounted: whoever asks meets it, as often as they ask; and so do secrets that the key is missing for.
+    Errors of clients are not logged: the client sees them. A poisoned store refuses thousands of sends a second, and
+    is logged once, when it is poisoned. A damaged place is met at every receive of every group whose offset is before
+    it: it gets a line without traceback now and then, and is counted each time. A database file that cannot be read or
+    written gets such a line, too, but is not counted, since any call may meet it; so do secrets whose key is missing.
     Anything else gets a traceback.
     """
 
     def __init__(self, clock: Clock, *, damage_met: Callable[[], None], passed_over: Callable[[], None]) -> None:
-        """`damage_met` is called each time that something damaged is met, `passed_over` for what was given up."""
+        """`damage_met` is called each time damaged data is met, `passed_over` for each message that is given up."""
         self._clock = clock
         self._damage_met = damage_met
         self._passed_over = passed_over
         self._logged_s: dict[str, float] = {}
-        """When each damaged place was last logged, oldest first."""
+        """Monotonic time at which each damaged place was last logged, oldest first."""
 
     def recent(self) -> list[str]:
-        """Damaged places and the like that were met within `REPEATED_AFTER_S`, or soon before, the last one first."""
+        """Return the damaged places and the like that were logged within `REPEATED_AFTER_S`, the last one first."""
         now_s = self._clock.monotonic_s()
         return [text for text, at_s in reversed(self._logged_s.items()) if now_s - at_s < REPEATED_AFTER_S]
 
     def report(self, error: Exception, **where: object) -> None:
-        """`where` goes into the log beside the error."""
+        """Log the error, unless it is expected or was logged recently; `where` is logged with it."""
         if is_expected(error) or isinstance(error, StorePoisoned):
             return
         if isinstance(error, MessageGivenUp):
@@ -67,7 +67,7 @@ class FaultLog:
             return
         if isinstance(error, MemberUnreachable | NoCluster):
             return
-        if type(error) is KvError:  # subclasses tell what else it is
+        if type(error) is KvError:  # its subclasses are other faults
             if self._is_due(str(error)):
                 log.error("disk error", error=str(error), **where)
             return

@@ -1,4 +1,4 @@
-"""The life of a broker process: settings, an open store, a broker, and the way back."""
+"""Run a broker process: open the store, serve it, and close everything in the reverse order."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TICK_INTERVAL_S: Final = 0.5
 
 
 ShowProgress = Callable[[], AbstractContextManager[ReportProgress]]
-"""Shows the long steps of the opening for as long as it is entered; called on another thread."""
+"""Makes a context that shows the long steps of the opening while it is entered; called on another thread."""
 
 
 def run(settings: BrokerSettings, show_progress: ShowProgress | None = None) -> int:
@@ -75,7 +75,7 @@ def run(settings: BrokerSettings, show_progress: ShowProgress | None = None) -> 
 
 @dataclass(slots=True)
 class _Process:
-    """What is there before the store is open, and after it was closed."""
+    """Hold the parts that exist before the store is open and after it was closed."""
 
     settings: BrokerSettings
     repeats: Repeats
@@ -93,7 +93,7 @@ class _Process:
 
     @contextlib.asynccontextmanager
     async def observed(self, supervisor: Supervisor) -> AsyncIterator[HttpEndpoint]:
-        """Answer probes and scrapes: recovery may take long, and nobody is to take it for a hang."""
+        """Answer probes and scrapes, so that a long recovery is not taken for a hang."""
         self._export()
         network = self.settings.network
         token = None if network.metrics_token_file is None else TokenFile(network.metrics_token_file)
@@ -116,7 +116,7 @@ class _Process:
         watch(self.registry, lambda: recovery_figures(self.recovery))
 
     async def _tick(self) -> None:
-        """Show that the event loop still turns, and how late it is; tell of what the log has held back."""
+        """Report that the event loop turns and how late it is; log how many repeated lines were suppressed."""
         while True:
             self.health.tick()
             self.repeats.tell_due()
@@ -185,7 +185,7 @@ def _banner(settings: BrokerSettings, http: HttpEndpoint, addresses: dict[str, s
 
 
 def _open_store(process: _Process, stop: Stop, show_progress: ShowProgress) -> OpenStore:
-    """Raises StartCalledOff when the process is told to stop meanwhile: what recovery has done so far is kept."""
+    """Open the store. Raises StartCalledOff when a stop is asked for meanwhile; what recovery has done is kept."""
     settings = process.settings
     with show_progress() as show:
 
@@ -203,7 +203,7 @@ def _open_store(process: _Process, stop: Stop, show_progress: ShowProgress) -> O
 
 @contextlib.contextmanager
 def _logged_progress() -> Iterator[ReportProgress]:
-    """A log line each time a phase is a tenth further."""
+    """Log a line each time a phase is a tenth further."""
     logged: tuple[str, int] | None = None
 
     def report(progress: Progress) -> None:

@@ -1,6 +1,6 @@
-"""Topics and groups as calls see them: looked up, and made on first use where that is allowed.
+"""Look up topics and groups for calls, and create them on first use where that is allowed.
 
-Topics come into being by being sent to, never by being read. A route request does not say who asks, so the
+A send creates a topic, a receive never does. A route request does not say what its caller is about to do, so the
 client's settings decide: a known consumer gets TopicNotFound, and a topic that was deleted under its consumers
 stays deleted (rmq#9792); a producer, and a client not known yet, is about to send and gets a new topic.
 """
@@ -28,32 +28,32 @@ from quarry_mq.store.offsets import QueueId
 
 
 class StoredQueues(Protocol):
-    """The part of the message store that tells."""
+    """The message store, as far as it lists queues."""
 
     def iterate_queues(self, topic: str) -> list[QueueId]: ...
 
 
 def queues_of_topic(stored: StoredQueues, topic: str, count: int) -> list[QueueId]:
-    """The `count` queues that the topic has now, and those that hold messages from when it had more; by number."""
+    """Return the `count` queues that the topic has and those it had before that hold messages, in order of queue id."""
     numbers = {*range(count), *(queue.number for queue in stored.iterate_queues(topic))}
     return [QueueId(topic, number) for number in sorted(numbers)]
 
 
 ANYBODY: Final = ""
-"""Who does something where there are no users."""
+"""Name of the caller where there are no users."""
 
 INTERNAL_PREFIX: Final = "%"
-"""Begins the names of retry and dead letter topics, which only the broker makes."""
+"""Prefix of the names of retry and dead letter topics, which only the broker creates."""
 
 
 def no_topic(name: str) -> str:
-    """With RocketMQ's text, which clients look for."""
+    """Return RocketMQ's text for a missing topic, which clients look for."""
     return f"No topic route info in name server for the topic: {name}: topic {name} does not exist"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AutoCreation:
-    """What may be made on first use, and how much of it for each user. MIXED takes messages of every common type."""
+    """Say what is created on first use, and how much for each user. MIXED takes messages of every common type."""
 
     topics: bool = True
     groups: bool = True
@@ -64,7 +64,7 @@ class AutoCreation:
 
 
 class Directory:
-    """The topics and groups of a store."""
+    """Look up the topics and groups of a store, and create them on first use."""
 
     def __init__(self, topics: TopicTable, groups: GroupTable, auto_creation: AutoCreation | None = None) -> None:
         self._topics = topics
@@ -75,18 +75,18 @@ class Directory:
         self._auto = auto_creation
 
     def stored_topic(self, name: str) -> Topic | None:
-        """The topic, if it can hold messages as it is: one for dead letters has no row before the first."""
+        """Return the topic if it can hold messages now: a dead letter topic has no row before its first message."""
         return self._topics.stored(name)
 
     def topic(self, name: str) -> Topic:
-        """Raises TopicNotFound."""
+        """Return the topic. Raises TopicNotFound."""
         topic = self._topics.get(name)
         if topic is None:
             raise TopicNotFound(no_topic(name))
         return topic
 
     def topic_to_send(self, name: str, owner: str = ANYBODY) -> Topic:
-        """The topic, made now for the owner if need be.
+        """Return the topic; one that is missing is created for the owner.
 
         Raises TopicNotFound where that is not allowed, IllegalTopicName, OverLimit.
         """
@@ -114,7 +114,7 @@ class Directory:
         return self._groups.get(name)
 
     def group(self, name: str) -> Group:
-        """The group as it is, or as it will be once it receives. Raises GroupNotFound."""
+        """Return the group as it is, or as it will be once it receives. Raises GroupNotFound."""
         group = self._groups.get(name)
         if group is None:
             if not self._auto.groups:
@@ -123,7 +123,7 @@ class Directory:
         return group
 
     def group_to_receive(self, name: str, owner: str = ANYBODY) -> Group:
-        """The group, made now for the owner if need be.
+        """Return the group; one that is missing is created for the owner.
 
         Raises GroupNotFound where that is not allowed, IllegalGroupName, OverLimit.
         """
@@ -133,7 +133,7 @@ class Directory:
         return self._make(self.group(name), owner)
 
     def lite_group(self, name: str, topic: str, owner: str = ANYBODY) -> tuple[Group, LiteGroup]:
-        """A group that gets lite topics of this topic; one that is new is bound to it and made now if need be.
+        """Return a group that receives lite topics of this topic; one that is missing is created, bound to the topic.
 
         Raises TopicNotFound, IllegalTopicName, IllegalGroupName, OverLimit.
         """

@@ -1,6 +1,6 @@
-"""Property names that belong to the broker: refused from senders, never shown to receivers.
+"""Property names that belong to the broker are refused from senders and never shown to receivers.
 
-Whatever a record holds under any other name came from the sender, so what is left after taking these away is
+Whatever a record holds under any other name came from the sender, so what is left without these names is
 exactly what the sender set.
 """
 

@@ -1,4 +1,4 @@
-"""Settings that were changed while the broker runs, taken to the parts that go by them."""
+"""Pass settings that were changed while the broker runs to the parts that use them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quarry_mq.server.upkeep import Upkeep
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reconfigured:
-    """The parts of a broker that take other settings."""
+    """Hold the parts of a broker whose settings can change."""
 
     clients: ClientRegistry
     delivery: Delivery
@@ -29,7 +29,7 @@ class Reconfigured:
     front: Front
 
     def configure(self, settings: BrokerSettings) -> None:
-        """What is under way may go on as it began."""
+        """Pass the settings to all parts. Work that is under way may end with the settings that it began with."""
         set_log_level(settings.log.level)
         self.clients.configure(settings.for_clients(), settings.for_client_limits())
         self.delivery.configure(settings.for_delivery())

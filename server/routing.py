@@ -1,4 +1,4 @@
-"""What a route and an assignment list: queues with their permissions, and where the broker is reached."""
+"""Build routes and assignments: the queues with their permissions, and the addresses of the broker."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from quarry_mq.store.metadata import READ_WRITE, Group, Permission, Topic
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host name or IP address, and a port."""
+    """An address is a host name or IP address, and a port."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """From `host:port`, IPv6 in brackets; to listen, port 0 is any free one. Raises ValueError with the text."""
+        """Parse `host:port`, IPv6 in brackets; to listen, port 0 is any free one. Raises ValueError with the text."""
         host, separator, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not (separator and host and port.isascii() and port.isdigit() and int(port) < 65_536):
@@ -31,7 +31,7 @@ class Address:
 
     @property
     def is_unspecified(self) -> bool:
-        """Whether it is all addresses of a machine, which nobody can connect to."""
+        """Return whether the host stands for all addresses of a machine, to which no client can connect."""
         try:
             return ip_address(self.host).is_unspecified
         except ValueError:
@@ -39,7 +39,7 @@ class Address:
 
     @property
     def ip_version(self) -> int | None:
-        """4 or 6; None for a host name."""
+        """Return 4 or 6; None for a host name."""
         try:
             return ip_address(self.host).version
         except ValueError:
@@ -48,14 +48,14 @@ class Address:
 
 @dataclass(kw_only=True, slots=True)
 class BrokerIdentity:
-    """How clients know this broker.
+    """Clients know this broker by its name and these addresses.
 
-    They tell brokers apart by `name`. They reach it at `advertise` when that is set, else at the address they
-    dialled themselves, which holds through NAT, port mappings and ingresses (rmq#8864); `listen` is for those
-    who do not say what they dialled. It is set again when the broker listens: port 0 becomes the one it got.
+    They tell brokers apart by `name`. They reach the broker at `advertise` when that is set, else at the address they
+    dialled themselves, which holds through NAT, port mappings and ingresses (rmq#8864); `listen` is for
+    clients that do not say what they dialled. It is set again when the broker listens: port 0 becomes the real one.
 
-    A client uses TLS with every address it learns, or with none, so those who came with TLS have addresses of their
-    own. Without `secure_listen` there is no port for them but `listen`.
+    A client uses TLS with every address it learns, or with none, so clients that came with TLS get addresses of
+    their own. Without `secure_listen` they get `listen`.
     """
 
     name: str
@@ -65,26 +65,26 @@ class BrokerIdentity:
     secure_advertise: Address | None = None
 
     def advertised_to(self, *, is_secure: bool) -> Address | None:
-        """Where such clients are sent; None: to where they dialled."""
+        """Return the address that clients with or without TLS are sent to; None for the one that they dialled."""
         return self.secure_advertise if is_secure else self.advertise
 
     def listens_for(self, *, is_secure: bool) -> Address:
-        """Where such clients can connect."""
+        """Return the address where clients with or without TLS can connect."""
         return self.secure_listen or self.listen if is_secure else self.listen
 
 
 class RouteQueue(NamedTuple):
-    """One line of a route. `number` is its place in the route, which clients show and the broker ignores."""
+    """A route lists one of these per queue. `number` is its place there, which clients show and the broker ignores."""
 
     number: int
     permission: Permission
 
 
 def route_queues(topic: Topic) -> list[RouteQueue]:
-    """The queues of a topic as RocketMQ lists them, never empty.
+    """Return the queues of a topic as RocketMQ lists them, never empty.
 
-    With unequal counts first the queues with one permission, then those with both; without any permission at
-    least one queue, so that clients see why they may not use the topic.
+    With unequal counts the queues with one permission come first, then those with both. Without any permission there
+    is at least one queue, so that clients see why they may not use the topic.
     """
     read, write = topic.read_queues, topic.write_queues
     may_read, may_write = Permission.READ in topic.permission, Permission.WRITE in topic.permission
@@ -101,9 +101,9 @@ def route_queues(topic: Topic) -> list[RouteQueue]:
 
 
 def assigned_queues(topic: Topic, group: Group) -> list[int | None]:
-    """The queues that each consumer of the group receives from; None is any queue of the broker.
+    """Return the queues that each consumer of the group receives from; None is any queue of the broker.
 
-    Every consumer gets the same list: who receives what is decided at each receive. Raises Forbidden for a
+    Every consumer gets the same list: which of them gets a message is decided at each receive. Raises Forbidden for a
     topic that may not be read.
     """
     if Permission.READ not in topic.permission or topic.read_queues < 1:

@@ -1,4 +1,4 @@
-"""What a broker does with its store beside serving: expiry and clean-up, migration, index, backups, comparisons."""
+"""Maintain a store while the broker serves it: expiry and clean-up, migration, index, backups, comparisons."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from quarry_mq.store.verify.verdicts import Verdicts
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """What upkeep asks of the rest of a broker. `poisoned` is told what ends the store."""
+    """Dependencies of upkeep on the rest of a broker. `poisoned` is called with an error that poisons the store."""
 
     commit: GroupCommit
     progress: Delivery
@@ -47,7 +47,7 @@ class Surroundings:
 
 
 class Upkeep:
-    """Its parts, and when they run."""
+    """Build the parts that maintain a store, and run them."""
 
     def __init__(self, store: OpenStore, settings: BrokerSettings, around: Surroundings) -> None:
         self._store = store
@@ -77,7 +77,7 @@ class Upkeep:
         self.verification = self._make_verification()
 
     def configure(self, settings: BrokerSettings) -> None:
-        """Other settings from now on, as far as they are looked at more than once."""
+        """Apply changed settings, as far as they are read more than once."""
         self._settings = settings
         self._configure_remover(settings)
         self.retention.configure(settings.for_expiry())
@@ -107,7 +107,7 @@ class Upkeep:
             yield
 
     async def stop(self) -> None:
-        """Wait for what must not be cut short."""
+        """Wait for work that must not be cut short."""
         await self.retention.stop()
         await self.removal.stop()
         await self.lite_topics.stop()
@@ -138,7 +138,7 @@ class Upkeep:
         )
 
     def _make_retention(self) -> Retention:
-        """The expiry of the log. That of the queues follows it."""
+        """Make the expiry of the log, which the expiry of the queues follows."""
         settings, store = self._settings.expiry, self._store
         return Retention(
             store.expiry,
@@ -152,7 +152,7 @@ class Upkeep:
         )
 
     def _make_removals(self) -> tuple[LiteTopics, QueueRemoval]:
-        """All light queues go in one way, and with one account of where the log began."""
+        """Make the two parts that remove light queues: they share one removal and one record of where the log began."""
         store, around, settings = self._store, self._around, self._settings.for_queue_removal()
         begins = LogBegins(store.identity.log_begins, store.identity.set_log_begins)
         lite_topics = LiteTopics(
@@ -163,7 +163,7 @@ class Upkeep:
                 commit=around.commit,
                 clock=around.clock,
                 metrics=around.metrics,
-                topics_elsewhere=lambda: removal.topics_only_elsewhere(),  # noqa: PLW0108 - it is made below
+                topics_elsewhere=lambda: removal.topics_only_elsewhere(),  # noqa: PLW0108 - made below
                 begins=begins,
                 begins_kept_ms=max(TTL_MAX_MS, settings.idle_light_queue_ms or 0),
             ),

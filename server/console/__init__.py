@@ -1,1 +1,1 @@
-"""The console: pages for operators over HTTP. Each call goes on to the admin port, signed as who is logged in."""
+"""The console serves pages for operators over HTTP. Calls go on to the admin port, signed as the logged-in user."""

@@ -1,4 +1,4 @@
-"""The console as an application of aiohttp: who may ask, and which handler answers."""
+"""The console is an application of aiohttp: it decides who may ask, and which handler answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STATUSES: Final = {
     "DEADLINE_EXCEEDED": HTTPStatus.SERVICE_UNAVAILABLE,
     "CANCELLED": HTTPStatus.SERVICE_UNAVAILABLE,
 }
-"""Any other code is the broker's fault."""
+"""HTTP statuses of gRPC's codes; any other code is the broker's fault."""
 
 
 def http_status(failure: CallFailed) -> int:
@@ -48,20 +48,20 @@ def http_status(failure: CallFailed) -> int:
 
 
 REQUEST_SIZE_MAX: Final = 1024 * 1024
-"""Bytes of a request's body: what the admin port takes."""
+"""Bytes that the body of a request may have, as many as the admin port takes."""
 
 READ_S: Final = 10.0
-"""How long the body of a request may take to come."""
+"""Seconds within which the body of a request must arrive."""
 
 WRITE_S: Final = 30.0
-"""How long a browser may take to take an answer, or a line of a stream."""
+"""Seconds within which a browser must accept an answer, or a line of a stream."""
 
 JSON: Final = "application/json"
 NO_BODY: Final = "X-Quarry-Console"
-"""The header by which a DELETE without a body shows that our page made it: strangers' pages may not set it."""
+"""The header by which a DELETE without a body shows that our page made it: pages of other sites may not set it."""
 
 IDLE: Final = "X-Quarry-Idle"
-"""Whole seconds since the user last did something: requests that a page makes by itself keep no session."""
+"""The header with the whole seconds since the user last acted: a page's own requests do not prolong a session."""
 
 IDLE_DIGITS_MAX: Final = 9
 
@@ -76,7 +76,7 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""Of every answer."""
+"""Headers of every answer."""
 
 STREAM_HEADERS: Final = {
     hdrs.CONTENT_TYPE: "application/x-ndjson",
@@ -91,7 +91,7 @@ CODES: Final = {
     HTTPStatus.METHOD_NOT_ALLOWED: "UNIMPLEMENTED",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "OUT_OF_RANGE",
 }
-"""Of what aiohttp refuses by itself; all else is INVALID_ARGUMENT."""
+"""Codes of requests that aiohttp refuses by itself; for all other statuses it is INVALID_ARGUMENT."""
 
 log = structlog.get_logger(__name__)
 
@@ -99,7 +99,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Console:
-    """Its state and handlers. `connections` must be set before the first request."""
+    """Hold the console's state and handlers. `connections` must be set before the first request."""
 
     connections: Connections
 
@@ -115,7 +115,7 @@ class Console:
         self._needs_login: bool | None = True if rules.entry is not None else None
         self._finding_out: asyncio.Task[bool] | None = None
         self._nobodys = Session(None, None, Identity(None, None), 0, 0)
-        """Stands for all who need not log in."""
+        """The session of all callers when nobody needs to log in."""
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=REQUEST_SIZE_MAX, middlewares=[self._guarded])
@@ -166,7 +166,7 @@ class Console:
             return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, *FAULT)
 
     async def _require_own(self, request: web.Request) -> None:
-        """Raises CallFailed where another site's page may be behind the request."""
+        """Raise CallFailed if a page of another site may have made the request."""
         host = request.headers.get(hdrs.HOST, "")
         if (self._rules.is_always_own or not await self._must_log_in()) and not is_own_host(host, self._rules.names):
             raise CallFailed(
@@ -186,7 +186,7 @@ class Console:
 
     async def _must_log_in(self) -> bool:
         if self._needs_login is None:
-            if self._finding_out is None:  # once for all who ask meanwhile
+            if self._finding_out is None:  # once for all requests that wait for it
                 self._finding_out = asyncio.create_task(self.threads.run(self._port.needs_login))
                 self._finding_out.add_done_callback(self._found_out)
             return await asyncio.shield(self._finding_out)
@@ -198,7 +198,7 @@ class Console:
             self._needs_login = finding_out.result()
 
     async def _session(self, request: web.Request) -> Session | None:
-        """Of the request; None: who asks must log in first."""
+        """Return the request's session; None if the caller must log in first."""
         if not await self._must_log_in():
             return self._nobodys
         session = self.sessions.find(_session_id(request), _idle_s(request))
@@ -268,7 +268,7 @@ class Console:
         return response
 
     def _after(self, failure: CallFailed, request: web.Request) -> None:
-        """A secret that is good no more ends its session; and a broker may ask who calls after a restart."""
+        """End the session if its secret is no longer valid; ask again for logins: a restart may have brought them."""
         if failure.code == UNAUTHENTICATED and failure.status is None:
             self.sessions.end(_session_id(request))
             self._needs_login = self._needs_login or None
@@ -276,7 +276,7 @@ class Console:
     # -- calls
 
     async def _opened(self, request: web.Request) -> tuple[Session, OpenCall]:
-        """Raises CallFailed."""
+        """Open the call that the request names. Raises CallFailed."""
         session = await self._require_session(request)
         body = await _body(request)
         if session is self._nobodys:
@@ -309,7 +309,7 @@ class Console:
         return response
 
     async def _write_answers(self, call: OpenCall, response: web.StreamResponse, request: web.Request) -> None:
-        """One per line, as they come. From here on there is no other status: what fails becomes the last line."""
+        """Write one answer per line, as they come. The status is sent already: a failure becomes the last line."""
         try:
             while (answer := await self.threads.next_of(call)) is not None:
                 await _write_line(response, answer)
@@ -338,7 +338,7 @@ class Console:
             raise CallFailed("NOT_FOUND", "there is no such file")
         is_zipped = file.zipped is not None and "gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, "")
         etag = f"{file.etag}-gzip" if is_zipped else file.etag
-        # asked for anew each time, or a page of the old version would meet modules of the new one
+        # browsers ask again each time, or a page of the old version would load modules of the new one
         headers = {hdrs.CACHE_CONTROL: "no-cache", hdrs.ETAG: f'"{etag}"', hdrs.VARY: hdrs.ACCEPT_ENCODING}
         if any(each.value in {etag, "*"} for each in request.if_none_match or ()):
             return web.Response(status=HTTPStatus.NOT_MODIFIED, headers=headers)
@@ -353,7 +353,7 @@ async def _add_headers(_request: web.Request, response: web.StreamResponse) -> N
 
 
 async def _body(request: web.Request) -> bytes:
-    """Raises CallFailed."""
+    """Read the body of the request. Raises CallFailed."""
     try:
         async with asyncio.timeout(READ_S):
             return await request.read()
@@ -369,7 +369,7 @@ async def _write_line(response: web.StreamResponse, line: bytes) -> None:
 
 
 def _credentials(body: bytes) -> tuple[str, str]:
-    """Raises CallFailed."""
+    """Read user and secret from JSON. Raises CallFailed."""
     try:
         fields: Any = json.loads(body)
         user, secret = fields["user"], fields["secret"]
@@ -392,7 +392,7 @@ def _caller(session: Session, request: web.Request) -> Caller:
 
 
 def _peer(request: web.Request) -> str:
-    """The browser's `ip:port`, IPv6 in brackets; what proxies say of others is not believed."""
+    """Return the browser's `ip:port`, IPv6 in brackets; headers of proxies are not trusted."""
     peer = None if request.transport is None else request.transport.get_extra_info("peername")
     if not peer:
         return ""
@@ -401,9 +401,9 @@ def _peer(request: web.Request) -> str:
 
 
 def _cookie_name(request: web.Request) -> str:
-    """Browsers tell hosts apart, but not ports: two consoles on one machine need two names.
+    """Return a name with the port in it: browsers tell cookies apart by host alone, and a machine may run two consoles.
 
-    With the prefix, which needs TLS, no other host of the domain can set it.
+    With the prefix `__Host-`, which needs TLS, no other host of the domain can set the cookie.
     """
     port = port_of(request.headers.get(hdrs.HOST, "")) or ("443" if request.secure else "80")
     return f"__Host-quarry_{port}" if request.secure else f"quarry_{port}"
@@ -414,7 +414,7 @@ def _session_id(request: web.Request) -> str | None:
 
 
 def _idle_s(request: web.Request) -> float:
-    """Since the user did something on the page; what is no number of seconds is 0, as of programs."""
+    """Return the seconds since the user acted on the page; 0 if the header holds no number, as from programs."""
     text = request.headers.get(IDLE, "")
     return float(text) if text.isascii() and text.isdecimal() and len(text) <= IDLE_DIGITS_MAX else 0
 

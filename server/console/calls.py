@@ -1,4 +1,4 @@
-"""Calls of the admin port from the console's event loop: on threads, bounded, and ended when the browser leaves."""
+"""Call the admin port from the console's event loop: on threads, bounded, and ended when the browser leaves."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from quarry_mq.server.console.contract import CallFailed, OpenCall
 
 CALL_THREADS: Final = 8
 CALLS_MAX: Final = 64
-"""Calls that run or wait for a thread; beyond them new ones are refused."""
+"""Calls that may run or wait for a thread; beyond them new ones are refused."""
 
 LOGIN_THREADS: Final = 2
 LOGINS_MAX: Final = 16
 LOGINS_PER_ADDRESS_MAX: Final = 4
-"""Calls for who is not logged in. They have threads of their own, so that others' calls need not wait for them."""
+"""Bounds of calls by callers that are not logged in. They have their own threads, so that other calls never wait."""
 
 STREAMS_MAX: Final = 16
 STREAMS_PER_SESSION_MAX: Final = 6
-"""Streams hold a thread each. A browser opens six connections to one place."""
+"""Bounds of streams, which hold a thread each. A browser opens six connections to one host."""
 
 ANSWERS_SIZE_MAX: Final = 4 * 1024 * 1024
-"""Bytes of JSON that the answers of a stream may have together where they are asked for as one."""
+"""Bytes of JSON that the answers of a stream may have together when a browser asks for them as one answer."""
 
 _Result = TypeVar("_Result")
 
 
 class Threads:
-    """Where calls block."""
+    """Run blocking calls on thread pools."""
 
     def __init__(self) -> None:
         self._calls = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix="console call")
@@ -42,7 +42,7 @@ class Threads:
         self._open_logins: Counter[str] = Counter()
 
     async def run(self, work: Callable[[], _Result], cancel: Callable[[], None] | None = None) -> _Result:
-        """What `work` returns; `cancel` is called where nobody waits for it any more. Raises CallFailed."""
+        """Return the result of `work`; `cancel` is called if the caller stops waiting for it. Raises CallFailed."""
         if self._open_calls >= CALLS_MAX:
             raise CallFailed("UNAVAILABLE", f"the console makes {CALLS_MAX} calls already")
         self._open_calls += 1
@@ -51,7 +51,7 @@ class Threads:
         return await _cancelling(running, cancel)
 
     async def run_login(self, work: Callable[[], _Result], address: str) -> _Result:
-        """The same for somebody who is not logged in. Raises CallFailed."""
+        """Return the result of `work` for a caller that is not logged in. Raises CallFailed."""
         open_logins = self._open_logins
         if open_logins[address] >= LOGINS_PER_ADDRESS_MAX or open_logins.total() >= LOGINS_MAX:
             raise CallFailed("UNAVAILABLE", "too many log in at once: try again in a moment")
@@ -71,11 +71,11 @@ class Threads:
     def _call_over(self, running: asyncio.Future[_Result]) -> None:
         self._open_calls -= 1
         if not running.cancelled():
-            running.exception()  # whoever asked has gone, perhaps
+            running.exception()  # the caller may have gone
 
     @contextmanager
     def stream(self, open_in_session: int) -> Iterator[None]:
-        """Room for one. Raises CallFailed."""
+        """Reserve room for one stream. Raises CallFailed."""
         if open_in_session >= STREAMS_PER_SESSION_MAX or self._open_streams >= STREAMS_MAX:
             raise CallFailed("RESOURCE_EXHAUSTED", "too many streams are open: close another page of the console")
         self._open_streams += 1
@@ -85,13 +85,13 @@ class Threads:
             self._open_streams -= 1
 
     async def next_of(self, call: OpenCall) -> bytes | None:
-        """An answer of a stream. Raises CallFailed."""
+        """Return the next answer of a stream, None after the last. Raises CallFailed."""
         return await _cancelling(
             asyncio.get_running_loop().run_in_executor(self._streams, call.next_answer), call.cancel
         )
 
     def close(self) -> None:
-        """Waits for nothing."""
+        """Shut the thread pools down without waiting for calls."""
         for pool in (self._calls, self._logins, self._streams):
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -107,7 +107,7 @@ async def _cancelling(running: asyncio.Future[_Result], cancel: Callable[[], Non
 
 
 def whole(call: OpenCall) -> bytes:
-    """The answer of a call; of a stream `{"answers": […]}`. Blocks. Raises CallFailed."""
+    """Return the answer of a call; for a stream, `{"answers": […]}`. Blocks. Raises CallFailed."""
     if not call.is_streaming:
         answer = call.next_answer()
         return b"{}" if answer is None else answer

@@ -1,4 +1,4 @@
-"""Connections of browsers: how many, for how long, and with which certificate."""
+"""Accept connections of browsers, and decide how many there may be, for how long, and with which certificate."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from quarry_mq.server.front import LiveTls
 from quarry_mq.store.clock import Clock
 
 CONNECTIONS_MAX: Final = 64
-"""A browser opens six. When all are taken one gives way, see `Connections`."""
+"""Most connections at once; a browser opens six. When all are taken, one is closed for a new one: see `Connections`."""
 
 IDLE_S: Final = 20.0
-"""How long a connection may be open without a request that has begun: slow senders of headers included."""
+"""Seconds a connection may be open before a request has begun, which includes slow senders of headers."""
 
 HANDSHAKE_S: Final = 10.0
 SWEEP_S: Final = 1.0
 REFUSED_WAIT_S: Final = 0.1
-"""After the system has refused a connection: it has no descriptors left, say."""
+"""Seconds to wait after the system has refused a connection, for lack of descriptors for example."""
 
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
-"""Ends the streams of browsers that went without a word: seconds, and a number of probes."""
+"""Socket options, in seconds and a number of probes, that end the streams of browsers that vanished silently."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """`end` closes it at once. `owner`: who has shown to be somebody on it, None before that."""
+    """An open connection. `end` closes it at once. `owner` is its user or address once known, None before that."""
 
     address: str
     since_s: float
-    """When it began to wait for a request, or when its request began."""
+    """Monotonic time at which the connection began to wait for a request, or at which its request began."""
     end: Callable[[], object]
     owner: str | None = None
     is_busy: bool = False
 
 
 class Connections:
-    """Those of one listener. Belongs to one event loop.
+    """Manage the connections of one listener. Belongs to one event loop.
 
-    When all are taken a new one takes the place of another: first of one that has shown nothing, whether it waits,
-    sends its request slowly or has not ended its handshake, the oldest of the address with most of these; then of one
-    that waits for the next request of somebody who is logged in. So strangers keep nobody out but each other.
+    When all are taken, a new connection replaces another one. First to go is a connection without an owner, whether it
+    waits, sends its request slowly or has not ended its handshake: the oldest of the address with most of these. Next
+    is one that waits for the next request of a logged-in user. So strangers keep out nobody but each other.
     """
 
     def __init__(self, server: web.Server, tls: LiveTls | None, clock: Clock) -> None:
@@ -59,11 +59,11 @@ class Connections:
         self._tls = tls
         self._clock = clock
         self._open: dict[object, _Connection] = {}
-        """By the library's protocol."""
+        """Connections by the protocol object that aiohttp has for each."""
         self._opening: dict[asyncio.Task[None], _Connection] = {}
 
     async def accept(self, listening: socket.socket) -> None:
-        """Take connections until cancelled."""
+        """Accept connections until cancelled."""
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -79,7 +79,7 @@ class Connections:
                 opening.cancel()
 
     async def sweep(self) -> None:
-        """End those that had their time, until cancelled."""
+        """Close connections that have been idle for too long, until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_S)
             before_s = self._clock.monotonic_s() - IDLE_S
@@ -88,16 +88,16 @@ class Connections:
                     each.end()
 
     def begin(self, protocol: Any) -> None:
-        """A request of this connection begins."""
+        """Note that a request of this connection begins."""
         found = self._of(protocol)
         found.since_s, found.is_busy = self._clock.monotonic_s(), True
 
     def known(self, protocol: Any, owner: str) -> None:
-        """The connection is of somebody who is logged in, or who need not be and has sent a whole request."""
+        """Set the connection's owner: a logged-in user, or, if no login is needed, the sender of a whole request."""
         self._of(protocol).owner = owner
 
     def end(self, protocol: Any) -> None:
-        """Its answer has left."""
+        """Note that the answer to the connection's request has been sent."""
         found = self._of(protocol)
         found.since_s, found.is_busy = self._clock.monotonic_s(), False
 
@@ -105,7 +105,7 @@ class Connections:
         return self._of(protocol).address
 
     def _of(self, protocol: Any) -> _Connection:
-        """With TLS its first request may come with the handshake, before anybody has told of it."""
+        """Return the connection; add it if need be, since with TLS its first request may come with the handshake."""
         found = self._open.get(protocol)
         if found is None:
             transport = protocol.transport
@@ -130,7 +130,7 @@ class Connections:
         connection.setblocking(False)  # noqa: FBT003 - as the library has it
         for option, value in _KEEPALIVE:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
-        # each with the certificate of now, which a listener of asyncio's would not take
+        # each connection gets the current certificate, which asyncio's own listener would not do
         context = None if self._tls is None else self._tls.now.context
         opening = asyncio.get_running_loop().create_task(self._finish(connection, context))
         self._opening[opening] = _Connection(address, self._clock.monotonic_s(), opening.cancel)
@@ -143,7 +143,7 @@ class Connections:
         opening.add_done_callback(opened)
 
     def _giving_way(self, address: str) -> _Connection | None:
-        """To a new connection of this address; None: it has to go itself."""
+        """Return the connection to close for a new one of this address; None if the new one has to go."""
         all_of_them = [*self._opening.values(), *self._there()]
         strangers = [each for each in all_of_them if each.owner is None]
         if strangers:
@@ -168,7 +168,7 @@ class Connections:
 
 
 def _oldest_of_most(connections: Sequence[_Connection], key: Callable[[_Connection], str | None]) -> _Connection:
-    """Of those that have most in common, the one that waits or sends for longest."""
+    """Find the most frequent key and return its connection that waits or sends for longest."""
     counts = Counter(map(key, connections))
     return min(connections, key=lambda each: (-counts[key(each)], each.since_s))
 
@@ -186,6 +186,6 @@ def _peer_address(connection: socket.socket) -> str:
 
 
 def _address(peer: Any) -> str:
-    """Of IPv6 the first 64 bits are one."""
+    """Return the peer's address as text; all of IPv6 with the same first 64 bits counts as one address."""
     plain = plain_address(peer[0]) if peer else None
     return "" if plain is None else str(network_of(plain))

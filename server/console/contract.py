@@ -1,4 +1,4 @@
-"""What the console wants of the admin port, without a word of gRPC, and what it is told of who may ask."""
+"""Define, free of gRPC, what the console needs of the admin port, and the rules of who may use the console."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quarry_mq.store.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a call: a user with its secret, or whoever the connection shows; and the browser's `ip:port`."""
+    """Identify a caller: a user with its secret, None for the connection's user. `peer` is the browser's `ip:port`."""
 
     user: str | None
     secret: str | None = field(repr=False)
@@ -20,10 +20,10 @@ class Caller:
 
 
 class CallFailed(Exception):
-    """A call that was not answered. `code` is gRPC's name of it, or that of the status of RocketMQ's answer."""
+    """A call was not answered. `code` is the name of gRPC's code, or of the status in RocketMQ's answer."""
 
     def __init__(self, code: str, message: str, *, status: int | None = None) -> None:
-        """`status`: of HTTP, where the code does not tell it."""
+        """`status` is the HTTP status, if the code does not determine it."""
         super().__init__(message)
         self.code = code
         self.message = message
@@ -31,47 +31,47 @@ class CallFailed(Exception):
 
 
 class Identity(NamedTuple):
-    """Which broker it is; None for what the caller may not know."""
+    """Name the broker and its cluster; None for what the caller may not know."""
 
     broker: str | None
     cluster: str | None
 
 
 class OpenCall(Protocol):
-    """One call, which begins with the first `next_answer`."""
+    """A call that is open; it is made with the first `next_answer`."""
 
     @property
     def is_streaming(self) -> bool:
-        """Whether there may be any number of answers."""
+        """Return whether there may be any number of answers."""
 
     def next_answer(self) -> bytes | None:
-        """An answer in JSON without line ends; None when there are no more. Blocks. Raises CallFailed."""
+        """Return an answer in JSON without line ends; None when there are no more. Blocks. Raises CallFailed."""
 
     def cancel(self) -> None:
-        """End it, from any thread: whoever waits for an answer gets CallFailed. Of no effect when it is over."""
+        """End the call, from any thread: a thread that waits for an answer gets CallFailed. No effect when over."""
 
 
 class AdminPort(Protocol):
-    """The admin port of one broker. All of it but `open_call` blocks, and may be called on any thread."""
+    """Make calls of one broker's admin port. All methods but `open_call` block, and may be called on any thread."""
 
     def open_call(self, method: str, request: bytes, caller: Caller) -> OpenCall:
-        """`method` is `Service/Method`, `request` JSON. Raises CallFailed when there is no such method."""
+        """Open a call. `method` is `Service/Method`, `request` JSON. Raises CallFailed when there is no such method."""
 
     def needs_login(self) -> bool:
-        """Whether calls must be made by a user. Raises CallFailed when nobody answers."""
+        """Return whether calls must be made by a user. Raises CallFailed when the broker does not answer."""
 
     def log_in(self, caller: Caller) -> None:
         """Prove who calls with a call that every user may make. Raises CallFailed."""
 
     def identity(self, caller: Caller) -> Identity:
-        """Raises CallFailed when nobody answers."""
+        """Return the names of broker and cluster. Raises CallFailed when the broker does not answer."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A link that lets in whoever has it, as this user: `/enter?key=…`."""
+    """An entry link lets in anyone who has it, as this user: `/enter?key=…`."""
 
     key: str = field(repr=False)
     user: str
@@ -80,8 +80,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """`names`: hosts by which the console may be asked for. They matter where nobody has to log in, and where
-    `is_always_own` says so.
+    """Rules of who may use the console. `names` are hosts by which browsers may address it. They are checked if nobody
+    has to log in, or if `is_always_own` is set.
     """
 
     names: Collection[str] = ()
@@ -91,7 +91,7 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsoleParts:
-    """What a console is made of. `port` is called on its thread, when there is somebody to make calls for."""
+    """A console is made of these parts. `port` is called on the console's thread, when the first browser connects."""
 
     port: Callable[[], AdminPort]
     rules: Rules

@@ -1,4 +1,4 @@
-"""The console from its first request to its end."""
+"""Run the console from its first request to its end."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from quarry_mq.server.console.contract import ConsoleParts
 from quarry_mq.server.console.static_files import read_static_files
 
 STOP_S: Final = 1.0
-"""How long requests that are being answered may take to end when the console stops."""
+"""Seconds that requests may take to end when the console stops."""
 
 SWEEP_S: Final = 5.0
 SWITCH_S: Final = 0.0005
-"""How long a thread computes before it lets others: by default 5 ms, which the broker's loop would wait again and again
-while an answer becomes JSON. Of the whole process, from the first browser on.
+"""Seconds a thread computes before it lets others run. By default they are 5 ms, which the broker's loop would wait
+again and again while an answer becomes JSON. Applies to the whole process, from the first browser on.
 """
 
 _QUIET: Final = logging.getLogger("quarry_mq.server.console.aiohttp")
-"""Of the library, which would tell of each request that is no HTTP with a stack trace."""
+"""The logger of aiohttp, disabled: it would log a stack trace for each request that is not HTTP."""
 
 
 async def serve(listening: socket.socket, parts: ConsoleParts, stopping: asyncio.Event) -> None:
-    """Answer requests until `stopping`."""
+    """Answer requests until `stopping` is set."""
     _QUIET.disabled = True
     sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
     port = parts.port()
@@ -56,7 +56,7 @@ async def serve(listening: socket.socket, parts: ConsoleParts, stopping: asyncio
         for each in running:
             each.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        port.close()  # whoever waits for an answer hears that there is none
+        port.close()  # ends the calls that wait for an answer
         await runner.cleanup()
         console.threads.close()
 

@@ -1,4 +1,4 @@
-"""Who is logged in. Secrets are in memory alone, and go with their session."""
+"""Keep the sessions of logged-in users. Secrets are in memory alone, and go with their session."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from quarry_mq.store.clock import Clock
 
 IDLE_END_S: Final = 30 * 60.0
 ABSOLUTE_END_S: Final = 12 * 3600.0
-"""From the last thing that its user did, and from the login."""
+"""Seconds after which a session ends: from its user's last action, and from the login."""
 
 SESSIONS_MAX: Final = 256
-"""Beyond it whoever did nothing for longest is logged out."""
+"""Most sessions at once; beyond it the user who did nothing for longest is logged out."""
 
 ID_BYTES: Final = 32
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """`user` None: whoever the connection to the broker shows."""
+    """A session of a browser. `user` None stands for the user of the connection to the broker."""
 
     user: str | None
     secret: str | None = field(repr=False)
@@ -31,11 +31,11 @@ class Session:
     began_s: float
     used_s: float
     on_end: set[Callable[[], None]] = field(default_factory=set)
-    """What is called when it ends, such as the ends of its streams."""
+    """Callbacks for the end of the session, such as those that end its streams."""
 
 
 class Sessions:
-    """By ids that nobody guesses, of which only the hash is kept. Belongs to one event loop."""
+    """Hold sessions by ids that cannot be guessed, of which only the hash is kept. Belongs to one event loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -45,7 +45,7 @@ class Sessions:
         return len(self._sessions)
 
     def begin(self, user: str | None, secret: str | None, identity: Identity) -> str:
-        """Returns its id."""
+        """Begin a session and return its id."""
         self.sweep()
         while len(self._sessions) >= SESSIONS_MAX:
             self._end(min(self._sessions, key=lambda key: self._sessions[key].used_s))
@@ -54,9 +54,9 @@ class Sessions:
         return session_id
 
     def find(self, session_id: str | None, idle_s: float = 0) -> Session | None:
-        """The session, whose user last did something `idle_s` ago; None for one that has ended.
+        """Return the session, whose user last did something `idle_s` ago; None for one that has ended.
 
-        A page that refreshes itself says so, or it would never be logged out.
+        A page that refreshes itself says how long ago that was, or its user would never be logged out.
         """
         if session_id is None:
             return None
@@ -68,12 +68,12 @@ class Sessions:
         return session
 
     def end(self, session_id: str | None) -> None:
-        """Of no effect when there is no such session."""
+        """End the session. No effect when there is no such session."""
         if session_id is not None:
             self._end(_key(session_id))
 
     def sweep(self) -> None:
-        """End those that are over."""
+        """End the sessions whose time is over."""
         now_s = self._clock.monotonic_s()
         over = [
             key

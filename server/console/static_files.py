@@ -1,4 +1,4 @@
-"""The files of the pages: read once, so that no request names a file of the machine."""
+"""Read the files of the pages once, so that no request names a file of the machine."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TYPES: Final = {
     ".woff2": "font/woff2",
     ".webmanifest": "application/manifest+json",
 }
-"""What browsers are told; files of other kinds are not served."""
+"""Content types by file suffix; files with other suffixes are not served."""
 
 NOT_COMPRESSED: Final = (".png", ".ico", ".woff2")
 
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """`zipped` None: it would not get smaller."""
+    """A file of the pages. `zipped` is None if compression does not make it smaller."""
 
     content_type: str
     etag: str
@@ -39,7 +39,7 @@ class StaticFile:
 
 
 def read_static_files(folder: Path = FOLDER) -> dict[str, StaticFile]:
-    """By path below `folder`, with `/`. Raises OSError."""
+    """Read the files below `folder`, by their relative path with `/`. Raises OSError."""
     return {
         path.relative_to(folder).as_posix(): _read(path)
         for path in sorted(folder.rglob("*"))

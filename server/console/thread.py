@@ -1,5 +1,5 @@
-"""The console's listener and thread. What serves requests is loaded when the first browser comes: most brokers never
-see one, and need neither its time nor its memory.
+"""Run the console's listener and thread. The code that serves requests is loaded when the first browser connects: most
+brokers never see one, and save its time and memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class ConsoleThread:
-    """Serves from `start` to `stop`, on an event loop of its own: neither HTTP nor JSON delays the broker's."""
+    """Serve from `start` to `stop`, on a separate event loop: neither HTTP nor JSON delays the broker's loop."""
 
     def __init__(self, address: str, parts: ConsoleParts) -> None:
         """`address` is `host:port`."""
@@ -49,7 +49,7 @@ class ConsoleThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Blocks until all requests have ended. Of no effect when it was not started."""
+        """Block until all requests have ended. No effect when the console was not started."""
         if self._listening is None:
             return
         self._started.result()
@@ -83,7 +83,7 @@ class ConsoleThread:
 
 
 async def _first_comes(listening: socket.socket, stopping: asyncio.Event) -> bool:
-    """Whether somebody connects before the console is to stop."""
+    """Return whether a browser connects before the console is to stop."""
     loop, comes = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(listening, comes.set)
     waiting = [loop.create_task(each.wait()) for each in (comes, stopping)]
@@ -95,5 +95,5 @@ async def _first_comes(listening: socket.socket, stopping: asyncio.Event) -> boo
 
 
 def _tell(_loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-    """What asyncio would log as an error: handshakes that fail, say."""
+    """Log at debug level what asyncio would log as an error, such as failed handshakes."""
     log.debug("console connection", what=context.get("message"), error=str(context.get("exception", "")))

@@ -1,1 +1,1 @@
-"""Numbers that are counted while the broker serves, as plain Python values without a metrics library."""
+"""Count what happens while the broker serves, as plain Python values without a metrics library."""

@@ -1,4 +1,4 @@
-"""Messages per second of late, of the topics and groups that are counted one by one (`server.counters.traffic`)."""
+"""Compute recent messages per second of topics and groups that are counted one by one (`server.counters.traffic`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class _Counted(NamedTuple):
-    """Messages by name, as they stood at a time; those of `OTHER` among them."""
+    """Counts of messages by name at one time, `OTHER` included."""
 
     at_s: float
     by_topic: dict[str, int]
@@ -23,38 +23,41 @@ class _Counted(NamedTuple):
 
 
 class RatesNow(NamedTuple):
-    """Messages per second by name, those of all others under `OTHER`."""
+    """Messages per second by name, with all names that have no row of their own under `OTHER`."""
 
     by_topic: dict[str, float]
     by_pair: dict[tuple[str, str], float]
-    """By group and topic, those of retry topics with it."""
+    """Rates by group and topic, messages of the group's retry topics included."""
 
     @property
     def sent(self) -> dict[str, float]:
-        """By topic, of those that are counted by themselves."""
+        """Return the rates by topic, without `OTHER`."""
         return {topic: rate for topic, rate in self.by_topic.items() if topic != OTHER}
 
     @property
     def received(self) -> dict[tuple[str, str], float]:
-        """By group and topic, of those that are counted by themselves."""
+        """Return the rates by group and topic, without `OTHER`."""
         return {pair: rate for pair, rate in self.by_pair.items() if pair != (OTHER, OTHER)}
 
     def sent_to(self, topic: str) -> float | None:
-        """None where it is not known: the topic is not counted by itself, and some of the others had messages."""
+        """Return a topic's rate; None if it is unknown: the topic has no row, and `OTHER` had messages."""
         return self.by_topic.get(topic, None if self.by_topic.get(OTHER) else 0.0)
 
     def received_of(self, group: str, topic: str) -> float | None:
-        """None where it is not known, likewise."""
+        """Return the rate of a group and topic; None if it is unknown, as in `sent_to`."""
         return self.by_pair.get((group, topic), None if self.by_pair.get((OTHER, OTHER)) else 0.0)
 
     def received_by(self, groups: Sequence[str], topic: str) -> float | None:
-        """By all of these; None where it is not known of one of them."""
+        """Return the rate of all these groups together; None if that of one of them is unknown."""
         rates = [rate for group in groups if (rate := self.received_of(group, topic)) is not None]
         return sum(rates) if len(rates) == len(groups) else None
 
 
 class RecentRates:
-    """Lives on the event loop's thread. `sample` is to be called every few seconds, and costs a step for each row."""
+    """Sample counts and compute rates. Lives on the event loop's thread.
+
+    `sample` is to be called every few seconds, and costs a step for each row.
+    """
 
     def __init__(self, traffic: Traffic, clock: Clock) -> None:
         self._traffic = traffic
@@ -69,7 +72,7 @@ class RecentRates:
             self._samples.popleft()
 
     def now(self) -> RatesNow:
-        """Since some ten seconds ago, or since the start; of a name that has come since, since then."""
+        """Return the rates over some ten seconds, or since the start. A row that is younger had no messages before."""
         now, then = self._counted(), self._samples[0]
         seconds = now.at_s - then.at_s
         return RatesNow(_rates(now.by_topic, then.by_topic, seconds), _rates(now.by_pair, then.by_pair, seconds))
@@ -84,7 +87,7 @@ class RecentRates:
 
 
 def _summed(pairs: Iterable[tuple[Key, int]]) -> dict[Key, int]:
-    """A topic has a row for each type of messages, a pair one for its retry topics."""
+    """Add up the rows of each name: a topic has one for each type of messages, a pair another for its retry topics."""
     sums: dict[Key, int] = {}
     for key, messages in pairs:
         sums[key] = sums.get(key, 0) + messages
@@ -92,7 +95,7 @@ def _summed(pairs: Iterable[tuple[Key, int]]) -> dict[Key, int]:
 
 
 def _rates(now: dict[Key, int], then: dict[Key, int], seconds: float) -> dict[Key, float]:
-    """A row that was dropped and has come again counts from 0: what it had before is not taken away from it."""
+    """Return messages per second. A row that was dropped and made again counts from 0: no old count is subtracted."""
     if seconds <= 0:
         return dict.fromkeys(now, 0.0)
     rates: dict[Key, float] = {}

@@ -1,6 +1,6 @@
-"""Where the time of a send and of a receive goes.
+"""Time the stages of sends and receives.
 
-What happens once per round of sends is timed in each round; what happens once per call, in one call of `SAMPLED`.
+A stage that runs once per batch of sends is timed in each batch; one that runs once per call, in one call of `SAMPLED`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Final
 from quarry_mq.server.counters.tally import Tally
 
 SAMPLED: Final = 17
-"""A prime: stages that take turns in a pattern are all timed equally often."""
+"""One call of this many is timed. It is a prime: calls that alternate in a pattern are all timed equally often."""
 
 BOUNDS_S: Final = tuple(0.000_004 * 4**step for step in range(11))
-"""4 µs … 4 s: from a lone message that is parsed to a disk that hangs for longer than clients wait."""
+"""Bounds from 4 µs, to parse a lone message, to 4 s, a disk that hangs for longer than clients wait."""
 
 WAIT_BOUNDS_S: Final = tuple(0.000_1 * 4**step for step in range(10))
-"""100 µs … 26 s: a receive waits 20 s at most unless it is told otherwise."""
+"""Bounds from 100 µs to 26 s: a receive waits 20 s at most unless the client asks for more."""
 
 
 class _Sampled:
-    """Tells which calls are timed."""
+    """Choose which calls are timed."""
 
     def __init__(self) -> None:
         self._calls = 0
@@ -32,25 +32,25 @@ class _Sampled:
 
 
 class SendStages(_Sampled):
-    """The stages of a send in their order."""
+    """Histograms of the stages of a send, in their order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.check: Final = Tally(BOUNDS_S)
-        """From the call's bytes to a message that waits for its round; one call of `SAMPLED`. Of plain sends, which are
-        checked together, the mean of one pass of so many."""
+        """Time from the call's bytes to a message that waits for its batch; one call of `SAMPLED`. For fast-path sends,
+        which are checked together, it is the mean of one loop iteration of `SAMPLED`."""
         self.gather: Final = Tally(BOUNDS_S)
-        """Of the first send of a round: until the round begins."""
+        """Time that the first send of a batch waits until the batch begins."""
         self.append: Final = Tally(BOUNDS_S)
-        """All records of a round are encoded and put into the log."""
+        """Time to encode all records of a batch and append them to the log."""
         self.flush: Final = Tally(BOUNDS_S)
-        """Of the first send that a flush lets go on: from its append on. Under `sync` alone."""
+        """Time from the append of a flush's first send to the end of that flush. Under `sync` alone."""
         self.dispatch: Final = Tally(BOUNDS_S)
-        """All entries of what is durable are written."""
+        """Time to write all consume queue entries of what is durable."""
         self.wake: Final = Tally(BOUNDS_S)
-        """Those who wait for these messages get them."""
+        """Time to give the messages to consumers that wait for them."""
         self.answer: Final = Tally(BOUNDS_S)
-        """All sends that are done are answered."""
+        """Time to answer all sends that are done."""
 
     def __iter__(self) -> Iterator[tuple[str, Tally]]:
         for name in ("check", "gather", "append", "flush", "dispatch", "wake", "answer"):
@@ -58,24 +58,24 @@ class SendStages(_Sampled):
 
 
 class ReceiveStages(_Sampled):
-    """The stages of a receive that brings messages; all but `wait` in one receive of `SAMPLED`."""
+    """Histograms of the stages of a receive that returns messages; all but `wait` are timed in one of `SAMPLED`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.is_timed = False
-        """Whether the receive that is served now is one of those that are timed."""
+        """True while a receive is served that is timed."""
         self.reading_s = 0.0
-        """What it has taken so far to read its records."""
+        """Seconds that the present receive has spent reading records."""
         self.wait: Final = Tally(WAIT_BOUNDS_S)
-        """From the call to messages that were not there at first."""
+        """Time from the call to messages that were not there at first."""
         self.take: Final = Tally(BOUNDS_S)
-        """Queues are read and deliveries made, the reading of records included."""
+        """Time to read queues and make deliveries, the reading of records included."""
         self.read: Final = Tally(BOUNDS_S)
-        """Records are read and checked: a part of `take`."""
+        """Time to read and check records, a part of `take`."""
         self.write: Final = Tally(BOUNDS_S)
-        """Until the deliveries are written, with all others of the same loop pass."""
+        """Time until the deliveries are written, with all others of the same loop iteration."""
         self.answer: Final = Tally(BOUNDS_S)
-        """The answers are made and handed to the front."""
+        """Time to make the answers and hand them to the front."""
 
     def __iter__(self) -> Iterator[tuple[str, Tally]]:
         for name in ("wait", "take", "read", "write", "answer"):

@@ -1,4 +1,4 @@
-"""Histograms as plain numbers: counting must cost next to nothing, and whoever exports them reads them later."""
+"""Histograms as plain numbers: counting must cost next to nothing, and an exporter reads them later."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 
 class Tally:
-    """A histogram: how many values fell at or below each bound. One thread adds, any reads."""
+    """A histogram counts how many values fell at or below each bound. One thread adds, any reads."""
 
     __slots__ = ("_bounds", "_counts", "total")
 
@@ -17,7 +17,7 @@ class Tally:
         self.total = 0.0
 
     def add(self, value: float, times: int = 1) -> None:
-        """`times` is how many values there were of this size."""
+        """Count `times` values of this size."""
         self._counts[bisect_left(self._bounds, value)] += times
         self.total += value * times
 
@@ -26,11 +26,11 @@ class Tally:
         return self._bounds
 
     def counts(self) -> tuple[int, ...]:
-        """How many values were at most each bound and above the one before; at the end, those above the last one."""
+        """Return how many values fell between each bound and the one before; last, how many were above all bounds."""
         return tuple(self._counts)
 
     def buckets(self) -> Iterator[tuple[str, float]]:
-        """Upper bound as text and the count up to it, the last one `+Inf`."""
+        """Yield each upper bound as text and the count of values up to it; the last bound is `+Inf`."""
         below = 0
         for bound, count in zip((*map(str, self._bounds), "+Inf"), self.counts(), strict=True):
             below += count

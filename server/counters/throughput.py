@@ -1,4 +1,4 @@
-"""Messages per second of late."""
+"""Compute the broker's recent messages per second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WINDOW_S: Final = 10.0
 
 
 class Rates(NamedTuple):
-    """Messages per second."""
+    """Messages per second that were sent and received."""
 
     sent: float
     received: float
@@ -26,7 +26,7 @@ class _Sample(NamedTuple):
 
 
 class Throughput:
-    """Lives on the event loop's thread. `sample` is to be called every few seconds."""
+    """Sample counts and compute rates. Lives on the event loop's thread. `sample` is to be called every few seconds."""
 
     def __init__(self, traffic: Traffic, clock: Clock) -> None:
         self._traffic = traffic
@@ -42,7 +42,7 @@ class Throughput:
             self._samples.popleft()
 
     def rates(self) -> Rates:
-        """Since some ten seconds ago, or since the start."""
+        """Return the rates over some ten seconds, or since the start."""
         now, then = self._now(), self._samples[0]
         seconds = now.at_s - then.at_s
         if seconds <= 0:

@@ -1,14 +1,14 @@
-"""Counts by name for the busiest names, and one count for all others (ADR 27).
+"""Count by name for the busiest names, and together for all others (ADR 27).
 
-A broker may have a million topics, and whoever stores its figures must not get a million series. So a table has a
-bounded number of rows. While there is room a name gets a row with its first count. Then it is counted under
-`OTHER`, until it is twice as busy as the least busy row and has a noticeable part of all there is: a review, a few
-times a minute, lets it take that row's place. Where a million names are equally busy none of them ever does, so that
-series do not come and go without end.
+A broker may have a million topics, and the system that stores its metrics must not get a million series. So a table
+has a bounded number of rows. While there is room, a name gets a row with its first count. Later names are counted under
+`OTHER` until they are twice as busy as the least busy row and have a noticeable part of all messages: a review, a few
+times a minute, lets such a name take that row's place. Where a million names are equally busy none of them ever does,
+so that series do not come and go without end.
 
-No count ever moves from one row to another. A row that gives way is gone, one that comes begins at zero, and `OTHER`
-only grows: to Prometheus the first is a series that ended, the second a counter that was reset. The sum of the rates is
-right at any time; folding the counts of a row into `OTHER` would show as messages that nobody sent.
+No count ever moves from one row to another. A replaced row is dropped, a new one begins at zero, and `OTHER` only
+grows: to Prometheus the first is a series that ended, the second a counter that was reset. The sum of the rates is
+right at any time; adding the counts of a row to `OTHER` would show as messages that no producer sent.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import Final, Generic, TypeVar
 from quarry_mq.server.counters.tally import Tally
 
 OTHER: Final = "__other__"
-"""Stands for all topics, or groups, that have no series of their own. One that is called so has none either."""
+"""Stands for all topics, or groups, without a series of their own. A topic or group of this name never has one."""
 
 CANDIDATES_PER_ROW: Final = 8
-"""Names without a row that are counted between two reviews. The first that come are: the busy ones are among them."""
+"""Names without a row that are counted between two reviews, per row: the first to come, busy ones among them."""
 
 PART_PER_ROW: Final = 4
-"""A name must have so much of its share, if all rows were equally busy, to take another one's place: a quarter."""
+"""A name replaces another one only if it has at least a quarter of an equal share of all messages per row."""
 
 SIZE_BOUNDS: Final = (1024.0, 4096.0, 524_288.0, 1_048_576.0, 2_097_152.0, 4_194_304.0)
-"""Bytes; those of RocketMQ."""
+"""Bounds of message sizes in bytes, the same as RocketMQ's."""
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 class Row:
-    """What was counted for one name since it has had its row."""
+    """Counts of one name since it got its row."""
 
     __slots__ = ("activity", "bytes", "messages", "reviewed", "sizes")
 
@@ -43,25 +43,25 @@ class Row:
         self.bytes = 0
         self.sizes = Tally(SIZE_BOUNDS)
         self.reviewed = 0
-        """Messages that there were at the last review."""
+        """Value of `messages` at the last review."""
         self.activity = 0
-        """Messages of late: those between two reviews, and half of what it was before."""
+        """Recent messages: those between the last two reviews, and half of the value before."""
 
     def count(self, messages: int, size: int) -> None:
-        """`size` is that of all of them, in bytes."""
+        """Count messages; `size` is that of all of them together, in bytes."""
         self.messages += messages
         self.bytes += size
 
 
 class TopCounts(Generic[Key]):
-    """Rows by key. One thread counts and reviews, any reads."""
+    """A table with a bounded number of rows, by key. One thread counts and reviews, any reads."""
 
     def __init__(
         self, rows_max: int, other_of: Callable[[Key], Key], is_hidden: Callable[[Key], bool] = lambda _: False
     ) -> None:
-        """`other_of` gives the key that a key without a row is counted under; those may be a few, and always have one.
+        """`other_of` returns the key that a key without a row is counted under: one of a few, which always have rows.
 
-        A key that is one of them gets no row as itself, nor does one that `is_hidden`, whatever it is busy with.
+        A key equal to one of those gets no row of its own, nor does one that `is_hidden`, however busy it is.
         """
         self._rows_max = rows_max
         self._other_of = other_of
@@ -74,7 +74,7 @@ class TopCounts(Generic[Key]):
         return len(self._rows)
 
     def row(self, key: Key, messages: int) -> Row:
-        """Where to count so many messages of the key."""
+        """Return the row in which to count `messages` messages of the key."""
         return self._rows.get(key) or self._without_row(key, messages)
 
     def _without_row(self, key: Key, messages: int) -> Row:
@@ -102,7 +102,7 @@ class TopCounts(Generic[Key]):
         idlest = sorted(self._rows, key=lambda key: self._rows[key].activity)
         busiest = sorted(candidates, key=lambda key: candidates[key], reverse=True)
         for old, new in zip(idlest, busiest, strict=False):
-            # a row that goes on as before has twice of what came since the last review: no two take turns
+            # steady activity is twice the messages since the last review, so two names never alternate
             if candidates[new] <= self._rows[old].activity:
                 return
             del self._rows[old]
@@ -114,11 +114,11 @@ class TopCounts(Generic[Key]):
             del self._rows[key]
 
     def rows(self) -> Iterator[tuple[Key, Row]]:
-        """All rows of this moment, those of the others among them. For any thread."""
+        """Iterate over all present rows, those of the others included. For any thread."""
         # each list is made in one step that no other thread interrupts
         yield from list(self._rows.items())
         yield from list(self._others.items())
 
     def keys(self) -> list[Key]:
-        """The keys that have a row of their own."""
+        """Return the keys that have a row of their own."""
         return list(self._rows)

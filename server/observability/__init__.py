@@ -1,1 +1,1 @@
-"""What a broker shows of itself to monitoring: metrics, traces and logs."""
+"""Show a broker to monitoring by metrics, traces and logs."""

@@ -1,4 +1,4 @@
-"""What is counted and timed for metrics while a broker serves, and what is found out in the background."""
+"""Hold the counters and timers that calls update, and the figures that are computed in the background."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from quarry_mq.store.opening.open_store import OpenStore
 
 
 class Observing:
-    """Where calls are counted. Lives on the event loop's thread; figures are read on any."""
+    """Hold the counters that calls update. Lives on the event loop's thread; its numbers are read on any."""
 
     def __init__(self, settings: MetricsSection) -> None:
         self.traffic: Final = Traffic(topics_max=settings.top_topics, groups_max=settings.top_groups)
@@ -28,7 +28,7 @@ class Observing:
 
 
 class Background:
-    """The figures that cost something, each made in rounds."""
+    """Hold the figures that are expensive to compute, each updated again and again in the background."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Background:
         )
 
     def stop(self) -> None:
-        """Let go of the store: it is about to close. The rounds have been ended before."""
+        """Release the store, which is about to close. `sampling` must have been ended before."""
         self.lag.stop()
         self.waiting.stop()
         self.names.stop()

@@ -1,4 +1,4 @@
-"""How many topics and groups there are: counted once, in the background, and kept right from then on."""
+"""Count topics and groups once, in the background, and keep the counts up to date from then on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROWS_PER_STEP: Final = 500
 
 
 class NameCounts:
-    """Without the broker's own. Lives on the event loop's thread. None: not counted yet."""
+    """Count all topics and groups but the broker's own; None is not counted yet. Lives on the event loop's thread."""
 
     def __init__(self, topics: TopicTable, groups: GroupTable) -> None:
         self._topics = topics
@@ -20,7 +20,7 @@ class NameCounts:
         self._counts: tuple[RunningCount, RunningCount] | None = None
 
     def steps(self) -> Iterator[None]:
-        """Counts, the first time that it is called."""
+        """Count in small steps, the first time that this is called."""
         if self._counts is None:
             topic_changes, group_changes = self._topics.changes, self._groups.changes
             self._counts = (
@@ -32,7 +32,7 @@ class NameCounts:
                 yield
 
     def stop(self) -> None:
-        """Let go of the store: it is about to close."""
+        """Release the store, which is about to close."""
         self._counts = None
 
     @property

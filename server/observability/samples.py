@@ -1,4 +1,4 @@
-"""Figures that cost something are made in the background, a millisecond at a time, and never for a scrape."""
+"""Compute expensive figures in the background, a millisecond at a time, and never for a scrape."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ log = structlog.get_logger(__name__)
 
 STEP_S: Final = 0.001
 PAUSES_PER_STEP: Final = 9
-"""The event loop has nine tenths of its time for others, however much there is to count."""
+"""Pause per time worked: the event loop has nine tenths of its time for other work, however much there is to count."""
 PAUSES_WHILE_BUSY: Final = 49
-"""And 49 fiftieths while they need it: with a hundred thousand topics in use there is always something to count."""
+"""Pause per time worked while the loop is busy: other work then gets 49 fiftieths. With a hundred thousand topics in
+use there is always something to count."""
 BUSY_SHARE: Final = 0.5
-"""The loop is busy if it takes more of a processor than that."""
+"""The loop is busy if it uses more of a processor than this share."""
 
 Steps = Callable[[], Iterator[None]]
-"""Begins a round of something; each item is a place where others may have their turn."""
+"""Begins one update of some figures; at each item the caller may let other work run."""
 
 
 class Sampling:
-    """Lives on the event loop's thread."""
+    """Update figures in the background, one source after the other. Lives on the event loop's thread."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class Sampling:
         clock: Clock,
         cpu_s: Callable[[], float] = time.thread_time,
     ) -> None:
-        """`cpu_s` tells how much processor time the loop's thread has had."""
+        """`cpu_s` returns how much processor time the loop's thread has used."""
         self._cpu_s = cpu_s
         self._sources = sources
         self._interval_s = interval_s
@@ -45,12 +46,12 @@ class Sampling:
 
     @property
     def age_s(self) -> float | None:
-        """How long ago the last round ended; None before the first has. For any thread."""
+        """Return how long ago all figures were last updated; None before the first time. For any thread."""
         completed_s = self._completed_s
         return None if completed_s is None else self._clock.monotonic_s() - completed_s
 
     async def run(self) -> None:
-        """Round after round, until cancelled. What cannot be read is left out, and tried again in the next one."""
+        """Update all figures again and again, until cancelled. A source that fails is tried again the next time."""
         while True:
             for begin in self._sources:
                 try:

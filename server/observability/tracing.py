@@ -1,4 +1,4 @@
-"""Spans for an OpenTelemetry collector. Nothing of it is imported unless `tracing.endpoint` is set."""
+"""Export spans to an OpenTelemetry collector. Its libraries are imported only if `tracing.endpoint` is set."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 TRACEPARENT: Final = "traceparent"
-"""The header of the W3C, and what clients of RocketMQ put into a message's `trace_context`."""
+"""The W3C's header, whose value clients of RocketMQ also put into a message's `trace_context`."""
 
 LIBRARIES: Final = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
 
 STOP_S: Final = 2.0
-"""How long a stop waits for spans that are not exported yet."""
+"""Seconds that a stop waits for spans that are not exported yet."""
 
 Attribute = str | int
 
@@ -30,7 +30,7 @@ class TracingUnavailable(Unavailable):
 
 
 class CallSpan:
-    """One call that is traced, until it is ended."""
+    """The span of one traced call, until it is ended."""
 
     def __init__(self, span: Span, link_to: Callable[[str], Any]) -> None:
         self._span = span
@@ -38,12 +38,12 @@ class CallSpan:
         self._is_ended = False
 
     def set(self, **attributes: Attribute) -> None:
-        """Underscores stand for the dots of the names, two of them for one of its own."""
+        """Set attributes. In their names an underscore stands for a dot, two for an underscore."""
         for name, value in attributes.items():
             self._span.set_attribute(_dotted(name), value)
 
     def link(self, traceparent: str) -> None:
-        """The call also has to do with another trace. Nothing is linked to a text that names none."""
+        """Link the call to another trace. A text that names no trace is ignored."""
         context = self._link_to(traceparent)
         if context.is_valid:
             self._span.add_link(context)
@@ -54,17 +54,17 @@ class CallSpan:
         self._span.set_status(StatusCode.ERROR, text)
 
     def end(self) -> None:
-        """Repeatable."""
+        """End the span. Further calls have no effect."""
         if not self._is_ended:
             self._is_ended = True
             self._span.end()
 
 
 class Tracing:
-    """Begins spans, and has those that are sampled exported on a thread of the library's."""
+    """Begin spans, and export the sampled ones on a thread of the library."""
 
     def __init__(self, endpoint: str, sample_ratio: float, *, node_id: str) -> None:
-        """The libraries are installed, see `require_tracing`."""
+        """The libraries must be installed, see `require_tracing`."""
         from opentelemetry import trace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -87,17 +87,17 @@ class Tracing:
         self._tracer = self._provider.get_tracer("quarry", own_version)
 
     def begin(self, name: str, traceparent: str | None) -> CallSpan | None:
-        """A span as a part of the client's trace, where it names one; None when it is not sampled."""
+        """Begin a span, as a part of the client's trace if it names one; None when the span is not sampled."""
         context = None if traceparent is None else self._propagator.extract({TRACEPARENT: traceparent})
         span = self._tracer.start_span(name, context=context, kind=self._trace.SpanKind.SERVER)
         return CallSpan(span, self._context_of) if span.is_recording() else None
 
     def stop(self) -> None:
-        """Export what is there, for a while, and end. Blocks."""
+        """Export the remaining spans, for `STOP_S` at most, and end. Blocks."""
         ending = Thread(target=self._provider.shutdown, name="tracing", daemon=True)
         ending.start()
         ending.join(STOP_S)
-        if ending.is_alive():  # a collector that is not there would be tried again for longer than a stop may take
+        if ending.is_alive():  # an unreachable collector would be tried again for longer than a stop may take
             self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
     def _context_of(self, traceparent: str) -> Any:
@@ -106,7 +106,7 @@ class Tracing:
 
 
 def require_tracing(settings: TracingSection) -> None:
-    """Raises TracingUnavailable where traces are wanted and the libraries for them are not there."""
+    """Raise TracingUnavailable if traces are configured and their libraries are not installed."""
     if settings.endpoint is not None and not all(_is_installed(each) for each in LIBRARIES):
         raise TracingUnavailable(
             "tracing.endpoint is set, and the extra `tracing` is not installed: pip install 'quarry-mq[tracing]'"
@@ -114,7 +114,7 @@ def require_tracing(settings: TracingSection) -> None:
 
 
 def make_tracing(settings: TracingSection, *, node_id: str) -> Tracing | None:
-    """None where no traces are wanted. Raises TracingUnavailable."""
+    """Return the tracing that the settings ask for; None if they ask for none. Raises TracingUnavailable."""
     require_tracing(settings)
     if settings.endpoint is None:
         return None
@@ -124,7 +124,7 @@ def make_tracing(settings: TracingSection, *, node_id: str) -> Tracing | None:
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package that it would be in
+    except ModuleNotFoundError:  # even its package is missing
         return False
 
 

@@ -1,4 +1,4 @@
-"""How much waits for its time or for a producer's word, and how old the log is: made in the background."""
+"""Count scheduled and prepared messages and find the age of the log, in the background."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS_PER_STEP: Final = 500
 
 
 class WaitingFigures:
-    """Lives on the event loop's thread; what it found may be read on any. None: not known yet, or there is none."""
+    """Hold the figures; None is not known yet, or none. Lives on the event loop's thread; any may read the figures."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class WaitingFigures:
         self._oldest: tuple[PhysicalOffset, int] | None = None
 
     def steps(self) -> Iterator[None]:
-        """One round."""
+        """Update all figures, in small steps."""
         if self._counts is None:
             self._counts = (
                 RunningCount(self._held.waiting_messages(), self._held.timer_changes),
@@ -54,7 +54,7 @@ class WaitingFigures:
         self._oldest = self._find_oldest()
 
     def stop(self) -> None:
-        """Let go of the store: it is about to close."""
+        """Release the store, which is about to close."""
         self._counts = None
 
     @property
@@ -67,7 +67,7 @@ class WaitingFigures:
 
     @property
     def next_due_s(self) -> float | None:
-        """Seconds from now, or how late it was when it was looked for, as a negative number."""
+        """Return the seconds until the next scheduled message is due; negative if it was overdue at the last update."""
         due_ms = self._next_due_ms
         if due_ms is None:
             return None
@@ -75,22 +75,22 @@ class WaitingFigures:
 
     @property
     def late_ms(self) -> int:
-        """How late what is due first was when it was looked for; 0 when nothing was late."""
+        """Return by how much the first scheduled message was overdue at the last update; 0 when none was."""
         return self._late_ms
 
     @property
     def oldest_age_ms(self) -> int | None:
-        """Of the log's first record."""
+        """Return the age of the log's first record."""
         stored_ms = self.oldest_stored_ms
         return None if stored_ms is None else max(0, self._clock.wall_ms() - stored_ms)
 
     @property
     def oldest_stored_ms(self) -> int | None:
-        """When the log's first record was stored."""
+        """Return the time at which the log's first record was stored."""
         return None if self._oldest is None else self._oldest[1]
 
     def _find_oldest(self) -> tuple[PhysicalOffset, int] | None:
-        """Where the log begins and when that was stored."""
+        """Return the log start offset and the time at which the record there was stored."""
         begin = self._log_begin()
         if self._oldest is not None and self._oldest[0] == begin:
             return self._oldest

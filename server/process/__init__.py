@@ -1,1 +1,1 @@
-"""The broker as a process: stop, health, the HTTP port, certificates, descriptors and garbage collection."""
+"""Manage the broker's process: stop, health, the HTTP port, certificates, descriptors and garbage collection."""

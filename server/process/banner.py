@@ -1,15 +1,15 @@
-"""What a broker says on standard output when it is ready."""
+"""Make the text that a broker prints on standard output when it is ready."""
 
 from __future__ import annotations
 
 from typing import Final
 
 READY_LINE: Final = "Quarry is ready."
-"""The first line of it, by which who started the process knows."""
+"""The first line of the text: the program that started the broker waits for it."""
 
 
 def banner(*, listen: str, admin: str, http: str, store: str, console: str = "", needs_tls: bool = False) -> str:
-    """Where it is (`http` and `console` are URLs), and three lines of Python that send and receive."""
+    """Return the broker's addresses (`http` and `console` are URLs) and three lines of Python that send and receive."""
     first, tls = "", ""
     if needs_tls:
         first, tls = "  # with GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=AUTHORITY.pem in the environment\n", ", tls_enable=True"

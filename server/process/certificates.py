@@ -1,7 +1,7 @@
-"""The certificate that the ports show: looked at every few seconds, and exchanged under the listeners when it changes.
+"""Reload the certificate that the ports show: check it every few seconds, and exchange it when it changes.
 
-All that belongs together is taken together: certificate, key and authorities of all ports, or none of them. A broken
-file leaves what is shown as it was.
+Listeners stay open meanwhile. Certificate, key and authorities of all ports are taken together, or none of them. A
+broken file leaves the certificate as it was.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ WARN_BEFORE_S: Final = 14 * 86_400
 WARN_INTERVAL_S: Final = 86_400
 
 Prints = dict[Path, bytes | str]
-"""Of each file the hash of what it holds, or why it cannot be read."""
+"""Hash of the content of each file, or the reason why it cannot be read."""
 
 
 class TlsPorts(NamedTuple):
-    """What each kind of port shows; None where it speaks no TLS."""
+    """Files that each kind of port shows; None for a port without TLS."""
 
     messaging: TlsFiles | None = None
     admin: TlsFiles | None = None
@@ -38,21 +38,21 @@ class TlsPorts(NamedTuple):
 
 
 class PeerTls(NamedTuple):
-    """What the admin ports of other members are checked with, and what is shown to them."""
+    """Files that the admin ports of other members are checked with, and files that are shown to them."""
 
     authority: Path | None
     certificate: Path | None
     key: Path | None
 
     def read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """Authority, key and certificate as they are now, as grpcio takes them. Raises OSError."""
+        """Read authority, key and certificate, in the order that grpcio takes them. Raises OSError."""
         paths = self.authority, self.key, self.certificate
         authority, key, certificate = (None if path is None else path.read_bytes() for path in paths)
         return authority, key, certificate
 
 
 class Certificates:
-    """What the ports of one broker show now. `look` may run on any thread, one at a time."""
+    """Hold the certificates that the ports of one broker show now. `look` may run on any thread, one at a time."""
 
     def __init__(self, ports: TlsPorts, clock: Clock | None = None) -> None:
         """Raises Invalid that names the file."""
@@ -71,16 +71,16 @@ class Certificates:
             raise Invalid(str(cause)) from cause
 
     async def watch(self) -> None:
-        """Look again and again, until cancelled."""
+        """Check the files every few seconds, until cancelled."""
         while True:
             await asyncio.to_thread(self.look)
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     def look(self) -> None:
-        """Take what has changed, and warn of an end that is near."""
+        """Load files that have changed, and warn of a certificate that expires soon."""
         prints = _prints(self._paths)
         if prints == self._taken:
-            self._refused = prints  # what was refused before is told again if it comes again
+            self._refused = prints  # files that were refused before are reported again if they come again
         elif prints != self._refused:
             self._take(prints)
         self._warn()
@@ -92,7 +92,7 @@ class Certificates:
             expires_s = _expires_s(read[0].certificate, lives[0].files.certificate)
         except ValueError as error:
             if prints != self._suspect:
-                self._suspect = prints  # perhaps only some of the new files are there yet: the next look will tell
+                self._suspect = prints  # perhaps only some of the new files are there yet: the next look decides
                 return
             self._refused = prints
             self.failed_reloads += 1
@@ -124,7 +124,7 @@ class Certificates:
 
 
 def _expires_s(pem: bytes, path: Path) -> float:
-    """Since 1970. Raises ValueError that names the file."""
+    """Return the seconds since 1970 at which the certificate ends. Raises ValueError that names the file."""
     from cryptography import x509
 
     try:

@@ -1,8 +1,8 @@
-"""File descriptors: what the store needs comes first, connections get what is left.
+"""Divide the process's file descriptors: the store gets what it needs, connections get the rest.
 
-A database that finds no descriptor for a file to write refuses all writes until the broker is started again. So there
-are never so many connections that it could come to that, whoever opens them; and when something else takes the
-descriptors, sends are refused before the last ones are gone, until there are some again.
+A database that finds no descriptor for a file to write refuses all writes until the broker is started again. So the
+number of connections is bounded such that this cannot happen, whoever opens them; and when something else takes the
+descriptors, sends are refused before the last ones are gone, until some are free again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from quarry_mq.store.consumequeue.files.store import OPEN_FILES_MAX
 from quarry_mq.store.errors import Invalid
 
 DATABASES: Final = 3
-"""The state, the consume queues, and what is held."""
+"""The databases of the state, of the consume queues, and of scheduled and prepared messages."""
 OTHER_FILES: Final = 96
-"""Of the store and the broker: key index, checkpoint, backups, copies, other members, exporters, libraries."""
+"""Other files of store and broker: key index, checkpoint, backups, copies, other members, exporters, libraries."""
 WEB_CONNECTIONS: Final = 128
-"""Of the HTTP port and the console, which have bounds of their own, and of what the console calls."""
+"""Connections of the HTTP port and the console, which have bounds of their own, and those that the console opens."""
 ADMIN_CONNECTIONS_MAX: Final = 1_024
 GREETING_MAX: Final = 1_024
 RESERVE_MAX: Final = 2_048
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 class DescriptorPlan(NamedTuple):
-    """Who may have how many of the descriptors of a process."""
+    """Share of each use in the descriptors of a process."""
 
     limit: int
     store: int
@@ -48,11 +48,11 @@ class DescriptorPlan(NamedTuple):
     """Connections that wait for their TLS handshake, or were accepted a moment ago."""
     reserve: int
     connections: int
-    """Of messaging clients, at most."""
+    """Most connections of messaging clients."""
 
     @classmethod
     def of(cls, limit: int, mapped_segments_max: int) -> DescriptorPlan:
-        """Raises Invalid when a process that may have so many files open cannot be a broker."""
+        """Divide `limit` descriptors. Raises Invalid when a broker cannot run with so few."""
         plan = cls._of(limit, mapped_segments_max)
         if plan.connections < CONNECTIONS_MIN:
             needed = limit
@@ -75,14 +75,14 @@ class DescriptorPlan(NamedTuple):
 
 
 def plan_here(mapped_segments_max: int) -> DescriptorPlan:
-    """For this process, as its limit is now. Raises Invalid."""
+    """Return the plan for this process, with its present limit. Raises Invalid."""
     return DescriptorPlan.of(descriptor_limit(), mapped_segments_max)
 
 
 def front_limits(limits: FrontLimits, mapped_segments_max: int) -> FrontLimits:
-    """The limits that are set for messaging clients, with no more connections than there are descriptors for.
+    """Return the limits set for messaging clients, with no more connections than there are descriptors for.
 
-    What one address may have shrinks with what all may: else it would be all.
+    The limit of one address shrinks in proportion: else one address could take all connections.
     """
     plan = plan_here(mapped_segments_max)
     connections = min(limits.max_connections, plan.connections)
@@ -93,13 +93,13 @@ def front_limits(limits: FrontLimits, mapped_segments_max: int) -> FrontLimits:
 
 
 class DescriptorWatch:
-    """Looks every second how many descriptors are left."""
+    """Check every second how many descriptors are left."""
 
     def __init__(
         self, plan: DescriptorPlan, wanted: Callable[[], int], refuse_sends: Callable[[str, str], None]
     ) -> None:
-        """`wanted`: how many connections the settings allow. `refuse_sends` hears a reason, empty for none, and whose
-        reason it is.
+        """`wanted` returns how many connections the settings allow. `refuse_sends` takes a reason, empty for none, and
+        the name of the part that has it.
         """
         self._plan = plan
         self._wanted = wanted
@@ -108,7 +108,7 @@ class DescriptorWatch:
 
     @property
     def concern(self) -> str:
-        """Empty where the settings can be had."""
+        """Return why the settings cannot be met; empty if they can."""
         wanted, plan = self._wanted(), self._plan
         if wanted <= plan.connections:
             return ""
@@ -118,7 +118,7 @@ class DescriptorWatch:
         )
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Check every second, until cancelled."""
         if self.concern:
             log.warning("fewer connections than the settings allow", reason=self.concern)
         while True:
@@ -126,7 +126,10 @@ class DescriptorWatch:
             self.look(await asyncio.to_thread(open_files_if_many, self._plan.limit - self._plan.reserve))
 
     def look(self, used: int) -> None:
-        """So many are in use. Half of the reserve has to be left, and three quarters of it once that was not so."""
+        """Refuse sends when, with `used` descriptors in use, less than half of the reserve is left.
+
+        Sends are accepted again when three quarters of the reserve are left.
+        """
         left = self._plan.limit - used
         if left < self._plan.reserve // 2:
             self._is_short = True

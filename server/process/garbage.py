@@ -1,8 +1,8 @@
-"""How Python looks for garbage that refers to itself, while clients are served and before (ADR 40).
+"""Schedule Python's search for cyclic garbage, before clients are served and while they are (ADR 40).
 
-What the broker makes goes when it is no longer referred to, and what it does often leaves no such garbage behind
-(`tests/conformance/test_garbage.py`). It has to be looked for all the same, and Python stops everything meanwhile, for
-as long as the number of objects makes it that are looked at.
+The broker's objects are freed by their reference counts, and what it does often leaves no cycles behind
+(`tests/conformance/test_garbage.py`). Cycles have to be looked for all the same, and Python stops everything meanwhile,
+for a time that grows with the number of objects it looks at.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from quarry_mq.server.process.system import own_bytes
 from quarry_mq.store.clock import Clock
 
 OPENING_THRESHOLDS: Final = (10_000, 20, 50)
-"""How many more objects there must be, of each age, before Python looks at them by itself, while nobody is served. With
-its own numbers (700, 10, 10) it looks through all that is read back from a log several times a second.
+"""Growth in objects, by generation, after which Python looks for garbage by itself before clients are served. With its
+defaults (700, 10, 10) it looks through everything that is read back from a log several times a second.
 """
 
 INTERVAL_S: Final = 0.25
-"""Ten thousand clients that wait replace some 3,000 objects in this time: one or two milliseconds."""
+"""Seconds between two searches. Ten thousand waiting clients replace some 3,000 objects in this time, and searching
+those takes one or two milliseconds."""
 
 GROWTH_LOOKED_AT_S: Final = 10.0
-"""How often it is asked how much memory is in use, which takes a millisecond where that is a gigabyte."""
+"""Seconds between two counts of the pieces of memory in use, which take a millisecond for a gigabyte."""
 
 GROWN_RATIO: Final = 1.5
 GROWN_LEAST: Final = 500_000
-"""So many more pieces of memory, and half as much as after the last time: then all is looked at."""
+"""All objects are searched when the pieces of memory have grown by half and by this number since the last such time."""
 
 GROWN_LEAST_BYTES: Final = 48 * 1024 * 1024
-"""So much more memory, however few pieces it is, and all is looked at: what refers to itself may hold large ones. It is
-asked at every look, since this much may come within a second."""
+"""All objects are searched, too, when memory has grown by this much, in however few pieces: cycles may hold large ones.
+Memory is measured at every search, since it may grow by this much within a second."""
 
 ALL_INTERVAL_S: Final = 900.0
-"""After so long it is, however little has come."""
+"""Seconds after which all objects are searched, however little memory has grown."""
 
 
 def look_for_garbage_seldom() -> None:
-    """What is there by now is taken for something that stays, and not looked at any more.
+    """Exclude the present objects from searches for garbage, and let Python search more rarely.
 
     To be called when the modules are loaded, since reading a log back makes many objects.
     """
@@ -49,10 +50,10 @@ def look_for_garbage_seldom() -> None:
 
 
 class GarbageSearch:
-    """Looks for garbage while clients are served."""
+    """Search for garbage while clients are served."""
 
     def __init__(self, clock: Clock, own_memory: Callable[[], int | None] = own_bytes) -> None:
-        """`own_memory` tells how many bytes of memory are the process's own; None where nothing tells."""
+        """`own_memory` returns how many bytes of memory are the process's own; None if the system does not tell."""
         self._clock = clock
         self._own_memory = own_memory
         self._growth_due_s = 0.0
@@ -61,7 +62,7 @@ class GarbageSearch:
         self._bytes_after_all = 0
 
     async def run(self) -> None:
-        """Do it in place of Python, until cancelled."""
+        """Search in place of Python's own collector, until cancelled."""
         gc.freeze()
         gc.disable()
         self._looked_at_all()
@@ -74,7 +75,7 @@ class GarbageSearch:
             gc.enable()
 
     def look(self) -> None:
-        """At what is new, and at all of it when it is time for that."""
+        """Search the new objects, or all of them when that is due."""
         if self._is_time_for_all():
             gc.unfreeze()
             gc.collect()

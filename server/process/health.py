@@ -1,4 +1,4 @@
-"""How a broker is doing, told by its threads and read by its HTTP port."""
+"""Track a broker's health, which its threads report and its HTTP port reads."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final
 from quarry_mq.store.clock import Clock, SystemClock
 
 LOOP_STALL_S: Final = 20.0
-"""A loop that has not turned for this long hangs. Every official client gives up on a call after 3 s, so nobody is
-served any more; a slow disk or a large dispatch round takes far less."""
+"""Seconds after which an event loop that does not turn counts as hung. Every official client gives up on a call after
+3 s, so no client is served any more; a slow disk or a large dispatch takes far less."""
 
 
 class Phase(Enum):
@@ -30,14 +30,15 @@ TRANSITIONS: Final = {
     Phase.POISONED: set(),
     Phase.STOPPING: set(),
 }
-"""What may follow what. Reports that come too late for their phase change nothing."""
+"""Phases that may follow each phase. Reports that come too late for their phase change nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """One look at a broker. `percent` is how far recovery is, `loop_silence_s` how long its loop has not turned.
+    """A broker's health at one moment. `percent` is the progress of recovery; `loop_silence_s` is how long ago the loop
+    last turned.
 
-    `sends_refused` is why no sends are taken at the moment. It makes no broker unready: consumers need it to go on.
+    `sends_refused` is why no sends are accepted at the moment. The broker stays ready then: consumers need it.
     """
 
     phase: Phase
@@ -52,7 +53,7 @@ class Health:
 
     @property
     def is_live(self) -> bool:
-        """False when only killing the process helps. Recovery may take as long as it needs (rmq#9587)."""
+        """Return False when only killing the process helps. Recovery may take as long as it needs (rmq#9587)."""
         return self.loop_silence_s < LOOP_STALL_S
 
     @property
@@ -73,7 +74,7 @@ class Health:
 
 
 class HealthState:
-    """Where phases and ticks are reported. Any thread may call anything."""
+    """Take reports of phases and ticks. Any thread may call anything."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -92,7 +93,7 @@ class HealthState:
         self._enter(Health(Phase.POISONED, reason=reason))
 
     def sends_refused(self, reason: str) -> None:
-        """Why no sends are taken from now on; the empty text when they are taken again."""
+        """Set the reason why sends are refused from now on; the empty text when they are accepted again."""
         with self._lock:
             self._sends_refused = reason
 
@@ -100,12 +101,12 @@ class HealthState:
         self._enter(Health(Phase.STOPPING))
 
     def tick(self) -> None:
-        """The event loop has turned."""
+        """Note that the event loop has turned."""
         with self._lock:
             self._last_tick_s = self._clock.monotonic_s()
 
     def look(self) -> Health:
-        """How it is now. A loop that never ticked has not begun, and is not silent."""
+        """Return the present health. A loop that never ticked has not begun, and is not silent."""
         with self._lock:
             health, last_tick_s, refused = self._health, self._last_tick_s, self._sends_refused
         silence_s = 0.0 if last_tick_s is None else self._clock.monotonic_s() - last_tick_s

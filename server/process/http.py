@@ -1,9 +1,9 @@
-"""The HTTP port: `/metrics`, `/healthz`, `/readyz`. In threads of its own, because it must answer while the event
-loop recovers a store or hangs.
+"""Serve `/metrics`, `/healthz` and `/readyz` on the HTTP port, in separate threads: it must answer while the event loop
+hangs or a store recovers.
 
-It is made to be probed by anybody for years: each connection is served once, may last `CONNECTION_S` in all and say
+It is made to be probed by anybody for years: each connection is served once, may last `CONNECTION_S` in all and send
 less than `REQUEST_SIZE_MAX` bytes, and only `CONNECTIONS_MAX` are open at a time (rmq#8875: a TCP probe leaked a
-connection each time until memory ran out). When all are taken the oldest of the address that has most gives way:
+connection each time until memory ran out). When all are taken, the oldest of the address with most is closed:
 neither clients that never end their request nor those that connect all the time keep a probe from being answered.
 """
 
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-CONNECTIONS_MAX: Final = 32  # a few probes and scrapers; more is somebody's mistake
-THREADS_MAX: Final = 2 * CONNECTIONS_MAX  # those of connections that were ended are about to end
-CONNECTION_S: Final = 10.0  # the time Prometheus gives a scrape unless told otherwise
+CONNECTIONS_MAX: Final = 32  # a few probes and scrapers; more would be a mistake
+THREADS_MAX: Final = 2 * CONNECTIONS_MAX  # threads of closed connections are about to end
+CONNECTION_S: Final = 10.0  # the default timeout of a scrape by Prometheus
 REQUEST_SIZE_MAX: Final = 16 * 1024
-"""Bytes of a request that are read. The library would keep a hundred headers of 64 KiB, several times over."""
+"""Bytes of a request that are read. The library would keep a hundred headers of 64 KiB, each several times."""
 
-BACKLOG: Final = 512  # who connects again and again must not keep a probe from being seen
+BACKLOG: Final = 512  # a peer that connects again and again must not keep a probe from being accepted
 SWEEP_S: Final = 0.1
 REFUSED_WAIT_S: Final = 0.1  # after the system has refused a connection: it has no descriptors left
 
 
 class TokenFile:
-    """The token without which nobody gets the metrics. Read each time, because it may be exchanged."""
+    """A file holds the token that reading the metrics needs. It is read each time, because it may be exchanged."""
 
     def __init__(self, path: Path) -> None:
         """Raises Invalid that names the file."""
@@ -62,14 +62,14 @@ class TokenFile:
             raise Invalid(f"{path}: {cause}") from cause
 
     def is_in(self, authorization: str) -> bool:
-        """Whether the request header of that name holds it. A file that cannot be read holds no token."""
+        """Return whether the `Authorization` header holds the token. A file that cannot be read holds no token."""
         try:
             wanted = self._read()
         except (OSError, ValueError) as cause:
             log.error("the token of the metrics cannot be read", file=str(self._path), reason=str(cause))
             return False
         scheme, _, given = authorization.partition(" ")
-        # what the server reads of headers it takes for Latin-1
+        # the server decodes headers as Latin-1
         return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1", "replace"), wanted)
 
     def _read(self) -> bytes:
@@ -80,7 +80,7 @@ class TokenFile:
 
 
 class HttpEndpoint:
-    """Serves from `start` to `stop`. Prometheus metrics come from `registry`, the rest from `health`."""
+    """Serve from `start` to `stop`. Prometheus metrics come from `registry`, the rest from `health`."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class HttpEndpoint:
 
     @property
     def address(self) -> str:
-        """`host:port`; the bound one once it has started."""
+        """Return `host:port`; the bound one once the endpoint has started."""
         return self._address
 
     @property
@@ -170,22 +170,22 @@ def _text_answer(start_response: StartResponse) -> Callable[..., Iterable[bytes]
 
 
 class _Open(NamedTuple):
-    """A connection that is served."""
+    """A connection that is being served."""
 
     address: str
     deadline_s: float
 
 
 class _Bounded(BufferedIOBase):
-    """What a peer says, up to `REQUEST_SIZE_MAX` bytes."""
+    """Read what a peer sends, up to `REQUEST_SIZE_MAX` bytes."""
 
     def __init__(self, whole: BufferedIOBase) -> None:
         self._whole = whole
         self._left = REQUEST_SIZE_MAX
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        """Raises HTTPException, which the library expects of a request that is too large, and where one breaks off: the
-        library would serve it.
+        """Read a line. Raises HTTPException for a request that is too large, as the library expects, and for one that
+        breaks off: the library would serve it.
         """
         line = self._whole.readline(self._left if size is None or size < 0 else min(size, self._left))
         self._left -= len(line)
@@ -230,7 +230,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self._lock = Lock()
         self._nobody = Event()
         self._open: dict[socket.socket, _Open] = {}  # guarded by _lock, the oldest first
-        self._served = 0  # guarded by _lock: of those, and of others that were ended and are not over
+        self._served = 0  # guarded by _lock: threads of these, and of closed connections whose threads still run
         super().__init__((host.strip("[]"), port), _RequestHandler)
         self.set_app(application)
 
@@ -271,7 +271,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         try:
             super().process_request(request, client_address)
         except RuntimeError:
-            # No thread was to be had, so none will forget the connection.
+            # No thread could be started, so none will remove the connection.
             self._forget(request)
             raise
 
@@ -283,7 +283,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         if isinstance(request, ssl.SSLSocket):
-            # here and not where connections are accepted: a peer may take its time
+            # here and not where connections are accepted: a peer may be slow
             request.settimeout(CONNECTION_S)
             try:
                 request.do_handshake()
@@ -298,19 +298,19 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             self._served -= 1
 
     def _end_one(self) -> None:
-        """The oldest of the address that has most gives way: who floods the port ends its own."""
+        """Close the oldest connection of the address with most: a peer that floods the port closes its own."""
         counts = Counter(each.address for each in self._open.values())
         if counts:
             busiest, _ = counts.most_common(1)[0]
             self._end(next(request for request, each in self._open.items() if each.address == busiest))
 
     def _end(self, request: socket.socket) -> None:
-        """Waking its thread with a shut socket is enough."""
+        """Close a connection: shutting its socket is enough to wake its thread."""
         del self._open[request]
         _shut(request)
 
     def service_actions(self) -> None:
-        """End connections that had their time."""
+        """Close connections whose time is over."""
         now_s = self._clock.monotonic_s()
         with self._lock:
             for request in [request for request, each in self._open.items() if each.deadline_s <= now_s]:
@@ -322,7 +322,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
 def _shut(request: socket.socket) -> None:
     try:
-        # not that of an SSLSocket: it takes its TLS away from the thread that reads
+        # not the method of SSLSocket: it takes TLS away from the thread that reads
         socket.socket.shutdown(request, socket.SHUT_RDWR)
     except OSError:
         log.debug("http connection was gone already")

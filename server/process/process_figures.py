@@ -1,4 +1,4 @@
-"""What one process is like, whatever it serves: how late its event loop turns, and how long Python stops it."""
+"""Measure one process, whatever it serves: how late its event loop turns, and how long Python stops it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from quarry_mq.store.clock import Clock
 from quarry_mq.store.progress import Progress
 
 LATE_BOUNDS_S: Final = tuple(0.001 * 2**step for step in range(13))
-"""1 ms … 4 s."""
+"""Bounds of the histogram, 1 ms … 4 s."""
 
 PAUSE_BOUNDS_S: Final = tuple(0.000_1 * 4**step for step in range(9))
-"""100 µs … 6.5 s."""
+"""Bounds of the histogram, 100 µs … 6.5 s."""
 
 
 class ProcessFigures:
-    """Counted where it happens, read on any thread."""
+    """Hold the measurements, which are counted where they happen and read on any thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -29,18 +29,18 @@ class ProcessFigures:
         self._latest_s: float | None = None
 
     def late(self, seconds: float) -> None:
-        """The event loop was so late for something."""
+        """Note that the event loop was late by `seconds`."""
         self.loop_late.add(seconds)
         self._latest_s = max(seconds, self._latest_s or 0.0)
 
     def take_latest_s(self) -> float | None:
-        """How late the loop was at worst since this was asked last; None: nobody has looked meanwhile."""
+        """Return how late the loop was at worst since the last call; None if it was not measured meanwhile."""
         latest_s, self._latest_s = self._latest_s, None
         return latest_s
 
     @contextmanager
     def watching_garbage(self) -> Iterator[None]:
-        """Time each search for garbage that refers to itself."""
+        """Time each search for cyclic garbage."""
         gc.callbacks.append(self._searched)
         try:
             yield
@@ -55,7 +55,7 @@ class ProcessFigures:
 
 
 class PhaseFigures:
-    """How long one phase of the opening took, and how much log it read. Times are on the monotonic clock."""
+    """Hold when one phase of the opening ran and how much log it read. Times are on the monotonic clock."""
 
     __slots__ = ("began_s", "done_bytes", "ended_s")
 
@@ -65,7 +65,7 @@ class PhaseFigures:
 
 
 class RecoveryFigures:
-    """The phases of the last opening, by their names. Told on one thread, read on any."""
+    """Hold the phases of the last opening by name. Reported on one thread, read on any."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -73,7 +73,7 @@ class RecoveryFigures:
         self._last_s = clock.monotonic_s()
 
     def report(self, progress: Progress) -> None:
-        """A phase takes from the report before its first one to its last."""
+        """Note the progress of a phase, which lasts from the report before its first one to its last."""
         now_s = self._clock.monotonic_s()
         phase = self._phases.get(progress.phase) or self._phases.setdefault(progress.phase, PhaseFigures(self._last_s))
         phase.ended_s = self._last_s = now_s

@@ -1,4 +1,4 @@
-"""The process and its last recovery as metrics, and those that Prometheus' own library has for any Python process."""
+"""Export metrics of the process and its last recovery, and those of Prometheus' library for any Python process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quarry_mq.server.process.process_figures import ProcessFigures, RecoveryFig
 
 
 def watch_python(registry: CollectorRegistry) -> None:
-    """Memory, open files, CPU time and start of the process, and Python's counts of garbage."""
+    """Export memory, open files, CPU time and start of the process, and Python's counts of garbage."""
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
 

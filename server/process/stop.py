@@ -1,8 +1,8 @@
-"""From the signal to the end of the process, and what happens when that takes too long.
+"""Stop the process after a signal, and end it by force when that takes too long.
 
-    signal     readiness is red; the drain delay, while all is served as before
+    signal     not ready any more; the drain delay, while all is served as before
     grace      no new calls, the open ones end
-    rest       what was taken in is flushed, the store is closed
+    rest       what was accepted is flushed, the store is closed
     in vain    the process ends as if it had been killed: with status 3, and the next start recovers
 
 A second signal ends delay and grace at once.
@@ -28,15 +28,15 @@ log = structlog.get_logger(__name__)
 
 STATUS_STOP_HUNG: Final = 3
 LAST_WORDS_S: Final = 1.0
-"""How long the line that says what hangs may take: standard error may hang, too."""
+"""Seconds that logging what hangs may take: standard error may hang, too."""
 FALLBACK_S: Final = 2.0
-"""How long after its time a process ends that cannot even run a thread of Python's: a disk that hangs under mapped
-memory stops them all. It then shows where each thread is, and its status is 1."""
+"""Seconds after its deadline at which a process ends that cannot run any Python thread: a disk that hangs under mapped
+memory stops them all. The process then prints where each thread is, and its status is 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopTimes:
-    """How long the parts of a stop may take, in seconds."""
+    """Seconds that the parts of a stop may take."""
 
     delay_s: float
     grace_s: float
@@ -48,7 +48,7 @@ class StopTimes:
 
 
 class Stop:
-    """One stop of one process. All but `is_asked` belongs to the event loop's thread."""
+    """Control the stop of the process. All but `is_asked` belongs to the event loop's thread."""
 
     def __init__(self, times: StopTimes, clock: Clock, *, end_process: Callable[[int], object] = os._exit) -> None:
         self._times = times
@@ -63,16 +63,16 @@ class Stop:
 
     @property
     def is_asked(self) -> bool:
-        """Whether the process is to end. Any thread may ask."""
+        """Return whether the process is to end. Any thread may ask."""
         return self._asked.is_set()
 
     @property
     def seconds(self) -> float:
-        """Since the first signal."""
+        """Return the seconds since the first signal."""
         return self._clock.monotonic_s() - self._asked_s
 
     def told(self, by: str) -> None:
-        """A signal came: the first asks for a stop, every other for a quick one."""
+        """Handle a signal: the first asks for a stop, every other for a quick one."""
         if not self.is_asked:
             log.info("stopping", by=by)
             self._begin(self._times.total_s)
@@ -82,7 +82,7 @@ class Stop:
             self._watch(self._times.rest_s)
 
     def failed(self) -> None:
-        """The broker cannot go on: nobody is to be waited for before it stops."""
+        """Stop without delay, since the broker cannot go on."""
         if not self.is_asked:
             self._times = StopTimes(0.0, self._times.grace_s, self._times.rest_s)
             self._begin(self._times.total_s)
@@ -90,25 +90,25 @@ class Stop:
             self._hastened.set()
 
     async def asked(self) -> None:
-        """Returns when the process is to end."""
+        """Return when the process is to end."""
         await self._asked.wait()
 
     async def hastened(self) -> None:
-        """Returns when open calls are not to be waited for any longer."""
+        """Return when the stop must not wait for open calls any longer."""
         await self._hastened.wait()
 
     async def delay(self) -> None:
-        """Returns when new calls are to be refused."""
+        """Return when new calls are to be refused."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.hastened(), self._times.delay_s)
 
     def step(self, what: str) -> None:
-        """What the stop is about to do, for the case that it does not end."""
+        """Note what the stop does next, to be logged if that hangs."""
         with self._lock:
             self._step = what
 
     def over(self) -> None:
-        """The process ends by itself."""
+        """Cancel the watchdog: the process ends by itself."""
         if self._watchdog is not None:
             self._watchdog.cancel()
             faulthandler.cancel_dump_traceback_later()
@@ -119,7 +119,7 @@ class Stop:
         self._watch(seconds)
 
     def _watch(self, seconds: float) -> None:
-        """End the process when it is still there after so long. The event loop itself may be what hangs."""
+        """End the process if it still runs after `seconds`. The event loop itself may hang."""
         self.over()
         self._watchdog = Timer(seconds, self._give_up)
         self._watchdog.daemon = True

@@ -1,4 +1,4 @@
-"""What the operating system says of this process."""
+"""Read what the operating system reports of this process."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _PAGE_SIZE: Final = resource.getpagesize()
 
 
 def cpu_seconds() -> float:
-    """That all threads have worked since the start."""
+    """Return the CPU seconds of all threads since the start."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 def resident_bytes() -> int | None:
-    """None where the system does not tell."""
+    """Return the process's resident memory; None if the system does not report it."""
     with suppress(OSError, ValueError, IndexError):
         return int(_STATM.read_bytes().split()[1]) * _PAGE_SIZE
     return None
 
 
 def own_bytes() -> int | None:
-    """Memory in use that is no file's: mapped segments come and go. None where the system does not tell."""
+    """Return the memory in use without mapped files, which come and go; None if the system does not report it."""
     with suppress(OSError, ValueError, IndexError):
         resident, shared = _STATM.read_bytes().split()[1:3]
         return (int(resident) - int(shared)) * _PAGE_SIZE
@@ -35,14 +35,14 @@ def own_bytes() -> int | None:
 
 
 def open_files() -> int | None:
-    """None where the system does not tell. One step for each of them."""
+    """Return the number of open files, in time linear in it; None if the system does not report it."""
     with suppress(OSError):
-        return sum(1 for _ in _FILES.iterdir()) - 1  # the one that this look has opened
+        return sum(1 for _ in _FILES.iterdir()) - 1  # the one that this call has opened
     return None
 
 
 def open_files_if_many(many: int) -> int:
-    """How many are open; 0 where they are surely fewer than `many`, which the size of the kernel's table tells."""
+    """Return the number of open files; 0 if the size of the kernel's table shows that they are fewer than `many`."""
     with suppress(OSError, ValueError, IndexError, StopIteration):
         table = next(line for line in _STATUS.read_text().splitlines() if line.startswith("FDSize:"))
         if int(table.split()[1]) < many:

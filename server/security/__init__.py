@@ -1,1 +1,1 @@
-"""Who calls, what they may do, and a line for each time that they may not."""
+"""Authenticate callers, authorize their calls, and log the calls that are denied."""

@@ -1,4 +1,4 @@
-"""Who makes a call of the admin port."""
+"""Authenticate calls of the admin port."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from quarry_mq.server.security.terms import Source
 from quarry_mq.store.clock import Clock
 
 SHARE_MAX: Final = 50_000
-"""Calls of one user within the window. Each user has a share of its own, which nobody else fills."""
+"""Most calls of one user within the window. Each user has a share of its own, which no other user fills."""
 
 SMALL_SHARE_MAX: Final = 600
-"""The same of a user that no rule allows any administration: what it calls is denied, but for a few calls."""
+"""Most calls of a user that no rule allows any administration: all but a few of its calls are denied."""
 
 NONCE: Final = re.compile(r"[!-~]{16,64}")
 
 
 class AdminCall(NamedTuple):
-    """What a call of the admin port shows. `method` is the whole path, `certificate` is DER."""
+    """The parts of an admin call that authenticate it. `method` is the whole path, `certificate` is DER."""
 
     method: str
     authorization: str | None
@@ -35,7 +35,7 @@ class AdminCall(NamedTuple):
 
 
 class AdminAuthenticator:
-    """A signature that covers the method and comes but once, or else the client's certificate.
+    """Authenticate a call by a signature that covers the method and is valid once, or else by the client's certificate.
 
     Nonces are remembered for as long as their dates are fresh, in memory: a restart forgets them.
     """
@@ -43,7 +43,7 @@ class AdminAuthenticator:
     def __init__(
         self, credentials: Credentials, window_ms: int, clock: Clock, administers: Callable[[str], bool]
     ) -> None:
-        """`administers`: whether the user may do anything at all on the admin port."""
+        """`administers` returns whether the user may do anything at all on the admin port."""
         self._credentials = credentials
         self._window_ms = window_ms
         self._freshness = Freshness(
@@ -52,23 +52,23 @@ class AdminAuthenticator:
         self._clock = clock
         self._administers = administers
         self._seen: OrderedDict[tuple[str, str], int] = OrderedDict()
-        """By user and nonce: when it was seen, oldest first."""
+        """Time at which each nonce of a user was seen, oldest first."""
         self._counts: Counter[str] = Counter()
-        """By user, how many of them there are."""
+        """Number of remembered nonces by user."""
 
     @property
     def nonces(self) -> int:
-        """How many are remembered."""
+        """Return how many nonces are remembered."""
         return len(self._seen)
 
     def identify(self, call: AdminCall) -> Identity:
-        """Who calls. The call may have been made before: see `admit`. Raises Unauthenticated, TooManyFailures."""
+        """Return who calls. The call may be a replay: see `admit`. Raises Unauthenticated, TooManyFailures."""
         return self._credentials.timed(lambda: self._find_out(call))
 
     def admit(self, call: AdminCall, identity: Identity) -> None:
-        """The call is to be served now, and not once more: to be called when the caller's rights are proven, too.
+        """Use up the call's nonce, so that it is served only once; to be called after a check of the caller's rights.
 
-        A call that is denied leaves nothing behind. Raises Unauthenticated, TooManyFailures.
+        A call that is denied is not remembered. Raises Unauthenticated, TooManyFailures.
         """
         if identity.how is How.SIGNATURE:
             self._take_nonce(identity.user, call.nonce, self._clock.wall_ms())
@@ -85,7 +85,7 @@ class AdminAuthenticator:
         )
 
     def _take_nonce(self, user: str, nonce: str, now_ms: int) -> None:
-        """A date may be a window ahead of now, and is good until a window after itself: two in all."""
+        """Remember a nonce for two windows: a date may be one ahead of now, and is valid for one after itself."""
         while self._seen and not abs(now_ms - next(iter(self._seen.values()))) <= 2 * self._window_ms:
             (owner, _), _ = self._seen.popitem(last=False)
             self._counts[owner] -= 1

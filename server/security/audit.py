@@ -1,6 +1,7 @@
-"""A line for each call that was denied, and for each change that somebody made through the admin port.
+"""Log each call that was denied, and each change that was made through the admin port.
 
-In the broker's log, and where it is wanted in a file of its own. Never a secret, nor what a call carried.
+Lines go to the broker's log and, if the settings name one, to an audit file. They never hold a secret, nor a call's
+content.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from quarry_mq.store.clock import Clock
 
 REPEATED_AFTER_S: Final = 60.0
 KINDS_MAX: Final = 1024
-"""Kinds of denials that are told apart: no more lines than that in `REPEATED_AFTER_S`, whoever calls."""
+"""Kinds of denials that are told apart: no more lines than this are written in `REPEATED_AFTER_S`."""
 
 TEXT_MAX: Final = 256
-"""Characters kept of what callers say."""
+"""Characters that are kept of texts from callers."""
 
 NOBODY: Final = "-"
 CLAIMED: Final = "claimed"
-"""How a user is known that did not prove to be it."""
+"""Means of authentication that is logged for a user name without proof."""
 
 log = structlog.get_logger(__name__)
 
 
 class AuditFile(WatchedFileHandler):
-    """JSON lines. Opened anew when somebody has moved the file away; what cannot be written is said once."""
+    """Write JSON lines to a file, reopened after it was moved away. A failure to write is logged once."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError that names the file."""
@@ -59,7 +60,7 @@ class AuditFile(WatchedFileHandler):
 
 
 class Subject(NamedTuple):
-    """What a line is about. `method` is the short name of the call."""
+    """The call that a line is about. `method` is its short name."""
 
     port: str
     method: str
@@ -77,7 +78,7 @@ class _Kind(NamedTuple):
 
 
 class _Repeated:
-    """When a kind was last written, and how often it came since; `reason` is the last one's."""
+    """Hold when a kind of denial was last written, and how often it came since; `reason` is that of the last one."""
 
     __slots__ = ("reason", "suppressed", "written_s")
 
@@ -88,7 +89,7 @@ class _Repeated:
 
 
 class Audit:
-    """Denials of a kind (who, from where, which call, why) are written once a minute, with their number since."""
+    """Write denials of a kind (who, from where, which call, why) once a minute, with the number since."""
 
     def __init__(self, clock: Clock, file: AuditFile | None = None) -> None:
         self._clock = clock
@@ -97,7 +98,7 @@ class Audit:
         self._beyond = 0
 
     def denied(self, subject: Subject, outcome: str, reason: str) -> None:
-        """`outcome` tells kinds of denials apart, `reason` is for people and may be another one each time."""
+        """Log a denied call. `outcome` tells kinds of denials apart; `reason` is for people and may vary."""
         # connections come and go, programs and their addresses stay
         subject = subject._replace(peer=subject.peer.rpartition(":")[0] or subject.peer, user=subject.user[:TEXT_MAX])
         kind, now_s = _Kind(subject, outcome[:TEXT_MAX]), self._clock.monotonic_s()
@@ -114,7 +115,7 @@ class Audit:
         self._denials.move_to_end(kind)
 
     def changed(self, subject: Subject, resources: str, outcome: str) -> None:
-        """Somebody changed something, or tried to: `outcome` says how that went."""
+        """Log a change, or an attempt at one: `outcome` says how it ended."""
         resources = resources[:TEXT_MAX]
         port, method, peer, user, how = subject
         log.info(
@@ -123,7 +124,7 @@ class Audit:
         self._write("admin change", subject, resource=resources, outcome=outcome)
 
     def sweep(self) -> None:
-        """Forget what was written a minute ago, with a line for what came since; to be called every few seconds."""
+        """Drop kinds written a minute ago, with a line for denials since; to be called every few seconds."""
         before_s = self._clock.monotonic_s() - REPEATED_AFTER_S
         while self._denials and (oldest := next(iter(self._denials.items())))[1].written_s <= before_s:
             kind, repeated = oldest
@@ -155,7 +156,7 @@ class Audit:
         self._write("call denied", kind.subject, outcome=outcome, reason=reason, suppressed=suppressed)
 
     def _write(self, event: str, subject: Subject, **more: object) -> None:
-        """Into the file."""
+        """Write a line to the audit file, if there is one."""
         if self._file is not None:
             at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="milliseconds")
             known = {key: value for key, value in more.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Who makes a call of the messaging port."""
+"""Authenticate calls of the messaging port."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ REMEMBERED_MAX: Final = 8192
 
 
 class Authenticator:
-    """A signature decides where there is one, else the client's certificate.
+    """Authenticate a call by its signature if it has one, else by the client's certificate.
 
-    What was found good is remembered, so that the calls of one second cost one HMAC: until a user changes, and no
-    longer than its date is fresh.
+    Valid signatures are remembered, so that the calls of one second cost one HMAC: until a user changes, and no
+    longer than their date is fresh.
     """
 
     def __init__(self, credentials: Credentials, freshness: Freshness, clock: Clock) -> None:
@@ -32,7 +32,7 @@ class Authenticator:
         self._remembered = GenerationCache(REMEMBERED_MAX)
 
     def identify(self, call: Call) -> Identity:
-        """Raises Unauthenticated, TooManyFailures."""
+        """Return who calls. Raises Unauthenticated, TooManyFailures."""
         authorization, date = call.header(AUTHORIZATION), call.header(DATE) or ""
         if authorization is not None:
             known = self._recall((authorization, date))
@@ -55,7 +55,7 @@ class Authenticator:
         claim = parse_authorization(authorization)
         if claim is None or authorization is None:
             return self._credentials.by_certificate(call.peer_certificate)
-        # before the signature: a clock that is wrong is no guess, and its owner has to read this
+        # before the signature: a wrong clock is no attack, and its owner has to see this error
         fresh_until_ms = self._freshness.fresh_until_ms(date, self._clock.wall_ms())
         identity = self._credentials.by_signature(
             claim, source_of(call.peer), lambda secret: date_signature(secret, date)

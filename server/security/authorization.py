@@ -1,4 +1,4 @@
-"""Whether who calls may do what the call does."""
+"""Decide whether a caller may make a call."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ DECISIONS_MAX: Final = 16_384
 """Decisions kept in each of two generations."""
 
 INTERNAL_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
-"""Of topics that only the broker writes, whatever a rule for all topics says."""
+"""Prefixes of topics that only the broker writes, whatever a rule for all topics says."""
 
 ADMINISTRATION: Final = frozenset(Action) - {Action.SUB}
-"""What calls of the admin port need: messages are sent there, too, and received nowhere but on the messaging port."""
+"""Actions that calls of the admin port need: messages can be sent there, too, but not received."""
 
 Need = tuple[Access, ...]
-"""One thing that a call must be allowed to do: any of these is enough. An empty one is for super users."""
+"""Accesses any of which is enough to meet one need of a call. An empty need is met by super users alone."""
 
 SUPER_USERS_ONLY: Final[tuple[Need, ...]] = ((),)
-"""What a call needs that is in no table."""
+"""Needs of a call that is in no table."""
 
 Decide = Callable[[Policy, ResourceKind, str, Action, Source], Decision]
-"""See `store.security.policies.decide`."""
+"""Type of `store.security.policies.decide`."""
 
 
 class AuthorizationMetrics(Protocol):
@@ -42,7 +42,7 @@ class _Question(NamedTuple):
 
 
 class Authorizer:
-    """Decisions are remembered until a user or a rule changes."""
+    """Decide by users and rules, and remember decisions until a user or a rule changes."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Authorizer:
         retry_owners: Callable[[str], Sequence[tuple[str, str | None]]],
         metrics: AuthorizationMetrics,
     ) -> None:
-        """`retry_owners`: of a retry topic's name, the groups with the topics beside which it may be."""
+        """`retry_owners` returns the groups that a retry topic's name may belong to, each with its topic, if any."""
         self._retry_owners = retry_owners
         self._users = users
         self._policies = policies
@@ -64,17 +64,17 @@ class Authorizer:
 
     @property
     def generation(self) -> tuple[int, int]:
-        """Another one after each change of a user or a rule."""
+        """Return a value that differs after each change of a user or a rule."""
         return self._users.generation, self._policies.generation
 
     def require(self, identity: Identity, source: Source, needs: Iterable[Need]) -> None:
-        """Raises PermissionDenied, which names what is missing."""
+        """Raise PermissionDenied, which names the missing right, unless all needs are met."""
         for need in needs:
             if not self._meets(identity.user, source, need):
                 raise PermissionDenied(_denial(identity.user, need))
 
     def administers(self, name: str) -> bool:
-        """Whether there is anything that the user may do on the admin port."""
+        """Return whether there is anything that the user may do on the admin port."""
         user = self._users.get(name)
         if user is None or not user.enabled:
             return False
@@ -90,7 +90,7 @@ class Authorizer:
         return found is not None and found.enabled and found.kind is UserKind.SUPER
 
     def _behind(self, access: Access) -> Sequence[Access]:
-        """What is asked of the rules: who reads a retry topic reads messages of a topic as a group."""
+        """Return the accesses to check: to read a retry topic is to read messages of its topic as its group."""
         kind, name, action = access
         if not (kind is ResourceKind.TOPIC and action is Action.SUB and name.startswith(RETRY_PREFIX)):
             return (access,)

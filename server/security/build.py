@@ -1,4 +1,4 @@
-"""What of users, rules and audit a broker has, as its settings want it."""
+"""Build a broker's authentication, authorization and audit from its settings."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ USERS_NAMED_MAX: Final = 5
 
 
 class CertificateDisputes:
-    """Reports each certificate that several users claim, once, and when that is over.
+    """Report each certificate that several users claim, once, and the end of that.
 
-    Each user claims it on a member of its own; the certificate stands for none of them.
+    Each of these users was given the certificate on a different member; it stands for none of them.
     """
 
     def __init__(self, users: UserTable) -> None:
@@ -40,7 +40,7 @@ class CertificateDisputes:
         self._told: frozenset[str] = frozenset()
 
     def look(self) -> None:
-        """To be called every few seconds: what has changed since the last time is told."""
+        """Log what has changed since the last call; to be called every few seconds."""
         disputed = self._users.disputed_subjects
         for subject in sorted(disputed - self._told):
             claiming = (user.name for user in self._users.list() if subject in user.certificates)
@@ -58,7 +58,10 @@ ADMIN_WINDOW_S: Final = 300
 
 
 class Security:
-    """`gate` is None where messaging clients need not be users, `admin_authenticator` where operators need not."""
+    """Hold the security of a broker's two ports.
+
+    `gate` is None if messaging clients need not be users, `admin_authenticator` if operators need not.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class Security:
         clock: Clock,
         metrics: SecurityMetrics,
     ) -> None:
-        """Raises SecretsUnreadable where users are asked for and cannot be read, OSError for the audit file."""
+        """Raises SecretsUnreadable if users are needed and cannot be read, OSError for the audit file."""
         security, users = settings.security, store.users
         retry_owners = RetryOwners(
             lambda name: store.groups.get(name) is not None, lambda name: store.topics.get(name) is not None
@@ -103,7 +106,7 @@ class Security:
             self.admin_authenticator = AdminAuthenticator(credentials, window_ms, clock, administers)
 
     def sweep(self) -> None:
-        """Let the audit go on, and tell of users that got in each other's way; to be called every few seconds."""
+        """Write the audit's due lines, and report disputed certificates; to be called every few seconds."""
         self.audit.sweep()
         self._disputes.look()
 

@@ -1,4 +1,4 @@
-"""Proofs of who calls, held against the users."""
+"""Check callers' proofs of identity against the users."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from quarry_mq.store.security.model import SECRETS_MAX
 from quarry_mq.store.security.subjects import subject_of
 
 _NOBODYS_SECRET: Final = "x" * 40
-"""Tried where there is no secret to try, so that the time does not tell which users there are."""
+"""Tried when a user has fewer secrets or none, so that the time does not reveal which users exist."""
 
 
 class How(Enum):
-    """What proved who calls."""
+    """The proofs by which a caller can be authenticated."""
 
     SIGNATURE = "signature"
     CERTIFICATE = "certificate"
 
 
 class Identity(NamedTuple):
-    """Who calls."""
+    """The user that calls, and the proof of it."""
 
     user: str
     how: How
@@ -34,16 +34,16 @@ class Identity(NamedTuple):
 
 class CredentialMetrics(Protocol):
     def authenticated(self, outcome: Outcome, seconds: float) -> None:
-        """Somebody tried; `seconds` is what it took to find out."""
+        """Count an attempt; `seconds` is how long the check took."""
 
     def remembered(self) -> None:
-        """A call showed what was found good before."""
+        """Count a call with a proof that was found valid before."""
 
 
 class Credentials:
-    """The users, as proofs are held against them.
+    """Check proofs against the users.
 
-    Nothing here tells an unknown user from a wrong secret, neither by the text nor by the time it takes.
+    Neither the texts nor the time that a check takes tell an unknown user from a wrong secret.
     """
 
     def __init__(self, users: Users, failures: FailureLimit, *, clock: Clock, metrics: CredentialMetrics) -> None:
@@ -57,16 +57,16 @@ class Credentials:
         return self._users.generation
 
     def by_signature(self, claim: Claim, source: Source, sign: Callable[[str], bytes]) -> Identity:
-        """Who proved to know a secret: either of a user's live ones is fine. `sign` makes the proof from a secret.
+        """Return the user that the claim proves, by either of its live secrets. `sign` makes the proof from a secret.
 
-        Raises Unauthenticated, and TooManyFailures for a wrong proof where there were too many of them.
+        Raises Unauthenticated, and TooManyFailures for a wrong proof after too many of them.
         """
         user = self._users.get(claim.user)
         secrets = [secret.text for secret in user.secrets] if user is not None and user.enabled else []
         tried = [*secrets, *[_NOBODYS_SECRET] * (SECRETS_MAX - len(secrets))]
         matches = [is_same(claim.signature, sign(secret)) for secret in tried]
         if not any(matches[: len(secrets)]):
-            # after the look: somebody else's wrong proofs never stop a right one
+            # after the check: wrong proofs of another caller never stop a right one
             if not self._failures.failed(source, claim.user):
                 raise TooManyFailures(
                     "too many calls from there were not authenticated (security.failures_per_minute)",
@@ -76,7 +76,7 @@ class Credentials:
         return Identity(claim.user, How.SIGNATURE)
 
     def timed(self, find_out: Callable[[], Identity]) -> Identity:
-        """Who `find_out` says it is, counted by how it went. Raises what it raises."""
+        """Return the result of `find_out`, and count its outcome and time. Raises what it raises."""
         began_s = self._clock.monotonic_s()
         try:
             identity = find_out()
@@ -87,7 +87,7 @@ class Credentials:
         return identity
 
     def by_certificate(self, certificate: bytes | None) -> Identity:
-        """The enabled user whose client certificate (DER) it is, of a call that is not signed.
+        """Return the enabled user that a client certificate (DER) stands for, for a call that is not signed.
 
         The front has checked who signed the certificate. Raises Unauthenticated.
         """

@@ -1,4 +1,4 @@
-"""How often a caller may fail to prove who it is and still be told why."""
+"""Limit how often a caller may fail to prove who it is and still get the reason."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from quarry_mq.server.security.terms import Source
 from quarry_mq.store.clock import Clock
 
 CALLERS_MAX: Final = 8192
-"""Callers of each kind that are kept apart: who failed least recently is forgotten."""
+"""Most callers of each kind that are remembered: beyond it, the one that failed least recently is dropped."""
 
 SOURCE_FACTOR: Final = 10
-"""All users from one address together may fail so much more often than one: many may share it."""
+"""All users from one address together may fail this many times as often as one: many may share an address."""
 
 
 class _Bucket(NamedTuple):
-    """`left` failures at `at_s` on the monotonic clock. It fills up evenly."""
+    """A bucket allows `left` more failures at `at_s` on the monotonic clock. It fills up evenly."""
 
     left: float
     at_s: float
@@ -45,10 +45,10 @@ class _Buckets:
 
 
 class FailureLimit:
-    """Counts failures of each user from each address, and of each address alone.
+    """Count failures of each user from each address, and of each address alone.
 
-    It decides how a wrong proof is answered, and never whether a right one is: a limit that refused right ones would
-    let everybody lock out everybody who shares an address, or a name.
+    The limit decides how a wrong proof is answered, and never whether a right one is: a limit that refused right ones
+    would let anybody lock out all who share an address, or a name.
     """
 
     def __init__(self, per_minute: int, clock: Clock) -> None:
@@ -56,7 +56,7 @@ class FailureLimit:
         self._of_source = _Buckets(per_minute * SOURCE_FACTOR, clock)
 
     def failed(self, source: Source, user: str) -> bool:
-        """Count a failure. False when there were too many already."""
+        """Count a failure; return False when there were too many already."""
         network = _network(source)
         is_within = self._of_user.left((network, user)) >= 1 and self._of_source.left(network) >= 1
         if is_within:
@@ -66,5 +66,5 @@ class FailureLimit:
 
 
 def _network(source: Source) -> Hashable:
-    """Whoever has one address of IPv6 has all of its network."""
+    """Return the network of an address, since the owner of one IPv6 address has all of its network."""
     return None if source is None else network_of(source)

@@ -1,7 +1,7 @@
-"""Whether the date that a call was signed with is of now.
+"""Decide whether the date that a call was signed with is recent.
 
 Java, Python, Go and C# write their *local* time with a `Z` behind it, Node.js and C++ UTC in the same form, Rust
-RFC 3339 with its offset. So a date without an offset of its own is good when it is the time now in UTC, in the
+RFC 3339 with its offset. So a date without an offset of its own is valid when it is the present time in UTC, in the
 broker's own zone or in one of the zones that the settings name (ADR 26).
 """
 
@@ -19,18 +19,18 @@ _BASIC: Final = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z", re.ASCII)
 _WITH_OFFSET: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 LOCAL: Final = None
-"""The zone that this machine is set to."""
+"""Stands for the time zone of this machine."""
 
 
 class Freshness:
-    """`window_ms` None: a date may be as old as it likes. `zones`: those of clients beside UTC."""
+    """Check dates of signed calls. With `window_ms` None any date is fresh. `zones` are those of clients beside UTC."""
 
     def __init__(self, window_ms: int | None, zones: Sequence[tzinfo | None] = (LOCAL,)) -> None:
         self._window_ms = window_ms
         self._zones = zones
 
     def fresh_until_ms(self, date: str, now_ms: int) -> int | None:
-        """Until when the date is good; None: for ever. Raises Unauthenticated, which says how far off it is."""
+        """Return until when the date is valid; None is for ever. Raises Unauthenticated that says how far off it is."""
         if len(date) > DATE_SIZE_MAX:
             raise _no_date(date)
         if self._window_ms is None:
@@ -45,7 +45,7 @@ class Freshness:
         return nearest_ms + self._window_ms
 
     def _readings_ms(self, date: str) -> Iterator[int]:
-        """All times that the text may mean."""
+        """Yield all times that the text may mean."""
         try:
             if _WITH_OFFSET.fullmatch(date):
                 yield _to_ms(datetime.fromisoformat(date))

@@ -1,4 +1,4 @@
-"""The way into the messaging port: who calls, whether the call may be made, and a line where it may not."""
+"""Let calls into the messaging port: authenticate and authorize them, and log those that are denied."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PORT: Final = "messaging"
 
 
 class Gate:
-    """`authorizer` None: whoever has proved to be a user may do everything, but with its own clients."""
+    """Authenticate and authorize calls. With `authorizer` None users may do everything, but only as own clients."""
 
     def __init__(
         self,
@@ -37,11 +37,11 @@ class Gate:
 
     @property
     def generation(self) -> tuple[int, int]:
-        """Another one when somebody may have lost a right."""
+        """Return a value that differs when a user may have lost a right."""
         return (self._users.generation, 0) if self._authorizer is None else self._authorizer.generation
 
     def identify(self, call: Call) -> Identity:
-        """Raises Unauthenticated, TooManyFailures."""
+        """Return who calls. Raises Unauthenticated, TooManyFailures."""
         try:
             return self._authenticator.identify(call)
         except (Unauthenticated, TooManyFailures) as error:
@@ -52,7 +52,7 @@ class Gate:
             raise
 
     def authorize(self, call: Call, identity: Identity, needs: Iterable[Need]) -> None:
-        """Raises PermissionDenied. That the user is enabled was just found out."""
+        """Raise PermissionDenied unless the user may do this. That it is enabled was just checked by `identify`."""
         if self._authorizer is None:
             return
         try:
@@ -62,7 +62,7 @@ class Gate:
             raise
 
     def check(self, identity: Identity, peer: str, needs: Iterable[Need]) -> None:
-        """As `authorize`, for what goes on for long; also for a user that is one no longer."""
+        """Check rights again as `authorize` does, for long-lived calls; the user may have been disabled or deleted."""
         user = self._users.get(identity.user)
         if user is None or not user.enabled:
             raise PermissionDenied(f"user {identity.user} is disabled or gone")
@@ -70,7 +70,7 @@ class Gate:
             self._authorizer.require(identity, source_of(peer), needs)
 
     def require_own(self, call: Call, identity: Identity, client_id: str, owner: str | None) -> None:
-        """Raises PermissionDenied for a client that another user has registered."""
+        """Raise PermissionDenied for a client that another user has registered."""
         if owner is not None and owner != identity.user:
             text = f"user {identity.user} may not call as client {client_id}: it is another user's"
             self._deny(self._subject(call).of(identity), "another user's client", text)

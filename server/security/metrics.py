@@ -1,4 +1,4 @@
-"""Who calls and what they may do, as metrics (`server.security`)."""
+"""Export metrics of authentication and authorization (`server.security`)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from quarry_mq.server.errors import Outcome
 from quarry_mq.store.security.model import Decision
 
 AUTHENTICATION_BUCKETS_S: Final = [0.000_01 * 4**step for step in range(8)]
-"""10 µs … 160 ms: two HMACs are some microseconds, the first look at a certificate a hundred."""
+"""Bounds from 10 µs to 160 ms: two HMACs take some microseconds, reading a certificate at first a hundred."""
 
 
 class SecurityMetrics:
-    """See `server.security.credentials.CredentialMetrics` and `server.security.authorization.AuthorizationMetrics`."""
+    """Implement `security.credentials.CredentialMetrics` and `security.authorization.AuthorizationMetrics`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         authenticated = Counter(

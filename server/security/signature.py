@@ -1,4 +1,6 @@
-"""The signatures of calls: RocketMQ's on the messaging port, and ours on the admin port. Brokers and clients share it.
+"""Sign calls, and read their signatures: RocketMQ's on the messaging port, and ours on the admin port.
+
+Brokers and clients share this module.
 
 RocketMQ's header is `MQv2-HMAC-SHA1 Credential=<user>[/…], SignedHeaders=x-mq-date-time, Signature=<hex>`. It covers
 the bytes of the header `x-mq-date-time` and nothing else: neither the call nor what it carries (ADR 26).
@@ -22,21 +24,21 @@ ADMIN_ALGORITHM: Final = "Quarry-HMAC-SHA256"
 
 AUTHORIZATION_SIZE_MAX: Final = 1024
 DATE_SIZE_MAX: Final = 64
-"""Characters of the headers. What was found good is remembered, so it must end somewhere."""
+"""Most characters of the headers. Valid headers are remembered, so their size must be bounded."""
 
 
 class Claim(NamedTuple):
-    """Who a header says it is of, and the proof; no bytes at all where that was no hexadecimal text."""
+    """The user that a header names, and the signature; no bytes if that was no hexadecimal text."""
 
     user: str
     signature: bytes
 
 
 def parse_authorization(header: str | None) -> Claim | None:
-    """What a header claims, as RocketMQ reads it; None for one that names nobody, as the Python client sends it.
+    """Parse a header as RocketMQ does; None for one that names no user, as the Python client sends it.
 
-    The algorithm is not looked at, the fields' order does not matter, and what follows a `/` in the credential is
-    the client's own (C++ and Go put a region and a service there).
+    The algorithm is ignored, the fields' order does not matter, and what follows a `/` in the credential is the
+    client's own (C++ and Go put a region and a service there).
     """
     if header is None or len(header) > AUTHORIZATION_SIZE_MAX:
         return None
@@ -59,17 +61,17 @@ def _from_hex(text: str) -> bytes:
 
 
 def date_signature(secret: str, date: str) -> bytes:
-    """RocketMQ's: HMAC-SHA1 of the date header as it was sent."""
+    """Return RocketMQ's signature: HMAC-SHA1 of the date header as it was sent."""
     return hmac.digest(secret.encode(), date.encode(), "sha1")
 
 
 def admin_signature(secret: str, method: str, date: str, nonce: str) -> bytes:
-    """Ours, for one call: `method` is the whole path of the gRPC method."""
+    """Return our signature of one call: `method` is the whole path of the gRPC method."""
     return hmac.digest(secret.encode(), f"{method}\n{date}\n{nonce}".encode(), "sha256")
 
 
 def is_same(proof: bytes, expected: bytes) -> bool:
-    """In a time that does not tell how much of the proof is right."""
+    """Compare two signatures in a time that does not reveal how much of the proof is right."""
     return hmac.compare_digest(proof, expected)
 
 
@@ -77,7 +79,7 @@ def is_same(proof: bytes, expected: bytes) -> bool:
 
 
 def signed_messaging_headers(user: str, secret: str, *, now_ms: int) -> tuple[tuple[str, str], ...]:
-    """The headers of a call of the messaging port."""
+    """Return the headers of a call of the messaging port."""
     date = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
     signature = date_signature(secret, date).hex()
     return (
@@ -89,7 +91,7 @@ def signed_messaging_headers(user: str, secret: str, *, now_ms: int) -> tuple[tu
 def signed_admin_headers(
     user: str, secret: str, method: str, *, now_ms: int, nonce: str
 ) -> tuple[tuple[str, str], ...]:
-    """The headers of one call of the admin port. The nonce is 16 to 64 characters that were never used before."""
+    """Return the headers of one call of the admin port. The nonce is 16 to 64 characters, never used before."""
     date = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="seconds")
     signature = admin_signature(secret, method, date, nonce).hex()
     return (

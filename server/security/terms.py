@@ -1,4 +1,4 @@
-"""The terms of security: what a call wants to do, where it comes from, and what is asked of users and rules.
+"""Define the terms of security: what a call does, where it comes from, and the tables of users and rules.
 
 The tables are those of `store/security`. Both count how often they were changed.
 """
@@ -32,11 +32,11 @@ class Policies(Protocol):
 
 
 NAME_SHOWN_MAX: Final = 255
-"""Characters of a name in errors, which is what names may have: callers write what they like."""
+"""Characters of a name that errors show, as many as a valid name may have: callers may send any text."""
 
 
 class Access(NamedTuple):
-    """One thing that a call does: `action` on the resource `name`, which is no pattern and may be no name at all."""
+    """An access of a call: `action` on the resource `name`, which is no pattern and may be no valid name."""
 
     kind: ResourceKind
     name: str
@@ -53,7 +53,7 @@ ADDRESSES_REMEMBERED: Final = 4096
 
 
 def source_of(peer: str) -> Source:
-    """The address in a peer's `ip:port`, where IPv6 is in brackets."""
+    """Return the address in a peer's `ip:port`, where IPv6 is in brackets."""
     return _address(peer.rpartition(":")[0])
 
 

@@ -1,1 +1,1 @@
-"""The settings of a broker: their sections, how they are loaded, and which change while the broker runs."""
+"""Define the settings of a broker, load them, and change some while the broker runs."""

@@ -1,4 +1,4 @@
-"""Everything an operator can set: a TOML file, below the environment, below the command line's flags.
+"""Load all settings of a broker: flags of the command line override the environment, which overrides a TOML file.
 
 The environment variable of `section.key` is `QUARRY_SECTION_KEY`. Settings are checked once, when the broker starts;
 some can be changed afterwards (`server.settings.live_settings`). The descriptions here are the documentation:
@@ -59,17 +59,17 @@ from quarry_mq.store.settings import RECORD_OVERHEAD_MAX, IndexSettings, StoreSe
 ENVIRONMENT_PREFIX: Final = "QUARRY_"
 
 SERVICE_LINK: Final = re.compile(r"service_(host|port(_.*)?)|port(_.*)?")
-"""What Kubernetes puts into the environment of every pod for a Service named `quarry-<section>`."""
+"""Matches variables, less `QUARRY_SECTION_`, that Kubernetes sets in every pod for a Service `quarry-<section>`."""
 
 
 ANY_SERVICE_LINK: Final = re.compile(rf"(.*_)?({SERVICE_LINK.pattern})")
-"""The same for a Service of any name that begins with `quarry`."""
+"""Matches variables, less `QUARRY_`, that Kubernetes sets for a Service of any name that begins with `quarry`."""
 
 CONFIG_VARIABLE: Final = "QUARRY_CONFIG"
-"""Names the file itself (`quarry serve`)."""
+"""The variable that names the settings file (`quarry serve`)."""
 
 OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "QUARRY_CONTEXT", "QUARRY_CONTEXTS"})
-"""Those of our prefix that are no settings of a broker: they are for the commands."""
+"""Variables with our prefix that are not settings of a broker but for the commands."""
 
 
 class SettingsInvalid(Invalid):
@@ -78,13 +78,13 @@ class SettingsInvalid(Invalid):
 
 @dataclass(frozen=True, slots=True)
 class ValueSources:
-    """Where values come from that are no defaults; settings with the same values are equal all the same."""
+    """Hold the sources of values that are not defaults. Settings with equal values are equal whatever their sources."""
 
     by_key: dict[str, str] = field(default_factory=dict, compare=False)
 
 
 class BrokerSettings(Section):
-    """All settings of one broker, frozen. Made directly it holds the defaults; `load_settings` reads them."""
+    """All settings of one broker, frozen. The constructor uses defaults; `load_settings` reads file and environment."""
 
     store: StoreSection = StoreSection()
     consume_queue: ConsumeQueueSection = ConsumeQueueSection()
@@ -118,7 +118,7 @@ class BrokerSettings(Section):
 
     @property
     def console_goes_around(self) -> str:
-        """Why there must be no console where it is set to be; empty: it may be there."""
+        """Return why the console must not run with these settings; empty if it may."""
         network = self.network
         if network.admin_client_ca is None or network.console_tls or self.security.asks_operators:
             return ""
@@ -129,7 +129,7 @@ class BrokerSettings(Section):
 
     @property
     def open_to_everybody(self) -> dict[str, str]:
-        """Addresses by the name of their setting, from which whoever reaches them administers the broker."""
+        """Return the addresses, by the name of their setting, at which any other machine may administer the broker."""
         network = self.network
         if self.security.asks_operators:
             return {}
@@ -154,22 +154,22 @@ class BrokerSettings(Section):
 
     @model_validator(mode="after")
     def _console_asks_as_much(self) -> Self:
-        """One that nobody asked for stays away by itself (`server.admin_port.console.build`)."""
+        """Refuse a console that is set explicitly; `server.admin_port.console.build` leaves out one that is not."""
         network = self.network
         if network.console_address is not None and "console" in network.model_fields_set and self.console_goes_around:
             raise ValueError(self.console_goes_around)
         return self
 
     def tell_sources(self, sources: Mapping[str, str]) -> None:
-        """Where values come from that are no defaults, by `section.key`."""
+        """Note the sources of values that are not defaults, by `section.key`."""
         self._sources.by_key.update(sources)
 
     def source_of(self, key: str) -> str:
-        """Where the value of `section.key` comes from: `flags`, `environment`, `file` or `default`."""
+        """Return the source of the value of `section.key`: `flags`, `environment`, `file` or `default`."""
         return self._sources.by_key.get(key, "default")
 
     def for_store(self) -> StoreSettings:
-        """Raises Invalid for what only the store can check."""
+        """Return the store's settings. Raises Invalid for what only the store can check."""
         store = self.store
         return StoreSettings(
             root=store.directory,
@@ -210,7 +210,7 @@ class BrokerSettings(Section):
         )
 
     def for_expiry(self) -> ExpirySettings:
-        """Raises Invalid for values that do not go together."""
+        """Return the settings of expiry. Raises Invalid for values that contradict each other."""
         expiry = self.expiry
         return ExpirySettings(
             retention_ms=int(expiry.retention_hours * 3_600_000),
@@ -302,7 +302,7 @@ class BrokerSettings(Section):
         )
 
     def for_sealer(self) -> Sealer | None:
-        """What opens the secrets of users; None without a key. Raises Invalid that names the setting or the file."""
+        """Return what opens users' secrets; None without a key. Raises Invalid that names the setting or the file."""
         security = self.security
         if security.key_file is not None:
             return Sealer(read_keys(security.key_file))
@@ -314,7 +314,7 @@ class BrokerSettings(Section):
             raise Invalid(f"security.key: {cause}") from None
 
     def for_tls(self) -> TlsPorts:
-        """What each port shows."""
+        """Return the TLS files that each port shows."""
         network = self.network
         certificate, key = network.tls_certificate, network.tls_key
         if certificate is None or key is None:
@@ -328,7 +328,7 @@ class BrokerSettings(Section):
         )
 
     def for_peer_tls(self) -> PeerTls | None:
-        """What other members' admin ports are called with: all of a cluster speak TLS there, or none."""
+        """Return the TLS files to call other members' admin ports with: all of a cluster use TLS there, or none."""
         network = self.network
         if not network.admin_tls:
             return None
@@ -340,7 +340,7 @@ class BrokerSettings(Section):
         if network.tls_advertise is not None:
             secure_advertise: Address | None = Address.parse(network.tls_advertise)
         else:
-            # without TLS on `listen` that is the wrong place for who came with TLS
+            # without TLS on `listen` that is the wrong address for clients with TLS
             secure_advertise = None if network.tls == "off" else advertise
         return BrokerIdentity(
             name=self.broker.name,
@@ -355,11 +355,11 @@ def _tuple_or_none(values: list[str] | None) -> tuple[str, ...] | None:
 
 
 class _Sources(BaseSettings, BrokerSettings):  # type: ignore[misc]  # two kinds of model_config, both dicts
-    """The same fields, as pydantic-settings wants to see them. Never made."""
+    """Declare the same fields as a BaseSettings, which pydantic-settings reads. It has no instances."""
 
 
 def load_settings(file: Path | None = None, flags: Mapping[str, Mapping[str, object]] | None = None) -> BrokerSettings:
-    """The settings of this process. `flags` is nested by section and wins over the environment, which wins over `file`.
+    """Load the settings of this process. `flags`, nested by section, override the environment, which overrides `file`.
 
     Raises SettingsInvalid.
     """
@@ -391,7 +391,7 @@ def load_settings(file: Path | None = None, flags: Mapping[str, Mapping[str, obj
 
 
 def _over(below: object, above: object) -> object:
-    """One section of two layers. What is no section stays as it is, for the validation to name."""
+    """Merge one section of two layers. A value that is not a section stays as it is, for validation to report."""
     if isinstance(below, Mapping):
         return {**below, **above} if isinstance(above, Mapping) else above
     return below
@@ -410,7 +410,7 @@ def _from_environment() -> Mapping[str, Any]:
 
 
 def _refuse_unknown_variables() -> None:
-    """Variables of our prefix whose section does not exist: pydantic passes over them."""
+    """Refuse variables with our prefix whose section does not exist: pydantic ignores them."""
     for name in os.environ:
         rest = name.removeprefix(ENVIRONMENT_PREFIX).lower()
         if not name.startswith(ENVIRONMENT_PREFIX) or name in OTHER_VARIABLES or ANY_SERVICE_LINK.fullmatch(rest):
@@ -426,7 +426,7 @@ def _without_service_links(values: object) -> object:
 
 
 def in_one_line(error: ValidationError, *within: str) -> str:
-    """What is wrong, each with its key, which lies within a section if one is named; no value is repeated."""
+    """Return all errors in one line, each after its key, below `within` if given; values are not shown."""
     found = []
     for each in error.errors():
         key = ".".join(str(part) for part in (*within, *each["loc"])) or "settings"

@@ -1,8 +1,8 @@
-"""Settings that are changed while the broker runs: checked as all settings are, kept in `quarry/`, above all others.
+"""Change settings while the broker runs: they are validated as all settings, stored in `quarry/`, and override others.
 
 Only fields that are marked as live can be changed (`server.settings.sections.base.LIVE`): numbers, switches and levels.
-What is kept is one row, so that all of it changes at once. A value that no longer goes with the others at a start,
-since the file or the version is another one, is told and left alone.
+They are stored as one row, so that all change at once. A value that no longer fits the others at a start, because the
+file or the version has changed, is logged and ignored.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ log = structlog.get_logger(__name__)
 
 ROW: Final = b"live_settings"
 VALUE_SIZE_MAX: Final = 64
-"""Characters of a value: a number with its unit."""
+"""Most characters of a value, which is a number with its unit or a word."""
 
 
 class ShownSetting(NamedTuple):
-    """One setting as it is now; `configured` is what the broker was started with."""
+    """One setting with its present value; `configured` is the value that the broker was started with."""
 
     key: str
     value: str
@@ -41,7 +41,7 @@ class ShownSetting(NamedTuple):
 
 
 class LiveSettings:
-    """The settings of one broker. Lives on the event loop's thread."""
+    """Hold the present settings of one broker. Lives on the event loop's thread."""
 
     def __init__(self, configured: BrokerSettings, engine: KeyValueEngine) -> None:
         self._configured = configured
@@ -55,15 +55,15 @@ class LiveSettings:
             self._take(texts)
 
     def on_change(self, callback: Callable[[BrokerSettings], None]) -> None:
-        """Call back with the settings each time that some have changed."""
+        """Call `callback` with the settings each time that some have changed."""
         self._callbacks.append(callback)
 
     def shown(self) -> list[ShownSetting]:
-        """All that can be changed."""
+        """Return all settings that can be changed."""
         return [self.show(key) for key in self._fields]
 
     def show(self, key: str) -> ShownSetting:
-        """Raises NoSuchSetting."""
+        """Return one setting. Raises NoSuchSetting."""
         field = self._field(key)
         return ShownSetting(
             key,
@@ -74,7 +74,7 @@ class LiveSettings:
         )
 
     def set(self, key: str, text: str) -> ShownSetting:
-        """Change one, durably. Raises NoSuchSetting, SettingsInvalid, or kv.EngineFull."""
+        """Change one setting, durably. Raises NoSuchSetting, SettingsInvalid, or kv.EngineFull."""
         self._field(key)
         if len(text) > VALUE_SIZE_MAX:
             raise SettingsInvalid(f"{key}: a value has at most {VALUE_SIZE_MAX} characters")
@@ -83,14 +83,14 @@ class LiveSettings:
         return self.show(key)
 
     def reset(self, key: str) -> ShownSetting:
-        """Go back to what the broker was started with. Raises as `set` does: other changes may depend on this one."""
+        """Restore the value that the broker was started with. Raises as `set` does: other changes may depend on it."""
         self._field(key)
         self._change(key, {other: text for other, text in self._changed.items() if other != key})
         log.info("setting reset", key=key)
         return self.show(key)
 
     def _take(self, texts: Mapping[str, str]) -> None:
-        """Begin with what was stored of one section; what is no good any more is left alone."""
+        """Apply the stored values of one section; values that are no longer valid are ignored."""
         try:
             self.current = _with(self.current, texts)
         except Invalid as cause:
@@ -134,7 +134,7 @@ class LiveSettings:
 
 
 def live_fields() -> Iterator[tuple[str, FieldInfo]]:
-    """The fields that can be changed, by their key."""
+    """Yield the fields that can be changed, each with its key."""
     for section, outer in BrokerSettings.model_fields.items():
         model = outer.annotation
         assert isinstance(model, type)
@@ -146,7 +146,7 @@ def live_fields() -> Iterator[tuple[str, FieldInfo]]:
 
 
 def _with(settings: BrokerSettings, texts: Mapping[str, str]) -> BrokerSettings:
-    """The settings with other values of one section. Raises SettingsInvalid."""
+    """Return the settings with other values of one section. Raises SettingsInvalid."""
     (name,) = {_section(key) for key in texts}
     section: Section = getattr(settings, name)
     values = {**section.model_dump(), **{key.partition(".")[2]: text for key, text in texts.items()}}
@@ -177,7 +177,7 @@ def _value(settings: BrokerSettings, key: str) -> object:
 
 
 def _text(value: object) -> str:
-    """As it may be given to `set`."""
+    """Return a value as text that `set` accepts."""
     match value:
         case bool():
             return str(value).lower()

@@ -1,4 +1,4 @@
-"""`python -m quarry_mq.server.shards LAUNCH`: what `quarry serve --shards N` becomes."""
+"""Run the supervisor: `quarry serve --shards N` becomes `python -m quarry_mq.server.shards LAUNCH`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the supervisor is told when it begins: one text, since it is a program that starts anew."""
+"""Encode what the supervisor needs to know as one text, since it is a new program."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import asdict, dataclass
 from typing import Final, Literal, Self
 
 SHARDS_MAX: Final = 100
-"""What is told is one argument of a program, which has its limits; so have the ports of a machine."""
+"""Most shards: the text is one argument of a program, whose size is limited, as are the ports of a machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One broker."""
+    """One broker that the supervisor runs."""
 
     name: str
     variables: Mapping[str, str]
-    """Its settings that are not those of the others, put over the supervisor's own environment."""
+    """Environment variables with the broker's own settings, put over the supervisor's own environment."""
     listening: Sequence[str] = ()
-    """`host:port` of its ports that stay open while it is away."""
+    """Ports, as `host:port`, that stay open while the broker is restarted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Everything a supervisor needs to know. No secret is among it: who lists processes may see it."""
+    """Everything a supervisor needs to know. It holds no secret, since lists of processes show it."""
 
     command: Sequence[str]
-    """Starts one broker."""
+    """The command that starts one broker."""
     children: Sequence[Child]
     log_format: Literal["auto", "json", "console"]
     log_level: str

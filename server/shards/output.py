@@ -1,4 +1,4 @@
-"""What the supervisor passes on and says itself."""
+"""Write the shards' lines and the supervisor's own text to its standard output and error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS: Final = {
 
 
 class Output:
-    """Standard output or error, without a buffer. That nobody reads it any more must stop nothing."""
+    """Write to standard output or error, unbuffered. Errors are ignored: a reader that is gone must stop nothing."""
 
     def __init__(self, stream: TextIO) -> None:
         self._file = FileIO(stream.fileno(), "w", closefd=False)
@@ -33,7 +33,7 @@ class Output:
 
 
 def ready_text(children: Sequence[Child]) -> str:
-    """What is said when all shards have come up: where each is."""
+    """Return the text printed when all shards are ready, with the addresses of each."""
     rows = [("", *COLUMNS)]
     rows += [(child.name, *(child.variables[variable] for variable in COLUMNS.values())) for child in children]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

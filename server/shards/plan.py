@@ -1,6 +1,6 @@
-"""What is different for each shard of `quarry serve --shards N`: a pure function of the settings.
+"""Compute the settings that differ between the shards of `quarry serve --shards N`: a pure function of the settings.
 
-Everything else a shard reads where a single broker does, from the same file and the same environment.
+A shard reads all other settings as a single broker does, from the same file and the same environment.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ LISTENING: Final = ("listen", "tls_listen", "admin", "http", "console")
 MESSAGING: Final = ("listen", "tls_listen")
 ADVERTISED: Final = ("advertise", "tls_advertise")
 WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
-"""Hosts that stand for all addresses of a machine, and as what the machine reaches itself."""
+"""Hosts that stand for all addresses of a machine, each with the address by which the machine reaches itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of the brokers."""
+    """One of the brokers of a machine."""
 
     name: str
     settings: Mapping[str, str]
-    """What is its own, by `section.key`: names, paths and addresses."""
+    """The shard's own settings, by `section.key`: names, paths and addresses."""
     kept_open: Sequence[str]
-    """Addresses where it listens that can be open before it is there."""
+    """Addresses where the shard listens that the supervisor can open before the shard runs."""
 
     @property
     def variables(self) -> dict[str, str]:
-        """The same for its environment."""
+        """Return the shard's own settings as environment variables."""
         return variables_of(self.settings)
 
 
 def plan_shards(settings: BrokerSettings, count: int) -> list[Shard]:
-    """Shard i has a store and a name of its own, and all ports moved by 100 times i.
+    """Plan `count` shards: shard i has a store and a name of its own, and all ports moved by 100 times i.
 
     Raises SettingsInvalid, which names the setting: port 0, ports beyond the last one, and two that are the same.
     """
@@ -69,7 +69,7 @@ def _own_settings(settings: BrokerSettings, number: int) -> Iterator[tuple[str, 
     for key in (*LISTENING, *ADVERTISED):
         address = getattr(settings.network, key)
         if key == "console" and settings.console_goes_around:
-            address = OFF  # said aloud it would be refused
+            address = OFF  # set explicitly, it would be refused
         if address is not None:
             yield f"network.{key}", _moved(key, address, number)
     if settings.index.upload_to is not None:
@@ -110,7 +110,7 @@ def _require_different_ports(shards: Sequence[Shard], keys: Sequence[str]) -> No
 
 
 def cluster_settings(shards: Sequence[Shard], *, key_file: Path, members: Sequence[str] = ()) -> dict[str, str]:
-    """What makes one cluster of the shards, the same for all of them; `members` are those of other machines."""
+    """Return the settings that make one cluster of the shards; `members` are those of other machines."""
     here = [_reached_here(shard.settings["network.admin"]) for shard in shards]
     return {"cluster.members": json.dumps([*here, *members]), "cluster.key_file": str(key_file)}
 
@@ -121,12 +121,12 @@ def _reached_here(address: str) -> str:
 
 
 def variables_of(settings: Mapping[str, str]) -> dict[str, str]:
-    """Settings by `section.key` as the environment spells them."""
+    """Return settings, given by `section.key`, as environment variables."""
     return {ENVIRONMENT_PREFIX + key.upper().replace(".", "_"): value for key, value in settings.items()}
 
 
 def require_directory_of_shards(disk: Disk, root: Path, count: int) -> None:
-    """Only looks. Shards that are not there yet are no fault: their stores are made when they start.
+    """Check that a directory can hold `count` shards, without changing it. Missing stores are made when a shard starts.
 
     Raises StoreUnusable for the store of a single broker, and where there are more shards than `count`; OSError.
     """

@@ -1,4 +1,4 @@
-"""Messaging ports that stay open while their shard is started again: who connects meanwhile waits for it.
+"""Keep messaging ports open while their shard is restarted: clients that connect meanwhile wait for it.
 
 A shard gets the sockets of its ports by the convention of `server/front/inherited.py`.
 """
@@ -16,14 +16,14 @@ FIRST_DESCRIPTOR: Final = 3
 
 
 class Ports:
-    """Of one shard. What cannot be opened is left to the shard, which says why."""
+    """Hold the open ports of one shard. A port that cannot be opened is left to the shard, which reports why."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = addresses
         self._sockets: list[socket.socket] = []
 
     def opened(self) -> list[int]:
-        """Open what is not; returns the descriptors for a process that is made next."""
+        """Open the ports that are closed; return the descriptors for the process that is made next."""
         if not self._sockets:
             for address in self._addresses:
                 with suppress(OSError):
@@ -32,27 +32,27 @@ class Ports:
         return [each.fileno() for each in self._sockets]
 
     def close(self) -> None:
-        """Nobody is to wait any more. A shard that runs has the sockets still."""
+        """Close the ports, so that no client waits for the shard. A running shard still has the sockets."""
         for each in self._sockets:
             each.close()
         self._sockets.clear()
 
 
 def pass_on(descriptors: Sequence[int]) -> dict[str, str]:
-    """In a new process: put the sockets where they are looked for. Returns the variables that tell of them."""
-    copies = [socket.dup(each) for each in descriptors]  # all above, since what is below is taken
+    """Move the sockets, in a new process, to the expected descriptors. Return the variables that announce them."""
+    copies = [socket.dup(each) for each in descriptors]  # all above these, since the numbers below are taken
     for number, copy in zip(passed_numbers(descriptors), copies, strict=True):
         os.dup2(copy, number)
     return {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(descriptors))}
 
 
 def passed_numbers(descriptors: Sequence[int]) -> range:
-    """The descriptors that a new process gets these as."""
+    """Return the descriptors under which a new process gets these sockets."""
     return range(FIRST_DESCRIPTOR, FIRST_DESCRIPTOR + len(descriptors))
 
 
 def _opened(address: str) -> list[socket.socket]:
-    """One for each address of the host, as the broker would open them. Raises OSError."""
+    """Open a socket for each address of the host, as the broker would. Raises OSError."""
     host, _, port = address.rpartition(":")
     found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     opened: list[socket.socket] = []
@@ -67,9 +67,9 @@ def _opened(address: str) -> list[socket.socket]:
 
 
 def _take_lowest(count: int) -> None:
-    """Leave none of the numbers free that a new process gets sockets as: its making needs numbers for pipes.
+    """Occupy all descriptors below the inherited range, so that the pipes of `Popen` cannot land there.
 
-    What takes them stays, and is nothing.
+    The unconnected sockets that occupy them are never closed.
     """
     while (taken := socket.socket()).fileno() < FIRST_DESCRIPTOR + count:
         taken.detach()

@@ -1,4 +1,4 @@
-"""The process of one shard: how it begins, what it says, how it ends."""
+"""Run the process of one shard: start it, pass on its output, and stop it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from typing import IO, Final
 from quarry_mq.server.shards.ports import pass_on, passed_numbers
 
 LINE_BYTES_MAX: Final = 1_048_576
-"""A longer line is passed on in parts."""
+"""Bytes of a line; a longer line is passed on in parts."""
 PARENT_DEATH_SIGNAL: Final = 1
-"""PR_SET_PDEATHSIG, see prctl(2)."""
+"""The option PR_SET_PDEATHSIG, see prctl(2)."""
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 Heard = Callable[[bytes], None]
-"""Gets a line without its end."""
+"""Takes a line without its end."""
 
 
 class ShardProcess:
-    """A running child. It is told to stop when this process ends, whatever ends it, a kill included.
+    """A running child. It gets SIGTERM when this process ends, whatever ends it, a kill included.
 
-    To be made on the main thread, and while there is no other: the kernel's word for a dead parent is a dead thread.
+    It must be made on the main thread, while there is no other: the kernel sends the signal when the thread that made
+    the child ends.
     """
 
     def __init__(
@@ -40,9 +41,9 @@ class ShardProcess:
         said: Heard,
         told: Heard,
     ) -> None:
-        """`variables` go over the environment of this process; `listening` are sockets that it gets.
+        """`variables` go over the environment of this process; `listening` are sockets that the child gets.
 
-        `said` hears standard output, `told` standard error. Raises OSError when no process can be made.
+        `said` gets lines of standard output, `told` of standard error. Raises OSError when no process can be made.
         """
         self._process = subprocess.Popen(
             command,
@@ -51,7 +52,7 @@ class ShardProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            # a Ctrl-C at the terminal reaches the supervisor alone: a second signal would end the children's patience
+            # a Ctrl-C at the terminal reaches the supervisor alone: a second signal would hasten the children's stop
             process_group=0,
             preexec_fn=partial(_prepare, os.getpid(), variables, listening),  # noqa: PLW1509 - there is one thread
         )
@@ -62,14 +63,14 @@ class ShardProcess:
         return self._process.pid
 
     def stop(self) -> None:
-        """Ask it to stop in good order, or more quickly if it was asked already.
+        """Ask the child to stop in good order, or more quickly if it was asked already.
 
-        By SIGTERM only: a Python that is still loading what it needs answers an interrupt with a stack trace.
+        The signal is SIGTERM: a Python that still loads modules answers an interrupt with a stack trace.
         """
         self._process.terminate()
 
     async def ended(self) -> int:
-        """Pass its lines on until it has ended. Returns its exit status, or the negative number of a signal."""
+        """Pass on the child's lines until it ends. Return its exit status, or the negative number of a signal."""
         await asyncio.gather(*(_passed_on(stream, lines) for stream, lines in self._streams))
         return self._process.wait()  # at once: the kernel has closed what it had open
 
@@ -100,7 +101,7 @@ class _Lines(asyncio.Protocol):
 
 
 def _prepare(parent: int, variables: Mapping[str, str], listening: Sequence[int]) -> None:
-    """Called in the child before it becomes the broker: only here its process id is known."""
+    """Prepare the child before it becomes the broker: only here is its process id known."""
     os.environ.update(variables)
     if listening:
         os.environ.update(pass_on(listening))
@@ -108,7 +109,7 @@ def _prepare(parent: int, variables: Mapping[str, str], listening: Sequence[int]
 
 
 def _end_with(parent: int) -> None:
-    """Raises when the parent has ended already."""
+    """Have the kernel send SIGTERM when the parent ends. Raises when it has ended already."""
     if sys.platform != "linux":
         return
     if _libc.prctl(PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGTERM)) != 0:

@@ -1,13 +1,13 @@
-"""Starts the shards, starts again what dies, and stops all of them.
+"""Start the shards, restart those that end, and stop all of them.
 
     a shard ends …                                  what follows
     with status 2 before it was ever ready          all are stopped, and the status is 2: starting it again would only
                                                     repeat what it said
     otherwise                                       it is started again, after a pause; during the first one its
                                                     messaging ports stay open
-    and all were told to stop                       the supervisor ends with the last of them
+    while all are stopping                          the supervisor ends with the last of them
 
-That one was ready before makes the difference: its store was whole and its settings are good, so what keeps it from
+A shard that was ready before is restarted: its store was whole and its settings are good, so what keeps it from
 starting may go away, and the others serve meanwhile.
 """
 
@@ -32,17 +32,17 @@ from quarry_mq.store.clock import Clock
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 LONG_UP_S: Final = 60.0
-"""A shard that ran for so long is no shard that cannot start."""
+"""Seconds after which a shard counts as one that can start."""
 
 
 class Backoff:
-    """Of one shard: twice as long after each end, unless it ran for a minute."""
+    """Compute the pauses of one shard: each is twice as long as the last, unless the shard ran for a minute."""
 
     def __init__(self) -> None:
         self._next_s = FIRST_PAUSE_S
 
     def pause_s(self, *, ran_s: float) -> float:
-        """It has ended after so many seconds; returns how long to wait."""
+        """Return how long to wait before a shard that ran for `ran_s` seconds is restarted."""
         if ran_s >= LONG_UP_S:
             self._next_s = FIRST_PAUSE_S
         pause_s, self._next_s = self._next_s, min(LONGEST_PAUSE_S, self._next_s * 2)
@@ -52,19 +52,19 @@ class Backoff:
 log = structlog.get_logger(__name__)
 
 STATUS_COULD_NOT_RUN: Final = 2
-"""Of `quarry serve`: bad settings, a store that an operator has to look at, a port that is taken."""
+"""Exit status of `quarry serve` for bad settings, a store that needs an operator, or a port that is taken."""
 SIGNAL_STATUS: Final = 128
-"""A process that a signal ended has this and the signal's number as its status, as shells count."""
+"""A process that a signal ended has this plus the signal's number as its status, as in shells."""
 
 REST_OF_BANNER_S: Final = 0.1
-"""A broker that says that it is ready goes on to say where: what is said of all of them comes after that."""
+"""Seconds left to a broker to print its addresses after its ready line, before the text on all shards is printed."""
 
 
 class ShardSupervisor:
-    """All shards of one machine, for as long as they run."""
+    """Run all shards of one machine until they are to stop."""
 
     def __init__(self, launch: Launch, clock: Clock, *, output: Output, errors: Output) -> None:
-        """`output` and `errors` get what the shards say on theirs, each line with the shard's name before it."""
+        """`output` and `errors` get the lines that the shards write to theirs, each after the shard's name."""
         self._launch = launch
         self._clock = clock
         self._output = output
@@ -76,7 +76,7 @@ class ShardSupervisor:
         self._reason: str | None = None
 
     async def run(self) -> int:
-        """Returns the exit status when all have ended: the worst of their last ones."""
+        """Run until all shards have ended; return the worst of their last exit statuses."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._told, number.name)
@@ -99,13 +99,13 @@ class ShardSupervisor:
             process.stop()
 
     async def _keep(self, child: Child) -> int:
-        """Run a shard until all are to stop; returns how it ended last."""
+        """Run a shard until all are to stop; return its last exit status."""
         backoff, status = Backoff(), 0
         while not self._stopping.is_set():
             began_s = self._clock.monotonic_s()
             ended, last_words = await self._run_once(child)
             if self._stopping.is_set() and ended == -signal.SIGTERM:
-                return 0  # it was not even ready to be told
+                return 0  # it had not yet set up its signal handler
             status = SIGNAL_STATUS - ended if ended < 0 else ended
             if self._stopping.is_set():
                 break
@@ -114,7 +114,7 @@ class ShardSupervisor:
                 break
             pause_s = backoff.pause_s(ran_s=self._clock.monotonic_s() - began_s)
             if pause_s > FIRST_PAUSE_S:
-                self._ports[child.name].close()  # clients do better elsewhere than to wait for so long
+                self._ports[child.name].close()  # clients should go to another broker rather than wait that long
             log.error(
                 "a shard has ended, it is started again",
                 shard=child.name,
@@ -126,7 +126,7 @@ class ShardSupervisor:
         return status
 
     async def _run_once(self, child: Child) -> tuple[int, str]:
-        """Its exit status or the negative number of a signal, and its last line on standard error."""
+        """Run a shard once; return its exit status or a negative signal number, and its last line on standard error."""
         prefix, last_line = f"{child.name} | ".encode(), b""
 
         def said(line: bytes) -> None:
@@ -166,7 +166,7 @@ class ShardSupervisor:
 
 
 def _name_of(number: int) -> str | None:
-    """Of a signal; None for what is none."""
+    """Return the name of a signal; None if the number is none."""
     if number <= 0:
         return None
     return signal.Signals(number).name if number in set(signal.Signals) else str(number)

@@ -1,1 +1,1 @@
-"""How work runs beside serving: time slices on the event loop, background tasks, and threads that block."""
+"""Run work beside serving: time slices on the event loop, background tasks, and threads that block."""

@@ -1,4 +1,4 @@
-"""Callbacks that must not stop each other."""
+"""Run callbacks that must not stop each other."""
 
 from __future__ import annotations
 

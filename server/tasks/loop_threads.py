@@ -1,4 +1,4 @@
-"""Threads that block in place of the event loop."""
+"""Run blocking work on threads, so that the event loop does not block."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class _Work(NamedTuple):
 
 
 class LoopThreads:
-    """As a thread pool that is asked by `run_in_executor`, with one future in place of two that lock each other.
+    """Run work as `run_in_executor` does, with one future in place of two that lock each other.
 
-    Under `sync` a tenth of the CPU time of a send goes by that (`bench clients`).
+    Under `sync` this saves a tenth of the CPU time of a send (`bench clients`).
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -31,7 +31,7 @@ class LoopThreads:
             thread.start()
 
     def call(self, work: Callable[[], ResultT]) -> asyncio.Future[ResultT]:
-        """Do it on one of the threads; what it raises, the future does.
+        """Run `work` on one of the threads; the future gets its result or exception.
 
         To be called on a running event loop. Work that is cancelled is done all the same.
         """
@@ -41,7 +41,7 @@ class LoopThreads:
         return future
 
     def close(self) -> None:
-        """Waits until all that was asked for is done."""
+        """Wait until all work is done, and end the threads."""
         for _ in self._threads:
             self._asked.put(None)
         for thread in self._threads:
@@ -55,14 +55,14 @@ class LoopThreads:
                 result = work()
             except BaseException as error:  # noqa: BLE001 - raised where it is waited for
                 failure = error
-            with suppress(RuntimeError):  # a loop that is closed: nobody waits
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
                 loop.call_soon_threadsafe(settle, future, result, failure)
-            # what it refers to may be large, and the next one may be long in coming
+            # the work may refer to large objects, and the next may come late
             del asked, loop, future, work, result, failure
 
 
 def settle(future: asyncio.Future[Any], result: object, failure: BaseException | None) -> None:
-    """Tell who waits how it went, unless he has given up."""
+    """Set the future's result or exception, unless it was cancelled."""
     if future.done():
         return
     if failure is None:

@@ -1,4 +1,4 @@
-"""Long work for operators on the event loop: a millisecond at a time, and little of it at once."""
+"""Run long work for operators on the event loop: a millisecond at a time, and few works at once."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from quarry_mq.store.clock import Clock
 STEP_S: Final = 0.001
 PAUSES_PER_STEP: Final = 3
 TURNS: Final = 2
-"""Works at a time: together they leave the loop at least half of its time."""
+"""Works that run at a time: together they leave the loop at least half of its time."""
 
 
 class Pace:
-    """Of one work."""
+    """Pace one work: it runs in short steps with pauses between them."""
 
     def __init__(self, clock: Clock, *, pauses_per_step: int | None = None) -> None:
-        """`pauses_per_step`: for work of which there is but one at a time, and that somebody waits for."""
+        """`pauses_per_step` is given for work that runs one at a time and that a caller waits for."""
         self._clock = clock
         self._pauses_per_step = pauses_per_step
         self._began_s = clock.monotonic_s()
 
     @property
     def is_step_over(self) -> bool:
-        """Whether the next `pause` is one."""
+        """Return whether the step is over, so that the next `pause` really pauses."""
         return self._clock.monotonic_s() - self._began_s >= STEP_S
 
     def begin_step(self) -> None:
-        """What was waited for until now was no work."""
+        """Begin a step now: the time before was spent waiting, not working."""
         self._began_s = self._clock.monotonic_s()
 
     async def pause(self) -> None:
-        """To be awaited between two small pieces: lets others have their turn once a step is over."""
+        """Let other work run once a step is over; to be awaited between two small pieces of work."""
         took_s = self._clock.monotonic_s() - self._began_s
         if took_s >= STEP_S:
             pauses = PAUSES_PER_STEP if self._pauses_per_step is None else self._pauses_per_step
@@ -43,7 +43,7 @@ class Pace:
 
 
 class Pacing:
-    """Of all works of a broker. Lives on the event loop's thread."""
+    """Bound how many works of a broker run at a time. Lives on the event loop's thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -51,6 +51,6 @@ class Pacing:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[Pace]:
-        """Waits until there are not too many others."""
+        """Wait until fewer than `TURNS` works run, and count as one of them until the context is left."""
         async with self._turns:
             yield Pace(self._clock)

@@ -1,4 +1,4 @@
-"""Removing very many things on the event loop's thread without anybody noticing."""
+"""Remove very many things on the event loop's thread, in steps that do not delay calls noticeably."""
 
 from __future__ import annotations
 
@@ -9,38 +9,39 @@ from typing import Final, TypeVar
 from quarry_mq.store.clock import Clock
 
 STEP_S: Final = 0.002
-"""How long one step may hold the event loop up; as many things go in one as that allows."""
+"""Seconds that one step may hold the event loop; it removes as many things as fit."""
 
 STEP_MAX: Final = 256
 PAUSE_S: Final = 0.002
-"""At least, and between two steps of a walk on another thread, which keeps the interpreter's lock for a millisecond."""
+"""Shortest pause in seconds, also between two steps of a walk on another thread, which keeps the interpreter's lock for
+a millisecond."""
 
 PAUSES_PER_STEP: Final = 7
-"""A pause lasts for so many times as long as the step before it: the rest of the broker has most of the time."""
+"""A pause lasts this many times as long as the step before it, so that the rest of the broker has most of the time."""
 
 LATE_S: Final = 0.002
 PAUSES_MAX: Final = 8
-"""A pause that ends late by more is made again, so many times at most: others wait for the loop, and a step more would
-make all of them wait longer. But what is to go goes, however busy the broker is."""
+"""A pause that ends more than `LATE_S` late is made again, up to this many times: other work waits for the loop, and
+another step would delay all of it. The bound lets removal go on, however busy the broker is."""
 
 REMOVED_PER_FLUSH: Final = 10_000
-"""Each removal is a tombstone in a memtable, where many of them make every read slow."""
+"""Removals after which they are flushed: each is a tombstone in a memtable, where many make every read slow."""
 
 _Found = TypeVar("_Found")
 
 
 class RemovalSteps:
-    """Steps of one kind of removal. Lives on the event loop's thread."""
+    """Run one kind of removal in steps. Lives on the event loop's thread."""
 
     def __init__(self, make_durable: Callable[[], Awaitable[object]], clock: Clock) -> None:
-        """`make_durable`: the log still has the messages and knows of no removal. A crash would bring queues back."""
+        """`make_durable` flushes the removals: after a crash without it the log would bring the queues back."""
         self._make_durable = make_durable
         self._clock = clock
         self._size = 1
         self._unflushed = 0
 
     async def take(self, found: Sequence[_Found], remove: Callable[[Sequence[_Found]], int]) -> int:
-        """Let `remove` have a few at a time; it returns how many it removed, as does this. Raises what it raises."""
+        """Call `remove` with a few things at a time; return the sum of its results. Raises what it raises."""
         removed = at = 0
         while at < len(found):
             step = found[at : at + self._size]
@@ -64,7 +65,7 @@ class RemovalSteps:
                 return
 
     async def flush(self) -> None:
-        """Make what was removed so far durable."""
+        """Make the removals so far durable."""
         if self._unflushed:
             self._unflushed = 0
             await self._make_durable()

@@ -1,4 +1,4 @@
-"""Background tasks that must run for as long as the broker does."""
+"""Supervise background tasks that must run for as long as the broker does."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ log = structlog.get_logger(__name__)
 
 
 class Supervisor:
-    """Notices when a background task ends before it was told to.
+    """Stop the broker when a background task ends unexpectedly.
 
-    A broker without, say, its housekeeping looks well and is not: clients that are gone keep their messages. It
-    must not go on so, and only a new process is known to be whole. So the first unexpected end is the broker's.
+    A broker without its housekeeping, for example, looks well and is not: clients that are gone keep their messages.
+    It must not go on so, and only a new process is known to be whole. So the first unexpected end stops the broker.
     """
 
     def __init__(self, failed: Callable[[BrokerFailed], None]) -> None:
-        """`failed` hears of the first unexpected end."""
+        """`failed` is called at the first unexpected end."""
         self._failed = failed
         self._failure: BrokerFailed | None = None
 
@@ -38,7 +38,7 @@ class Supervisor:
             await asyncio.wait([task])
 
     def raise_failure(self) -> None:
-        """Raises BrokerFailed when a task has ended unexpectedly."""
+        """Raise BrokerFailed if a task has ended unexpectedly."""
         if self._failure is not None:
             raise self._failure
 

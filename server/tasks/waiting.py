@@ -1,4 +1,4 @@
-"""Waiting that ends by itself."""
+"""Wait for an event with a timeout."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 
 
 async def until_set(event: asyncio.Event, timeout_s: float) -> bool:
-    """Until the event is set, or for so long; returns whether it was set."""
+    """Wait until the event is set, or for `timeout_s`; return whether it was set."""
     try:
-        # not wait_for: that of Python 3.11 forgets a cancellation that comes together with the event
+        # not wait_for: in Python 3.11 it loses a cancellation that comes together with the event
         async with asyncio.timeout(timeout_s):
             await event.wait()
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""Log lines: key=value on a terminal, JSON elsewhere (a container's log collector).
+"""Write log lines: key=value on a terminal, JSON elsewhere (a container's log collector).
 
 Everything that this process has to say goes this way, also what libraries say: one line per event, values that came
 from outside made harmless, the same event not more often than an operator can read. `docs/log-events.md` has them all.
@@ -24,7 +24,7 @@ __all__ = ["Repeats", "configure_logs", "set_log_level"]
 
 
 class _Output(structlog.PrintLogger):
-    """Where lines go. Its reader may be gone, or its disk full: a stop, of all things, must not fail for that."""
+    """Write lines and ignore errors: a stop must not fail because the reader is gone or a disk is full."""
 
     def msg(self, message: str) -> None:
         with suppress(OSError):
@@ -40,9 +40,9 @@ def configure_logs(
     *,
     clock: Clock | None = None,
 ) -> Repeats:
-    """Send all log events of this process to standard error. Returns what holds repeated ones back.
+    """Send all log events of this process to standard error. Returns the processor that holds repeated ones back.
 
-    More than `repeats_per_minute` lines of one event are held back; 0: none ever is.
+    Lines of one event beyond `repeats_per_minute` are held back; with 0 none ever is.
     """
     as_json = log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
     rendering: list[Processor] = [structlog.processors.format_exc_info, clean]
@@ -80,6 +80,6 @@ def configure_logs(
 
 
 def _in_reading_order(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """When, how bad, what; then the rest."""
+    """Put time, level and event first; then the rest."""
     first = ("timestamp", "level", "event")
     return {key: event[key] for key in (*first, *(key for key in event if key not in first)) if key in event}

@@ -1,7 +1,7 @@
-"""Values of log lines made harmless: they may be what a client sent.
+"""Make the values of log lines harmless: a client may have sent them.
 
-One event must stay one line, and a line must not say what nobody logged: a name with a line break in it would forge
-the next line, one with escape sequences would speak to the operator's terminal, and a long one would fill the disk.
+One event must stay one line, and no line may be forged: a name with a line break in it would forge the next line, one
+with escape sequences would control the operator's terminal, and a long one would fill the disk.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Final
 from structlog.typing import EventDict, WrappedLogger
 
 VALUE_LENGTH_MAX: Final = 2_048
-"""Characters of one value. Errors that name a file are far shorter."""
+"""Most characters of one value. Errors that name a file are far shorter."""
 TRACEBACK_LENGTH_MAX: Final = 16_384
 CUT: Final = "…"
 TRACEBACK: Final = "exception"
 
 
 def clean(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """A processor, to come after exceptions were made text and before rendering. Keys without a value go."""
+    """Clean all values of an event and drop keys without one. A processor for after exceptions become text."""
     for key, value in tuple(event.items()):
         if value is None:
             del event[key]
@@ -32,21 +32,21 @@ def clean(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
 
 
 def clean_text(text: str, length_max: int) -> str:
-    """Printable, on one line, of so many characters at most."""
+    """Return printable text on one line, of `length_max` characters at most."""
     if len(text) > length_max:
         text = text[: length_max - 1] + CUT
     return text if text.isprintable() else "".join(map(_visible, text))
 
 
 def clean_traceback(text: str) -> str:
-    """Lines all but the first of which are indented, so that none looks like a log line. The end is what is kept."""
+    """Indent all lines but the first, so that none looks like a log line. Of a long text the end is kept."""
     if len(text) > TRACEBACK_LENGTH_MAX:
         text = CUT + text[-TRACEBACK_LENGTH_MAX:]
     return "\n  ".join(clean_text(line, VALUE_LENGTH_MAX) for line in text.split("\n"))
 
 
 def _clean_other(value: object) -> object:
-    """Collections stay what they are as long as they are short."""
+    """Return short collections as they are, and long ones as shortened text."""
     text = repr(value)
     return value if len(text) <= VALUE_LENGTH_MAX else clean_text(text, VALUE_LENGTH_MAX)
 

@@ -1,4 +1,4 @@
-"""Levels of log lines, by name and by number."""
+"""Translate levels of log lines between name and number, and drop lines below the shown level."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from structlog.typing import EventDict, WrappedLogger
 
 
 def number_of(level: str) -> int:
-    """The number of a level by its name in lower case."""
+    """Return the number of a level by its name in lower case."""
     return logging.getLevelNamesMapping()[level.upper()]
 
 
 def known_level(number: int) -> int:
-    """The nearest level at or below a number that some library made up."""
+    """Return the nearest standard level at or below a library's own number."""
     return max(logging.DEBUG, min(logging.CRITICAL, number // 10 * 10))
 
 
 class _Shown:
-    """The least important level that is shown: one for the process, as its log is."""
+    """Hold the lowest level that is shown: one for the process, as there is one log."""
 
     number = logging.INFO
 
 
 def set_log_level(level: str) -> None:
-    """Show events of another level from now on, also those of loggers that exist, and of libraries."""
+    """Set the lowest level that is shown, also for existing loggers and for libraries."""
     _Shown.number = number_of(level)
     logging.getLogger().setLevel(_Shown.number)
 
 
 def of_shown_level(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """A processor: drops what is not important enough."""
+    """Drop events below the shown level. A processor."""
     if structlog.processors.NAME_TO_LEVEL[method] < _Shown.number:
         raise structlog.DropEvent
     return event

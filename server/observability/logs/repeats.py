@@ -1,8 +1,8 @@
-"""The same event again and again is held back: a damaged file or hostile clients must not fill the disk.
+"""Hold back events that repeat: a damaged file or hostile clients must not fill the disk with log lines.
 
-In each minute that begins with a line of an event, so many of its lines are written. Of what comes above that only
-the last is kept, without its traceback, and written when the minute is over; its key `repeated` says how many came
-before it.
+In each minute that begins with a line of an event, a set number of its lines is written. Of the lines above that number
+only the last is kept, without its traceback, and written when the minute is over; its key `repeated` is the number of
+lines that were dropped before it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from quarry_mq.store.clock import Clock
 
 MINUTE_S: Final = 60.0
 NEVER_HELD_BACK: Final = frozenset({"call", "call denied", "admin change"})
-"""Events of which every line counts: `log.access` asks for a line per call, and audit lines are a record."""
+"""Events whose lines are all written: `log.access` asks for a line per call, and audit lines are a record."""
 
 EVENTS_MAX: Final = 1_024
-"""Events that are told apart. There are about a hundred; a library may have any number of loggers."""
+"""Most events that are told apart. There are about a hundred; a library may have any number of loggers."""
 
 _Name = tuple[str, str, str]
 
 
 class _Minute:
-    """Lines of one event since the first of them."""
+    """Count the lines of one event in the minute since the first of them."""
 
     __slots__ = ("began_s", "held_back", "last", "written")
 
@@ -39,10 +39,10 @@ class _Minute:
 
 
 class Repeats:
-    """A processor of structlog. Any thread may log."""
+    """Hold back repeated events, as a processor of structlog. Any thread may log."""
 
     def __init__(self, per_minute: int, clock: Clock, write: Callable[[EventDict], None]) -> None:
-        """`write` writes a line that was held back. With `per_minute` 0 none is."""
+        """`write` writes a line that was held back. With `per_minute` 0 no line is held back."""
         self.per_minute = per_minute
         self._clock = clock
         self._write = write
@@ -55,7 +55,7 @@ class Repeats:
         return event
 
     def tell_due(self, *, all_of_them: bool = False) -> None:
-        """Write what was held back in minutes that are over; to be called now and then, and at the end for the rest."""
+        """Write lines held back in minutes that are over; to be called now and then, and at the end for all."""
         now_s = self._clock.monotonic_s()
         over: list[_Minute] = []
         with self._lock:
@@ -77,7 +77,7 @@ class Repeats:
             minute = self._minutes.get(name)
             if minute is None:
                 if len(self._minutes) >= EVENTS_MAX:
-                    return False  # unheard of, and better too many lines than the first of its kind lost
+                    return False  # too many events: better too many lines than the first of an event lost
                 minute = self._minutes[name] = _Minute(self._clock.monotonic_s())
             if minute.written < self.per_minute:
                 minute.written += 1

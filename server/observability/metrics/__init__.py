@@ -1,1 +1,1 @@
-"""The metrics of a broker as Prometheus instruments, by subject."""
+"""Export the metrics of a broker as Prometheus instruments, by subject."""

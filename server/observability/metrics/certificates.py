@@ -1,4 +1,4 @@
-"""When the certificate ends, and whether a newer one could not be used."""
+"""Export when the certificate ends, and how often changed files could not be used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 
 class CertificateFigures(Protocol):
-    """What the certificates of a broker say of themselves."""
+    """The numbers that a broker's certificates keep."""
 
     @property
     def expires_s(self) -> float | None: ...
@@ -19,7 +19,7 @@ class CertificateFigures(Protocol):
 
 
 def certificate_figures(certificates: CertificateFigures) -> Iterator[Metric]:
-    """The end only where a port speaks TLS."""
+    """Yield the metrics; the end of the certificate only if a port speaks TLS."""
     if certificates.expires_s is not None:
         yield GaugeMetricFamily(
             "quarry_tls_certificate_expires_seconds",

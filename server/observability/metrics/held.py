@@ -1,4 +1,4 @@
-"""Messages that wait as metrics (`server.held`)."""
+"""Export metrics of scheduled and prepared messages (`server.held`)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from quarry_mq.store.pending import Resolution
 
 LATE_BUCKETS_S: Final = [0.001 * 4**step for step in range(12)]
-"""1 ms … 70 min: from an idle broker to one that was off over a night's timers."""
+"""Bounds from 1 ms, an idle broker, to 70 min, one that was off while many messages became due."""
 
 
 class HeldMetrics:
-    """See `server.held.delays.DelayMetrics` and `server.held.transactions.TransactionMetrics`."""
+    """Implement `server.held.delays.DelayMetrics` and `server.held.transactions.TransactionMetrics`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._late = Histogram(

@@ -1,7 +1,7 @@
-"""The broker's instruments, over an injected registry.
+"""Define the broker's instruments, over an injected registry.
 
 No label names a queue or a client, and topics and groups have labels in bounded numbers
-(`server.counters.top_counts`): what is exported must not grow with the number of queues.
+(`server.counters.top_counts`): the number of series must not grow with the number of queues.
 `docs/metrics.md` lists them all and is tested against this module.
 """
 
@@ -30,20 +30,20 @@ from quarry_mq.store.index import KeyIndexes
 from quarry_mq.store.retention import Cause
 
 SEND_BUCKETS_S: Final = [0.000_25 * 2**step for step in range(15)]
-"""250 µs … 4 s: from an asynchronous send on an idle broker to beyond every client's patience of 3 s."""
+"""Bounds from 250 µs, an asynchronous send on an idle broker, to 4 s, beyond every client's timeout of 3 s."""
 
 FLUSH_BUCKETS_S: Final = [0.000_1 * 2**step for step in range(17)]
-"""100 µs … 6.5 s: from a disk with a protected cache to a dying one."""
+"""Bounds from 100 µs, a disk with a protected cache, to 6.5 s, a dying disk."""
 
 REMOVAL_BUCKETS_S: Final = [0.01 * 2**step for step in range(14)]
-"""10 ms … 82 s: a file of 1 GiB takes about a second."""
+"""Bounds from 10 ms to 82 s: a file of 1 GiB takes about a second."""
 
 ROUND_BUCKETS: Final = [2**step for step in range(13)]
-"""1 … 4096 messages: from one lone client to more than one loop pass was ever seen to take in."""
+"""Bounds from 1 message, one lone client, to 4096, more than one loop iteration was ever seen to take in."""
 
 
 class DeliveryFigures(Protocol):
-    """What delivery counts by itself."""
+    """The numbers that delivery keeps."""
 
     @property
     def waiting_polls(self) -> int: ...
@@ -59,7 +59,7 @@ class DeliveryFigures(Protocol):
 
 
 class ExpiryFigures(Protocol):
-    """What the log's expiry counts by itself."""
+    """The numbers that the log's expiry keeps."""
 
     @property
     def segment_count(self) -> int: ...
@@ -72,14 +72,14 @@ class ExpiryFigures(Protocol):
 
 
 class LiteTopicFigures(Protocol):
-    """What is counted of lite topics."""
+    """The count of lite topics."""
 
     @property
     def total(self) -> int: ...
 
 
 class ServerMetrics:
-    """Everything that is counted while a broker serves."""
+    """Hold all instruments of a serving broker."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -89,7 +89,7 @@ class ServerMetrics:
         self._failed = self._sends.labels(outcome="failed")
         self._messages_stored = Counter("quarry_messages_stored", "Messages stored and acknowledged", registry=registry)
         self.send_duration: Final = Tally(SEND_BUCKETS_S)
-        """Of send requests, from a valid one to its answer."""
+        """Seconds from a valid send request to its answer."""
         registry.register(_Watched(lambda: _send_figures(self.send_duration)))
         receives = Counter("quarry_receives", "Receive requests by what they brought", ["outcome"], registry=registry)
         self._receives_with_messages = receives.labels(outcome="messages")
@@ -138,19 +138,19 @@ class ServerMetrics:
         )
 
     def sent(self, messages: int, seconds: float) -> None:
-        """A send request was answered; 0 messages when it failed."""
+        """Count an answered send request; 0 messages when it failed."""
         (self._stored if messages else self._failed).inc()
         self._messages_stored.inc(messages)
         self.send_duration.add(seconds)
 
     def sent_together(self, sends: int, messages: int, seconds: float) -> None:
-        """So many send requests, with so many messages, were answered together."""
+        """Count send requests, with `messages` in all, that were answered together."""
         self._stored.inc(sends)
         self._messages_stored.inc(messages)
         self.send_duration.add(seconds, sends)
 
     def received(self, messages: int) -> None:
-        """A receive request was answered."""
+        """Count an answered receive request."""
         (self._receives_with_messages if messages else self._receives_empty).inc()
         self._messages_delivered.inc(messages)
 
@@ -158,7 +158,7 @@ class ServerMetrics:
         self._messages_acknowledged.inc(messages)
 
     def observe_flush(self, seconds: float, sends: int) -> None:
-        """A flush of the log has ended; `sends` came in since the one before had begun."""
+        """Observe a flush of the log that has ended; `sends` came in since the flush before had begun."""
         self._flush_duration.observe(seconds)
         self._flush_sends.observe(sends)
 
@@ -194,7 +194,7 @@ class ServerMetrics:
         self._watch(lambda: iter([_gauge("quarry_lite_topics", meaning, counts.total)]))
 
     def watch_engines(self, queues: EngineFigures, state: EngineFigures, held: EngineFigures | None = None) -> None:
-        """`queues` have no figures while a store keeps its consume queues in files alone."""
+        """Export the databases' figures; `queues` have none while a store keeps its consume queues in files alone."""
         engines = {"queues": queues, "state": state, **({} if held is None else {"held": held})}
         self._watch(lambda: engine_figures(engines))
 
@@ -202,7 +202,7 @@ class ServerMetrics:
         self._watch(lambda: migration_figures(migration))
 
     def watch_expiry(self, expiry: ExpiryFigures, used_ratios: Callable[[], Mapping[str, float]]) -> None:
-        """`used_ratios` are those of the file systems of `log` and `queues`, as they were seen last."""
+        """Export expiry; `used_ratios` returns the last known ones of the file systems of `log` and `queues`."""
         self._watch(lambda: _expiry_figures(expiry, used_ratios()))
 
     def watch_cleaning(self, cleaning: CleaningFigures) -> None:
@@ -212,19 +212,19 @@ class ServerMetrics:
         self._watch(lambda: index_figures(indexes))
 
     def watch(self, read: Callable[[], Iterator[Metric]]) -> None:
-        """Export figures that something else keeps; `read` is called on any thread until `stop_watching`."""
+        """Export figures that another part keeps; `read` is called on any thread until `stop_watching`."""
         self._watch(read)
 
     def watch_front(self, figures: FrontFigures) -> None:
         self._watch(lambda: _front_figures(figures))
 
     def watch_limits(self, limits_met: Mapping[str, int], front: FrontFigures | None) -> None:
-        """What is counted at the edge, and by the front if it counts."""
+        """Export how often limits were met, as counted by the calls, and by the front if it counts."""
         sources = [limits_met] if front is None else [limits_met, front.limits_met]
         self._watch(lambda: _limit_figures(sources))
 
     def stop_watching(self) -> None:
-        """Let go of what is watched; when it returns no reading is under way. To be called before it is closed."""
+        """Release the watched parts before they are closed; when this returns, none is being read."""
         for watched in self._watched:
             watched.close()
 
@@ -235,7 +235,7 @@ class ServerMetrics:
 
 
 def watch_health(registry: CollectorRegistry, health: HealthState) -> None:
-    """Figures that are there before anything else of the broker is."""
+    """Export the health, which exists before anything else of the broker does."""
     watch(registry, lambda: _health_figures(health))
 
 
@@ -245,12 +245,12 @@ def watch(registry: CollectorRegistry, read: Callable[[], Iterator[Metric]]) -> 
 
 
 def watch_certificates(registry: CollectorRegistry, certificates: CertificateFigures) -> None:
-    """Beside the health: the HTTP port shows a certificate before a broker is there."""
+    """Export the certificates, as the HTTP port shows one before there is a broker."""
     registry.register(_Watched(lambda: certificate_figures(certificates)))
 
 
 class _Watched(Collector):
-    """Figures that something else keeps; read when somebody asks, on the thread of the HTTP port."""
+    """Read figures that another part keeps at each scrape, on a thread of the HTTP port."""
 
     def __init__(self, read: Callable[[], Iterator[Metric]]) -> None:
         self._read: Callable[[], Iterator[Metric]] | None = read  # guarded by _lock
@@ -265,7 +265,7 @@ class _Watched(Collector):
             self._read = None
 
     def describe(self) -> list[Metric]:
-        """Nothing: otherwise registration would collect, from things that are not complete yet."""
+        """Return nothing: otherwise registration would collect, from parts that are not complete yet."""
         return []
 
 
@@ -287,7 +287,7 @@ def _removal_counters(registry: CollectorRegistry) -> dict[RemovalCause, Counter
 
 
 def _damage_counters(registry: CollectorRegistry) -> tuple[Counter, Counter]:
-    """What was refused because it is damaged, and what was passed over because somebody gave it up."""
+    """Return counters of reads refused because of damage, and of messages passed over because they were given up."""
     return (
         Counter("quarry_damage_met", "Reads that met a damaged record or table and were refused", registry=registry),
         Counter(

@@ -1,4 +1,4 @@
-"""Jobs as metrics (`server.jobs`)."""
+"""Export metrics of jobs (`server.jobs`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quarry_mq.store.state.jobs import JobState
 
 
 class JobCounters:
-    """See `server.jobs.running_job.JobMetrics`."""
+    """Implement `server.jobs.running_job.JobMetrics`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._open = Gauge("quarry_jobs_open", "Jobs that have not ended", registry=registry)

@@ -1,4 +1,4 @@
-"""The key indexes as metrics (`server.maintenance.key_index`)."""
+"""Export metrics of the key indexes (`server.maintenance.key_index`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quarry_mq.store.index.tiered.folders import Stage
 
 
 class KeyIndexMetrics:
-    """See `server.maintenance.key_index.IndexMetrics`."""
+    """Implement `server.maintenance.key_index.IndexMetrics`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._failures = Counter(

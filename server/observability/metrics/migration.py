@@ -1,4 +1,4 @@
-"""Figures of the migration of the consume queues."""
+"""Export metrics of the migration of the consume queues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quarry_mq.store.migration import AgreementReport, MigrationFigures
 
 
 class MigrationSource(Protocol):
-    """What the migration tells about itself, on any thread."""
+    """The state and numbers that the migration keeps, readable on any thread."""
 
     @property
     def phase(self) -> QueuePhase: ...

@@ -1,4 +1,4 @@
-"""The clean-up of consume queues as metrics (`server.maintenance.queue_cleanup`)."""
+"""Export metrics of the clean-up of consume queues (`server.maintenance.queue_cleanup`)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 CLEANING_BUCKETS_S: Final = [0.01 * 4**step for step in range(10)]
-"""10 ms … 44 min: from an idle store to a billion entries."""
+"""Bounds from 10 ms, an idle store, to 44 min, a billion entries."""
 
 
 class CleaningFigures(Protocol):
-    """What the clean-up tells about itself."""
+    """The state and numbers that the clean-up keeps."""
 
     @property
     def phase(self) -> str: ...
@@ -23,7 +23,7 @@ class CleaningFigures(Protocol):
 
 
 class QueueCleaningMetrics:
-    """See `server.maintenance.queue_cleanup.CleaningMetrics`."""
+    """Implement `server.maintenance.queue_cleanup.CleaningMetrics`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._rounds = Histogram(

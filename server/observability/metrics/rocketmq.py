@@ -1,7 +1,7 @@
-"""What is exported under RocketMQ's names, with its labels, so that its dashboards show this broker.
+"""Export metrics under RocketMQ's names, with its labels, so that its dashboards show this broker.
 
-Only what means the same has such a name; docs/metrics.md lists those that are not given, and why. RocketMQ's exporter
-adds units to some of the names that RocketMQ documents. Dashboards exist for both, so those figures have both names.
+Only metrics with the same meaning have such a name; docs/metrics.md lists those left out, and why. RocketMQ's exporter
+adds units to some of the names that RocketMQ documents. Dashboards exist for both, so those metrics have both names.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ CONSUME_MODES: Final = {
 
 
 class Families:
-    """Makes families that all name the broker, as RocketMQ's do."""
+    """Make metric families whose labels all name the broker, as RocketMQ's do."""
 
     def __init__(self, *, cluster: str, node_id: str) -> None:
         self._node = {"cluster": cluster, "node_type": "broker", "node_id": node_id}
 
     def gauge(self, name: str, meaning: str, values: Iterable[tuple[Mapping[str, str], float]]) -> Metric:
-        """One value for each set of labels, which all have the same names."""
+        """Make a gauge with one value for each set of labels, which all have the same names."""
         return self._filled(GaugeMetricFamily, name, meaning, list(values))
 
     def gauges(
         self, name: str, unit: str, meaning: str, values: Iterable[tuple[Mapping[str, str], float]]
     ) -> Iterator[Metric]:
-        """The same under the documented name, and under the one that RocketMQ's exporter makes of name and unit."""
+        """Make the gauge under the documented name, and under that of RocketMQ's exporter, which adds the unit."""
         kept = list(values)
         yield self.gauge(name, meaning, kept)
         yield self.gauge(f"{name}_{unit}", meaning, kept)
 
     def counter(self, name: str, meaning: str, values: Iterable[tuple[Mapping[str, str], float]]) -> Metric:
-        """`name` without `_total`."""
+        """Make a counter; `name` is without `_total`."""
         return self._filled(CounterMetricFamily, name, meaning, list(values))
 
     def histogram(self, name: str, meaning: str, rows: Iterable[tuple[Mapping[str, str], Row]]) -> Metric:
@@ -100,7 +100,9 @@ def traffic_figures(families: Families, traffic: Traffic) -> Iterator[Metric]:
 
 
 def lag_figures(families: Families, pairs: Sequence[PairLag]) -> Iterator[Metric]:
-    """`pairs` as of the last round of `server.lag.consumer_lag`. What is not known has no sample (dashboard#4516)."""
+    """Yield the lag of `pairs` as last found by `server.lag.consumer_lag`. Unknown values have no sample
+    (dashboard#4516).
+    """
     labelled = [
         (
             {
@@ -146,7 +148,7 @@ def lag_figures(families: Families, pairs: Sequence[PairLag]) -> Iterator[Metric
 
 
 class StorageFigures(Protocol):
-    """What the store tells of itself, on any thread."""
+    """The store's offsets, readable on any thread."""
 
     @property
     def appended_up_to(self) -> int: ...
@@ -159,7 +161,7 @@ class StorageFigures(Protocol):
 
 
 class BrokerFigures(NamedTuple):
-    """The rest of what is asked for: `None` for what nobody knows yet."""
+    """Other values of the broker that are exported; None for what is not known yet."""
 
     disk_used_bytes: int | None
     oldest_message_age_ms: int | None
@@ -168,7 +170,7 @@ class BrokerFigures(NamedTuple):
 
 
 def storage_figures(families: Families, store: StorageFigures, broker: BrokerFigures) -> Iterator[Metric]:
-    dispatched, flushed = store.dispatched_up_to, store.flushed_up_to  # before the end: it only grows
+    dispatched, flushed = store.dispatched_up_to, store.flushed_up_to  # read before the end, which only grows
     end = store.appended_up_to
     for name, meaning, value in (
         ("flush_behind", "Commit log that is appended and not on disk yet", end - flushed),
@@ -198,7 +200,7 @@ def storage_figures(families: Families, store: StorageFigures, broker: BrokerFig
 
 
 def connection_figures(families: Families, clients: Iterable[Client], series_max: int) -> Iterator[Metric]:
-    """Clients by what they say of themselves. Anybody may say anything, so the most frequent have series."""
+    """Yield counts of clients by what they report. That may be anything, so only the most frequent have series."""
     producers: Counter[tuple[str, ...]] = Counter()
     consumers: Counter[tuple[str, ...]] = Counter()
     for client in clients:
@@ -237,7 +239,7 @@ def connection_figures(families: Families, clients: Iterable[Client], series_max
 
 
 def _most(counts: Counter[tuple[str, ...]], series_max: int) -> list[tuple[tuple[str, ...], int]]:
-    """The most frequent, and all others as one."""
+    """Return the most frequent counts, and all others as one."""
     most = nlargest(series_max, counts.items(), key=lambda item: item[1])
     rest = counts.total() - sum(count for _, count in most)
     return most if not rest else [*most, ((OTHER,) * len(most[0][0]), rest)]

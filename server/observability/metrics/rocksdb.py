@@ -1,4 +1,4 @@
-"""RocksDB's figures as metrics. Labels: database and family, and which level or cause where there are several.
+"""Export RocksDB's figures as metrics. Labels: database and family, and level or cause if there are several.
 
 A scrape costs the same at any number of queues: see `kv.rocks_figures`.
 """
@@ -42,13 +42,13 @@ OF_CAUSE: Final[Mapping[str, str]] = {
 
 
 class EngineFigures(Protocol):
-    """What an engine tells about itself, see `kv.KeyValueEngine.statistics`."""
+    """An engine reports figures about itself, see `kv.KeyValueEngine.statistics`."""
 
     def statistics(self) -> dict[str, int]: ...
 
 
 def engine_figures(engines: Mapping[str, EngineFigures]) -> Iterator[Metric]:
-    """The figures of engines by the name of their database."""
+    """Yield the metrics of `engines`, which are given by the name of their database."""
     metrics = dict(_metrics())
     for database, engine in engines.items():
         for name, value in engine.statistics().items():

@@ -1,4 +1,4 @@
-"""The stages of sends and receives, and what waits, as metrics."""
+"""Export metrics of the stages of sends and receives, and of scheduled and prepared messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sections of the settings: each key with its default, its bounds and its description."""
+"""Define the sections of the settings: each key with its default, its bounds and its description."""
 
 from __future__ import annotations
 

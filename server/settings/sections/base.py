@@ -1,4 +1,4 @@
-"""What sections of settings are made of."""
+"""Define the base class of settings sections, and types of addresses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quarry_mq.server.addresses import split_address
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches `host:port`. Of host names only `localhost` is known to be so."""
+    """Return whether only this machine reaches `host:port`; the only host name this is known of is `localhost`."""
     host = split_address(address)[0].strip("[]")
     try:
         return ip_address(host).is_loopback
@@ -37,7 +37,7 @@ def _advertised(address: str) -> str:
 
 OFF: Final = "off"
 SCHEMES: Final = ("unix", "unix-abstract", "vsock")
-"""What gRPC would take for something else than a host."""
+"""Prefixes that gRPC would take for sockets of another kind, not for hosts."""
 
 ListenAddress = Annotated[str, AfterValidator(_listening)]
 ListenAddressOrOff = Annotated[str, AfterValidator(_listening_or_off)]
@@ -50,5 +50,5 @@ path, address, class or name, nothing that could make the broker do something el
 
 
 class Section(BaseModel):
-    # errors tell what is wrong with a value without the value: it may be a secret
+    # errors do not show the value, which may be a secret
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=False, hide_input_in_errors=True)

@@ -1,4 +1,4 @@
-"""Whom a broker makes one cluster with."""
+"""Settings of the cluster that a broker is a member of."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ClusterSection(Section):
 
     @property
     def is_on(self) -> bool:
-        """Whether the broker is a member of a cluster."""
+        """Return whether the broker is a member of a cluster."""
         return bool(self.members) or self.dns is not None
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Topics, groups, lite topics, and how messages get to consumers."""
+"""Settings of topics, groups, lite topics, and delivery to consumers."""
 
 from __future__ import annotations
 

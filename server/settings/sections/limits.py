@@ -1,4 +1,4 @@
-"""What is refused before it costs anything."""
+"""Settings of limits, above which calls are refused before they cost anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the broker tells of itself: its log, its metrics and its traces."""
+"""Settings of the broker's log, metrics and traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the broker is reached, and as what it is known."""
+"""Settings of the broker's addresses and name, and of TLS."""
 
 from __future__ import annotations
 
@@ -112,12 +112,12 @@ class NetworkSection(Section):
 
     @property
     def console_address(self) -> str | None:
-        """`host:port`; None where there is no console."""
+        """Return the console's `host:port`; None if there is no console."""
         return None if self.console == OFF else self.console
 
     @property
     def serves_tls(self) -> bool:
-        """Whether messaging clients may connect with TLS."""
+        """Return whether messaging clients may connect with TLS."""
         return self.tls != "off" or self.tls_listen is not None
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Who may use the broker, and by which secrets."""
+"""Settings of who may use the broker, and of the keys for users' secrets."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class SecuritySection(Section):
 
     @property
     def asks_operators(self) -> bool:
-        """Whether callers of the admin port have to be users."""
+        """Return whether callers of the admin port have to be users."""
         return self.authentication if self.admin_authentication is None else self.admin_authentication
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The store: the commit log, its queues, its indexes, and how long all of that is kept."""
+"""Settings of the store: the commit log, its queues, its indexes, and how long all of that is kept."""
 
 from __future__ import annotations
 
