@@ -1,4 +1,4 @@
-"""Finding messages by their keys. Derived from the log, like queues (docs/formats/key-index.md).
+"""Find messages by their keys. Key indexes are derived from the log, like queues (docs/formats/key-index.md).
 
 Public face of the package: other packages import from here.
 """

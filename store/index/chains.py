@@ -1,11 +1,11 @@
-"""Items in chains: one chain for each slot of a hash table, its newest item first.
+"""Store index items in chains: one chain for each slot of a hash table, its newest item first.
 
-A file has a header, then slots, then items. Items are numbered in the order in which they came, from 1. A slot holds
-the number of its newest item, an item that of the next older one of its slot; 0 is the end. An item of slot s has a
-hash h with h mod (number of slots) = s. RocketMQ's index files and the files of our own index that are being filled are
-both made so; they differ in what surrounds the numbers (`ChainShape`).
+A file has a header, then slots, then items. Items are numbered from 1 in the order in which they were added. A slot
+holds the number of its newest item; an item holds the number of the next older item of its slot; 0 is the end. An item
+of slot s has a hash h with h mod (number of slots) = s. RocketMQ's index files and the files of our own index that are
+being filled both have this form; they differ in what surrounds the numbers (`ChainShape`).
 
-Slots say nothing that the items do not say: `rebuild` makes them from the items.
+Slots hold no information that the items do not hold: `rebuild` makes the slots from the items.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from quarry_mq.store.fs import SegmentFile
 from quarry_mq.store.index.keys import Hashes
 
 Items = NDArray[np.void]
-"""Structured, with at least the fields `hash` and `previous`."""
+"""A structured array with at least the fields `hash` and `previous`."""
 _NUMBER: Final = np.dtype(">i4")
 _BUILT_AT_ONCE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ChainShape:
-    """Where things lie in a file of chains. Sizes and positions are in bytes."""
+    """The positions of slots and items in a file of chains. Sizes and positions are in bytes."""
 
     slots: int
     items_max: int
@@ -36,7 +36,7 @@ class ChainShape:
     slot_size: int
     """The number is in the first four bytes of a slot."""
     items_at: int
-    """Of the item with number 0, whether or not there is room for it."""
+    """The position of item number 0, whether or not the file has space for it."""
     item: np.dtype[np.void]
 
     @property
@@ -44,15 +44,15 @@ class ChainShape:
         return self.items_at + (self.items_max + 1) * self.item.itemsize
 
     def position_of(self, number: int) -> int:
-        """Where an item begins."""
+        """Return the position at which an item begins."""
         return self.items_at + number * self.item.itemsize
 
 
 class ChainFile:
-    """The slots and items of one file. One thread adds; others may read, up to a count they were told."""
+    """The slots and items of one file. One thread adds; others may read items below a count they were given."""
 
     def __init__(self, file: SegmentFile, shape: ChainShape) -> None:
-        """The file has the shape's size."""
+        """Map the file, which must have the size of the shape."""
         self._file = file
         self.shape = shape
         view = file.view()
@@ -67,14 +67,14 @@ class ChainFile:
         self._items: Items = np.frombuffer(view, shape.item, count=shape.items_max, offset=first)
 
     def items(self, begin: int, end: int) -> Items:
-        """The items with the numbers [begin, end), as they are stored."""
+        """Return the items with the numbers [begin, end), as they are stored."""
         return self._items[begin - 1 : end - 1]
 
     def add(self, first: int, items: Items, hashes: Hashes) -> int:
-        """Write items that get the numbers from `first` on; `hashes` are theirs, as `previous` is made here.
+        """Write items with the numbers from `first` on and return how many slots got their first item.
 
-        Returns how many slots got their first item. Some room must be left. A reader that knows of the items before
-        finds all of these by slots at every moment.
+        `hashes` are those of the items; the field `previous` is set here. The file must have space for the items. A
+        reader that knows of the earlier items finds all of these through the slots at every moment.
         """
         slots = hashes % self.shape.slots
         order = np.argsort(slots, kind="stable")
@@ -98,17 +98,17 @@ class ChainFile:
 
     @staticmethod
     def _valid(numbers: NDArray[np.int32], end: int) -> NDArray[np.int32]:
-        """Numbers from slots; what names no item below `end` was left by a crash, and means none."""
+        """Return the numbers from slots, 0 for a number that names no item below `end`: a crash left it."""
         return np.where((numbers > 0) & (numbers < end), numbers, 0)
 
     def chain(self, hashed: int, end: int) -> Iterator[int]:
-        """The numbers of the items below `end` in the slot of a hash, newest first.
+        """Yield the numbers of the items below `end` in the slot of a hash, newest first.
 
-        Ends where a number is not below the one before: a whole file has no such place.
+        Ends where a number is not below the one before it: an intact file has no such number.
         """
         number = int(self._slots[hashed % self.shape.slots])
         while number >= end:
-            # items that came since
+            # skip items added since
             number = int(self._items["previous"][number - 1]) if number <= self.shape.items_max else 0
         while number > 0:
             yield number
@@ -118,7 +118,7 @@ class ChainFile:
             number = before
 
     def is_right(self, end: int) -> bool:
-        """Whether slots and `previous` are what the hashes of the items below `end` say, and no slot names another."""
+        """Return whether slots and `previous` match the hashes of the items below `end`, and name no other items."""
         items = self.items(1, end)
         slots = items["hash"].astype(np.int32) % self.shape.slots
         order = np.argsort(slots, kind="stable")
@@ -133,7 +133,7 @@ class ChainFile:
         return bool((self._valid(self._slots, end) == newest).all())
 
     def rebuild(self, end: int) -> int:
-        """Make the slots anew from the items below `end`, whose chains are whole. Returns how many are in use."""
+        """Rebuild the slots from the items below `end`, whose chains are intact. Returns how many slots are in use."""
         shape = self.shape
         newest = np.zeros(shape.slots, np.int32)
         for begin in range(1, end, _BUILT_AT_ONCE):

@@ -1,4 +1,4 @@
-"""What there is of key indexes, file by file, and whether it is whole."""
+"""List the files of key indexes, and check whether they are intact."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 
 
 def items_in(indexes: KeyIndexes, file: IndexFile) -> Iterator[KeyItems]:
-    """Of one file, which is on this machine and not damaged: some hundred thousand at a time, in no order.
+    """Yield the items of one file in no order, some hundred thousand at a time.
 
-    Times in RocketMQ's files are those of the records to the second. Raises StoreDamaged, OSError.
+    The file must be on this machine and not damaged. Times in RocketMQ's files are those of the records to the second.
+    Raises StoreDamaged, OSError.
     """
     if file.kind is IndexKind.HASH:
         assert indexes.hash_files is not None
@@ -30,7 +31,7 @@ def items_in(indexes: KeyIndexes, file: IndexFile) -> Iterator[KeyItems]:
 
 
 class IndexKind(Enum):
-    """Whose files they are."""
+    """The kinds of index files: RocketMQ's (`hash`) and ours (`tiered`)."""
 
     HASH = "hash"
     TIERED = "tiered"
@@ -41,9 +42,9 @@ FULL = "full"
 
 
 class IndexFile(NamedTuple):
-    """One file. `stage` is that of the tiered index, `filling` and `full` of RocketMQ's files, or `damaged`.
+    """One index file. `stage` is that of the tiered index, `filling` and `full` of RocketMQ's files, or `damaged`.
 
-    Of a damaged one only its name is known. Times are ms since 1970, offsets those of the first and the last record.
+    Of a damaged one only the name is known. Times are ms since 1970, offsets those of the first and the last record.
     """
 
     kind: IndexKind
@@ -58,21 +59,21 @@ class IndexFile(NamedTuple):
     is_local: bool = True
     damage: str = ""
     unread: str = ""
-    """Why it could not be looked at."""
+    """The reason why the file could not be read for a check."""
 
     @property
     def is_filled(self) -> bool:
-        """Whether it changes: there is nothing to check it by."""
+        """True if the file still changes: then nothing can be checked."""
         return self.stage == Stage.FILLING.value
 
 
 def index_files(indexes: KeyIndexes) -> list[IndexFile]:
-    """All files, oldest first, RocketMQ's before those of the tiered index."""
+    """Return all files, oldest first, RocketMQ's before those of the tiered index."""
     return [*_hash_files(indexes), *(() if indexes.tiered is None else _tiered_files(indexes.tiered))]
 
 
 def checked(indexes: KeyIndexes, file: IndexFile) -> IndexFile:
-    """The file, with what is wrong with it once every byte of it was looked at."""
+    """Read every byte of the file and return it with the damage found."""
     index = indexes.hash_files if file.kind is IndexKind.HASH else indexes.tiered
     try:
         if index is not None:

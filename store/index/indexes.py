@@ -10,7 +10,10 @@ from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 
 
 class KeyIndexes(NamedTuple):
-    """`followers` are kept up with the log; the first is asked. The others are what they write, where there are any."""
+    """The open indexes. `followers` keep up with the log, and the first one is queried.
+
+    `hash_files` and `tiered` are the files that the followers write, or None.
+    """
 
     followers: tuple[MessageIndex, ...]
     hash_files: HashIndex | None
@@ -18,7 +21,7 @@ class KeyIndexes(NamedTuple):
 
     @property
     def full_until_ms(self) -> int:
-        """The last store time in RocketMQ's index files that are full, and so durable; 0 where nobody keeps them up."""
+        """The last store time in RocketMQ's full, and so durable, index files; 0 when they are not kept."""
         full = () if self.hash_files is None else self.hash_files.full
         return full[-1].header.end_ms if full else 0
 

@@ -1,4 +1,4 @@
-"""What an index takes in: for each key of each message its hash, and where the record lies."""
+"""The input of an index: for each key of each message its hash, and where the record lies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class KeyItems:
         return len(self.hashes)
 
     def rows(self, begin: int, end: int) -> KeyItems:
-        """Some of them."""
+        """Return a range of the rows."""
         return KeyItems(
             self.hashes[begin:end],
             self.physical_offset[begin:end],
@@ -36,12 +36,12 @@ class KeyItems:
         )
 
     def behind(self, up_to: PhysicalOffset) -> KeyItems:
-        """Those of records at or above an offset."""
+        """Return the rows of records at or above an offset."""
         return self.rows(int(np.searchsorted(self.physical_offset, up_to)), len(self.hashes))
 
 
 def items_of(requests: Iterable[DispatchRequest], *, with_tags: bool) -> KeyItems:
-    """The items of the requests' messages; `with_tags` also one for the tag of each that has one."""
+    """Return the items of the requests' messages; `with_tags`: also one for each message's tag, if it has one."""
     texts: list[str] = []
     places: list[tuple[int, int]] = []
     for request in requests:

@@ -1,4 +1,4 @@
-"""The contract between the key index and the files that hold its items, and the answer of a search in them."""
+"""The contract between the key index and the files that hold its items, and the result of a search in them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Wanted = TypeVar("Wanted")
 
 
 class Unread(NamedTuple):
-    """A file that could not be read, so that something may be missing from an answer."""
+    """A file that could not be read, so that a search result may be incomplete."""
 
     name: str
     reason: str
@@ -21,7 +21,7 @@ class Unread(NamedTuple):
 
 @dataclass(slots=True)
 class Answer(Generic[Wanted]):
-    """The newest first. `files` is how many of the tiered index were looked into."""
+    """The result of a search, the newest first. `files` is the number of searched files of the tiered index."""
 
     found: list[Wanted] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
@@ -29,17 +29,17 @@ class Answer(Generic[Wanted]):
 
 
 class KeyFiles(Protocol):
-    """One kind of files. One thread changes them; any may ask.
+    """One kind of index files. One thread changes them; any thread may query.
 
-    A *state* tells all that there was at a moment, as something JSON has: None when there was nothing.
+    A *state* describes the whole content at one moment, as a JSON value: None when there was nothing.
     """
 
     with_tags: bool
-    """Whether tags have items, too."""
+    """True if tags have items, too."""
 
     @property
     def failure(self) -> str | None:
-        """A flush failed, or going back did: nobody knows what the files hold, until `go_back` to a state before it."""
+        """The error of a failed flush or `go_back`: the content is unknown until `go_back` to an earlier state."""
 
     @property
     def file_count(self) -> int: ...
@@ -51,24 +51,24 @@ class KeyFiles(Protocol):
         """Add items, in log order: all of them, or none when it raises OSError."""
 
     def flush(self) -> None:
-        """Make all that was put durable. Raises OSError."""
+        """Make all added items durable. Raises OSError."""
 
     def settle(self, state: object) -> None:
-        """Nobody will go back further than to this."""
+        """Promise that `go_back` will not be called with an earlier state than this."""
 
     def go_back(self, state: object) -> None:
-        """Keep what there was when the state was this, and nothing else; it must be durable.
+        """Return to the content at this state, which must be durable, and remove everything else.
 
-        Raises OSError; StoreDamaged when it is not what it was.
+        Raises OSError; StoreDamaged when the content is not what it was.
         """
 
     def expire(self, minimum: PhysicalOffset) -> int:
-        """Remove files whose records all lie below an offset; returns how many. Raises OSError."""
+        """Remove files whose records all lie below an offset; return how many were removed. Raises OSError."""
 
     def repair_one(self, read: Callable[[PhysicalOffset, PhysicalOffset], Iterator[KeyItems]]) -> bool:
-        """Make files that turned out to be damaged anew; whether there were any. Raises OSError, and what `read` does.
+        """Rebuild files that were found damaged; return whether there were any. Raises OSError, and what `read` raises.
 
-        `read` tells the items of the records from one offset to another, both included, as far as the log has them.
+        `read` yields the items of the records from one offset to another, both included, as far as the log has them.
         """
 
     def find(
@@ -80,9 +80,9 @@ class KeyFiles(Protocol):
         limit: int,
         accept: Callable[[PhysicalOffset], Wanted | None],
     ) -> Answer[Wanted]:
-        """The newest `limit` items of a key text that `accept` makes something of: hashes may be shared.
+        """Return the newest `limit` items of a key text for which `accept` returns a value: hashes may be shared.
 
-        The times are of their records, to the second. An item may come twice. Raises what `accept` does.
+        The times are store times of the records, to the second. An item may come twice. Raises what `accept` raises.
         """
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Keys by which a message is found, and their hashes (docs/formats/key-index.md)."""
+"""The keys by which a message is found, and their hashes (docs/formats/key-index.md)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from quarry_mq.store.record.tags import java_hash
 Hashes = NDArray[np.int32]
 
 TOPIC_END: Final = "#"
-"""Between topic and key in what is hashed. Topics cannot have it in their names, keys may."""
+"""The separator of topic and key in the hashed text. Topic names cannot contain it, keys may."""
 TAG_KIND: Final = "T"
 KEY_END: Final = " "
-"""Between the keys of one message."""
+"""The separator of the keys of one message."""
 _HASHED_AT_ONCE_MAX: Final = 256
-"""Characters. Longer texts are hashed one by one: the short ones beside them would be padded to their length."""
+"""Characters of a text up to which many are hashed at once. Longer texts are hashed one by one, since the short ones
+would be padded to their length.
+"""
 _INTEGER_MIN: Final = -(2**31)
 
 
 def keys_of(properties: Mapping[str, str]) -> Iterator[str]:
-    """The keys of a message in the order in which RocketMQ indexes them: its id, then what the sender gave.
+    """Yield the keys of a message in the order in which RocketMQ indexes them: its id, then the sender's keys.
 
     A key that a sender gave twice comes twice.
     """
@@ -37,23 +39,23 @@ def keys_of(properties: Mapping[str, str]) -> Iterator[str]:
 
 
 def key_text(topic: str, key: str) -> str:
-    """What is hashed: a key is found in one topic only."""
+    """Return the text to hash for a key: it names the topic, so a key is found in one topic only."""
     return f"{topic}{TOPIC_END}{key}"
 
 
 def tag_text(topic: str, tag: str) -> str:
-    """What is hashed of a tag, which RocketMQ 5.5 indexes, too."""
+    """Return the text to hash for a tag, which RocketMQ 5.5 indexes, too."""
     return f"{topic}{TOPIC_END}{TAG_KIND}{TOPIC_END}{tag}"
 
 
 def key_hash(text: str) -> int:
-    """The stored hash of a text: Java's, without its sign. Of the number that has no positive one, 0."""
+    """Return the stored hash of a text: the absolute value of Java's, or 0 where that does not fit in 32 bits."""
     value = java_hash(text)
     return 0 if value == _INTEGER_MIN else abs(value)
 
 
 def key_hashes(texts: Sequence[str]) -> Hashes:
-    """`key_hash` of each text: shape (n,), never negative. Many at once take a tenth of the time."""
+    """Return `key_hash` of each text: shape (n,), never negative. Many at once take a tenth of the time."""
     hashes = np.zeros(len(texts), np.int32)
     longest = max(map(len, texts), default=0)
     if longest > _HASHED_AT_ONCE_MAX:
@@ -67,7 +69,7 @@ def key_hashes(texts: Sequence[str]) -> Hashes:
     units = _units(texts)
     powers = np.ones(units.shape[1], np.uint32)
     np.cumprod(np.full(units.shape[1] - 1, 31, np.uint32), out=powers[1:])
-    # of padding, which stands in front, nothing comes into the sum
+    # the padding stands in front and adds nothing to the sum
     values: Hashes = (units * powers[::-1]).sum(axis=1, dtype=np.uint32).view(np.int32)
     values[values == _INTEGER_MIN] = 0
     np.abs(values, out=values)
@@ -75,7 +77,7 @@ def key_hashes(texts: Sequence[str]) -> Hashes:
 
 
 def _units(texts: Sequence[str]) -> NDArray[np.uint32]:
-    """The UTF-16 units of the texts, each with zeros in front of it: shape (n, most units)."""
+    """Return the UTF-16 units of the texts, each with zeros in front of it: shape (n, most units)."""
     if all(map(str.isascii, texts)):
         encoded, width = [text.encode("ascii") for text in texts], 1
     else:

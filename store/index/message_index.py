@@ -1,12 +1,12 @@
-"""The keys of a store's messages, kept up as the log grows.
+"""Index the keys of a store's messages as the log grows.
 
-What is dispatched is handed over at once, which costs next to nothing, and written soon after on another thread, many
-records at a time. It need not be kept for that: what was handed over is in the log, so when too much waits, after a
-start, or when the disk had no room, the index reads the log from where it has got to.
+Dispatched records are handed over at once, which costs next to nothing. Another thread writes them soon after, many
+records at a time. They need not be kept in memory until then: the log has them, so the index reads the log from its
+current position when too many records wait, after a start, or when the disk was full.
 
     handed over   dispatched, waits in memory or is to be read from the log
     written       in the files
-    saved         in the files for good, and where to go on is written down
+    saved         durable in the files, and the position to resume from is stored
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import StoredMessage
 
 WAITING_MAX: Final = 65_536
-"""Messages that wait in memory at most; behind that they are read from the log."""
+"""The largest number of messages that wait in memory; if there are more, they are read from the log."""
 WRITTEN_AT_ONCE: Final = 4_096
 STATE_VERSION: Final = 1
 
 
 class IndexState(NamedTuple):
-    """What is saved: the items of all records below `up_to` are in the files, which were as `files` says.
+    """The saved state: the items of all records below `up_to` are in the files, whose state was `files`.
 
-    `shape` is what the files are made with.
+    `shape` is the shape with which the files are made.
     """
 
     up_to: PhysicalOffset
@@ -42,7 +42,7 @@ class IndexState(NamedTuple):
     shape: Mapping[str, int]
 
     def pack(self) -> bytes:
-        """As a row: JSON."""
+        """Return the state as a row: JSON."""
         return json.dumps({"version": STATE_VERSION, **self._asdict()}).encode()
 
     @classmethod
@@ -60,15 +60,15 @@ class Portion(NamedTuple):
 
 
 ReadLog = Callable[[PhysicalOffset, PhysicalOffset], Generator[Portion, None, None]]
-"""The records from one offset up to another. Raises OffsetOutOfRange, then or later, when the log has begun behind."""
+"""Yields the records from one offset up to another. Raises OffsetOutOfRange, at once or later, if they have expired."""
 ReadRecord = Callable[[PhysicalOffset], StoredMessage]
-"""Raises OffsetOutOfRange, MessageGivenUp, StoreDamaged."""
+"""Reads one record. Raises OffsetOutOfRange, MessageGivenUp, StoreDamaged."""
 
 
 class FoundMessages(NamedTuple):
-    """The newest messages with a key; how far the index had got when it was asked, and how far it was to get.
+    """The newest messages with a key, how far the index had got when it was queried, and how far it was to get.
 
-    Messages may be missing that `unread` files tell of.
+    Messages in the `unread` files may be missing.
     """
 
     messages: list[StoredMessage]
@@ -78,11 +78,14 @@ class FoundMessages(NamedTuple):
 
 
 class _Closed(Exception):
-    """The index is wanted no more."""
+    """The index was closed during a repair."""
 
 
 class MessageIndex:
-    """`hand_over` belongs to the thread that dispatches. Everything else may run on any thread beside it."""
+    """Keeps one kind of index files up to date with the log, and searches them.
+
+    `hand_over` belongs to the thread that dispatches. Everything else may run on any thread beside it.
+    """
 
     def __init__(
         self,
@@ -96,9 +99,9 @@ class MessageIndex:
         durable_up_to: Callable[[], PhysicalOffset],
         save: Callable[[IndexState], None],
     ) -> None:
-        """The items of all records below `up_to` are in the files; the log goes on to `end`.
+        """Begin with files that hold the items of all records below `up_to`; the log ends at `end`.
 
-        `begin` tells where the log begins now, `durable_up_to` how far it is durable.
+        `begin` returns the log's current min offset, `durable_up_to` the offset up to which the log is durable.
         """
         self._files = files
         self._read_log = read_log
@@ -125,7 +128,7 @@ class MessageIndex:
 
     @property
     def written_up_to(self) -> PhysicalOffset:
-        """The items of all records below are in the files."""
+        """The offset below which the items of all records are in the files."""
         return self._written_up_to
 
     @property
@@ -135,7 +138,7 @@ class MessageIndex:
     # -- keeping up
 
     def hand_over(self, requests: Sequence[DispatchRequest], end: PhysicalOffset) -> None:
-        """These were dispatched: all there are from where the last ones ended up to `end`."""
+        """Take dispatched requests: all there are from the end of the last call's up to `end`."""
         with self._handing:
             if self._waiting_count > WAITING_MAX:
                 self._waiting = []
@@ -145,9 +148,9 @@ class MessageIndex:
             self._handed_over = end
 
     def step(self) -> bool:
-        """Write some of what was handed over; whether more is left. Raises OSError, StoreDamaged.
+        """Write some of what was handed over; return whether more is left. Raises OSError, StoreDamaged.
 
-        What an error kept from being written is read from the log by later calls.
+        What an error prevented from being written is read from the log by later calls.
         """
         with self._lock:
             if self._closed or self._files.failure is not None:
@@ -166,7 +169,7 @@ class MessageIndex:
             return self._written_up_to < self._handed_over
 
     def _next(self) -> Portion | None:
-        """What follows what is written: from memory where it begins there, else from the log."""
+        """Return the records that follow the written ones: from memory if it begins there, else from the log."""
         while True:
             if self._reading is None:
                 with self._handing:
@@ -182,7 +185,7 @@ class MessageIndex:
                 self._reading = None
                 if self._begin() <= self._written_up_to:
                     raise
-                # segments expired: there is nothing to find in them any more
+                # segments expired: they need not be indexed any more
                 self._written_up_to = self._begin()
                 continue
             if portion is not None:
@@ -191,7 +194,7 @@ class MessageIndex:
             return Portion(self._written_up_to, (), self._reading_to)
 
     def _take(self) -> Portion | None:
-        """The first that wait in memory."""
+        """Return the first records that wait in memory."""
         with self._handing:
             taken = 0
             requests: list[DispatchRequest] = []
@@ -206,10 +209,10 @@ class MessageIndex:
         return portion
 
     def save(self) -> None:
-        """Make what is written durable, and write down where a start after a crash goes on. Raises OSError, kv.KvError.
+        """Make the written items durable, and store where to resume after a crash. Raises OSError, kv.KvError.
 
-        What a start believes must not be about records that a power cut can take. As long as the log is not durable so
-        far, a later call saves what is written now.
+        The stored position must not cover records that a power cut can remove. While the log is not durable up to
+        there, it is saved by a later call.
         """
         with self._lock:
             if self._closed or self._files.failure is not None:
@@ -225,12 +228,12 @@ class MessageIndex:
             self._files.settle(state.files)
 
     def expire(self) -> int:
-        """Remove the files about records that the log has no more; returns how many. Raises OSError."""
+        """Remove files of records that the log no longer has; return how many. Raises OSError."""
         with self._lock:
             return 0 if self._closed else self._files.expire(self._begin())
 
     def repair_one(self) -> bool:
-        """Make files that turned out to be damaged anew from the log; whether there were any.
+        """Rebuild files that were found damaged from the log; return whether there were any.
 
         Raises StoreDamaged for the log, OSError.
         """
@@ -252,11 +255,11 @@ class MessageIndex:
                     return
 
     def close(self) -> None:
-        """Write and save all that was handed over; the log is durable. Raises as `step` and `save`."""
+        """Write and save all that was handed over; the log must be durable. Raises as `step` and `save`."""
         try:
             while self.step():
                 pass
-            self._to_save = None  # all is durable: no need to save what there was before
+            self._to_save = None  # all is durable: an older state need not be saved
             self.save()
         finally:
             with self._lock:
@@ -267,14 +270,14 @@ class MessageIndex:
     # -- asking
 
     def find(self, topic: str, key: str, *, begin_ms: int, end_ms: int, limit: int, read: ReadRecord) -> FoundMessages:
-        """The newest messages of a topic with a key, stored in [begin_ms, end_ms].
+        """Return the newest messages of a topic with a key, stored in [begin_ms, end_ms].
 
-        What was handed over just now is found, too, unless the index is behind with the log. Raises StoreDamaged
-        for a record, OSError for files that cannot be read, Unavailable after one could not be made durable.
+        Messages handed over just now are found, too, unless the index lags behind the log. Raises StoreDamaged for a
+        record, OSError for files that cannot be read, Unavailable after a failed flush.
         """
         if self._files.failure is not None:
             raise Unavailable(f"the key index cannot be trusted until the next start: {self._files.failure}")
-        with suppress(OSError, StoreDamaged):  # who keeps it up is told; what is written is found
+        with suppress(OSError, StoreDamaged):  # the thread that writes reports these; written items are found
             while self._reading is None and self.step():
                 pass
         wanted = WantedMessages(topic, key, begin_ms, end_ms)

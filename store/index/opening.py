@@ -1,17 +1,17 @@
-"""Opening the key index of a store.
+"""Open the key index of a store.
 
-Where it goes on:
+Where it resumes:
 
-| row | files | last stop | goes on |
+| row | files | last stop | resumes |
 |---|---|---|---|
-| there | as the row says | in good order | where it was saved |
+| there | as the row says | clean | where it was saved |
 | there | otherwise | or an unclean one | there, too: the files go back to what the row says |
-| missing | RocketMQ's | in good order | behind their last record |
-| missing | RocketMQ's | unclean | behind the last file that its checkpoint says is whole |
+| missing | RocketMQ's | clean | after their last record |
+| missing | RocketMQ's | unclean | after the last file that RocketMQ's checkpoint says is whole |
 | missing | none | | at the begin of the log |
 
-The rows are `hash_index` and `tiered_index` of family `meta`. Otherwise: a broker that died had written more than it
-saved, or RocketMQ has run on the store since.
+The rows are `hash_index` and `tiered_index` of family `meta`. Files differ from the row when a broker died after
+writing more than it saved, or when RocketMQ has run on the store since.
 
 The log is read when the store is open, beside everything else: no start waits for the index.
 """
@@ -61,7 +61,8 @@ NOWHERE: Final = PhysicalOffset(0)
 class IndexedLog:
     """The log that indexes follow, as recovery left it.
 
-    `whole_until_ms` is what RocketMQ's checkpoint says of its index files after an unclean stop, None after another.
+    After an unclean stop, `whole_until_ms` is the time up to which RocketMQ's checkpoint says its index files are
+    whole; after a clean one it is None.
     """
 
     segments: SegmentList
@@ -79,7 +80,7 @@ class IndexedLog:
             begin = run.end
 
     def begin(self) -> PhysicalOffset:
-        """Where it begins now."""
+        """Return the log's current min offset."""
         return self.segments.minimum
 
 
@@ -92,7 +93,7 @@ def open_indexes(
     *,
     clock: Clock,
 ) -> KeyIndexes:
-    """Those that the settings say. Raises StoreUnusable, Invalid, OSError."""
+    """Open the indexes that the settings enable. Raises StoreUnusable, Invalid, OSError."""
     found: list[MessageIndex] = []
     hash_files, tiered = None, None
     if settings.tiered:
@@ -101,7 +102,7 @@ def open_indexes(
     if settings.hash_files:
         row = identity.index_row(HASH_ROW)
         if row is not None:
-            # looking at the files to find it out means to read all of their slots
+            # finding the shape in the files would mean to read all of their slots
             shape = shape_of(**IndexState.unpack(row).shape)
         else:
             shape = shape_in(disk, paths.index, shape_of(settings.hash_slots, settings.hash_items))
@@ -123,11 +124,15 @@ def _follow(
     *,
     known_to: Callable[[], PhysicalOffset] | None = None,
 ) -> MessageIndex:
-    """The index over files, which go back to what was saved if need be. `known_to`: how far they tell by themselves."""
+    """Return the index over files, after taking them back to the saved state if need be.
+
+    `known_to` returns how far the files are complete, if they show it themselves.
+    """
     stored = identity.index_row(row)
     state = None if stored is None else IndexState.unpack(stored)
     if state is not None and (indexed.was_unclean or files.state != state.files):
-        # after a crash what is counted may be as saved though more was on its way: slots name items that are not there
+        # after a crash the counts may be as saved though more items were being written: slots name items that
+        # do not exist
         try:
             files.go_back(state.files)
         except StoreDamaged as damage:
@@ -135,12 +140,12 @@ def _follow(
     if state is not None and files.state == state.files:
         up_to = state.up_to
     elif known_to is not None:
-        up_to = known_to()  # files of RocketMQ's, or what it left of ours
+        up_to = known_to()  # files of RocketMQ's, or our files after RocketMQ has run
     else:
         files.go_back(None)
         up_to = NOWHERE
     if max(up_to, NOWHERE if known_to is None else known_to()) > indexed.end:
-        # it tells of records that the log has lost
+        # the index holds records that the log has lost
         files.go_back(None)
         up_to = NOWHERE
     files.settle(files.state)
@@ -174,7 +179,10 @@ def _open_tiered(settings: IndexSettings, disk: Disk, directory: Path) -> Tiered
 
 
 def objects_at(settings: IndexSettings, disk: Disk) -> ObjectStore | None:
-    """Where files are uploaded to: a folder, or an object store (`store.index.tiered.object_store`). Raises Invalid."""
+    """Return where files are uploaded: a folder, or an object store (`store.index.tiered.object_store`).
+
+    None without uploads. Raises Invalid.
+    """
     target = settings.upload_to
     if target is None:
         return None
@@ -186,7 +194,10 @@ def objects_at(settings: IndexSettings, disk: Disk) -> ObjectStore | None:
 
 
 def shape_in(disk: Disk, directory: Path, likely: ChainShape) -> ChainShape:
-    """The shape of the files that are there, `likely` where there are none. Raises StoreUnusable: they do not tell."""
+    """Return the shape of the existing files, or `likely` without files.
+
+    Raises StoreUnusable when the files do not show their shape.
+    """
     shape = likely
     for entry in index_files(disk, directory):
         if not entry.size:
@@ -194,7 +205,7 @@ def shape_in(disk: Disk, directory: Path, likely: ChainShape) -> ChainShape:
         with closing(disk.open_segment(directory / entry.name, writable=False)) as file:
             found = find_shape(file.view(), shape)
         if found is None and entry.size == shape.file_size:
-            found = shape  # a power cut may have left it in disorder
+            found = shape  # a power cut may have left the file inconsistent
         if found is None:
             raise StoreUnusable(
                 directory / entry.name,

@@ -1,4 +1,4 @@
-"""Keys of messages in the tiered index (`store.index.key_files`): of each, where its record lies."""
+"""Keep message keys in the tiered index: `store.index.key_files` implemented for it. The payload is an offset."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from quarry_mq.store.index.tiered.tiered_index import TieredIndex, TieredState
 from quarry_mq.store.offsets import PhysicalOffset
 
 PLACE: Final = np.dtype([("physical_offset", ">i8")])
-"""The payload of an item."""
+"""The payload of an item: where its record lies."""
 
 Wanted = TypeVar("Wanted")
 
 
 class TieredKeyFiles:
-    """A state is the name of the newest file and its header's fields."""
+    """Implements `KeyFiles`. A state is the name of the newest file and its header's fields."""
 
     with_tags = False
-    """A tag is of millions of messages: no key to find one by."""
+    """Tags get no items: millions of messages have the same tag, so it does not find one message."""
 
     def __init__(self, index: TieredIndex) -> None:
         self.index = index
@@ -47,7 +47,7 @@ class TieredKeyFiles:
 
     @staticmethod
     def newest_of(state: object) -> str:
-        """The name of the newest file in a state; those before it stay as they were then. "" when there was none."""
+        """Return the name of a state's newest file, "" if there is none; older files are unchanged since that state."""
         return "" if state is None else str(cast("list[object]", state)[0])
 
     def put(self, items: KeyItems) -> None:
@@ -98,7 +98,7 @@ def _as_stored(items: KeyItems) -> IndexItems:
 
 
 def _parsed(state: object) -> TieredState | None:
-    """Raises StoreDamaged for the state of an earlier layout, when headers had fewer fields."""
+    """Parse a state. Raises StoreDamaged for one of an earlier layout, whose headers had fewer fields."""
     if state is None:
         return None
     name, kind, *numbers = cast("list[object]", state)

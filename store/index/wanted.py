@@ -1,4 +1,4 @@
-"""Which of the records that share a hash are those that were asked for."""
+"""Select the requested records among those that share a hash."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import StoredMessage
 
 TIME_MAX_MS: Final = 2**63 - 1
-"""Later than every store time."""
+"""A time later than every store time."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedMessages:
-    """Messages of a topic with a key, stored in [begin_ms, end_ms]."""
+    """A request for messages of a topic with a key, stored in [begin_ms, end_ms]."""
 
     topic: str
     key: str
@@ -26,7 +26,7 @@ class WantedMessages:
 
     @property
     def text(self) -> str:
-        """What an index has the hash of."""
+        """The text whose hash an index stores."""
         return key_text(self.topic, self.key)
 
     def matches(self, record: StoredMessage) -> bool:
@@ -39,7 +39,7 @@ class WantedMessages:
     def accept(
         self, at: PhysicalOffset, read: Callable[[PhysicalOffset], StoredMessage | None]
     ) -> StoredMessage | None:
-        """The record at an offset that an index names, if it is wanted and was not named before."""
+        """Return the record at an offset that an index names, if it matches and was not named before."""
         if at in self._seen:
             return None
         self._seen.add(at)

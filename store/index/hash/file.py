@@ -1,4 +1,4 @@
-"""One of RocketMQ's index files, to read and to add to."""
+"""Read one of RocketMQ's index files, and add to it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SECOND_MS: Final = 1000
 
 
 class HashHit(NamedTuple):
-    """An item with the hash that was asked for: perhaps of another key."""
+    """An item with the requested hash: perhaps of another key."""
 
     physical_offset: PhysicalOffset
     stored_ms: int
-    """Rounded down to seconds behind the file's begin."""
+    """The store time, rounded down to whole seconds after the begin of the file."""
 
 
 class HashIndexFile:
@@ -36,7 +36,7 @@ class HashIndexFile:
     """
 
     def __init__(self, file: SegmentFile, shape: ChainShape) -> None:
-        """Raises StoreDamaged when the size is not that of the shape: the file was made with other settings."""
+        """Open the file. Raises StoreDamaged when its size is not the shape's: it was made with other settings."""
         if file.size != shape.file_size:
             raise StoreDamaged(
                 file.path,
@@ -57,11 +57,11 @@ class HashIndexFile:
 
     @property
     def room(self) -> int:
-        """How many more items fit."""
+        """The number of further items that fit."""
         return self.shape.items_max + 1 - self._header.next_number
 
     def add(self, hashes: Hashes, physical_offsets: Integers, stored_ms: Integers) -> None:
-        """Add items, in log order: at least one, and not more than there is room for."""
+        """Add items, in log order: at least one, and not more than `room`."""
         header = self._header
         is_first = header.next_number <= 1
         begin_ms = int(stored_ms[0]) if is_first else header.begin_ms
@@ -70,10 +70,10 @@ class HashIndexFile:
         items["physical_offset"] = physical_offsets
         items["time_s"] = _seconds(stored_ms - begin_ms)
         if is_first:
-            # of a new file RocketMQ counts the first one from what the header was made with
+            # in a new file RocketMQ counts the time of the first item from the header's initial begin
             items["time_s"][0] = _seconds(stored_ms[:1] - header.begin_ms)[0] if header.begin_ms > 0 else 0
         slots_used = self._chains.add(header.next_number, items, hashes)
-        # last: who reads by the count finds all of it
+        # last: a reader that goes by the count finds all of the items
         self._set(
             HashHeader(
                 begin_ms=begin_ms,
@@ -86,28 +86,28 @@ class HashIndexFile:
         )
 
     def hits(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[HashHit]:
-        """The items with a hash whose records may have been stored in [begin_ms, end_ms], newest first."""
+        """Yield the items with a hash whose records may have been stored in [begin_ms, end_ms], newest first."""
         header = self._header
         for number in self._chains.chain(hashed, header.next_number):
             item = self._chains.items(number, number + 1)[0]
-            # the first one's time does not count from the begin, which it is
+            # the first item's stored time does not count from the begin: its time is the begin itself
             stored_ms = header.begin_ms + (_SECOND_MS * int(item["time_s"]) if number > 1 else 0)
             if stored_ms + _SECOND_MS <= begin_ms:
-                return  # nor are older ones
+                return  # older items are out of range, too
             if int(item["hash"]) == hashed and stored_ms <= end_ms:
                 yield HashHit(PhysicalOffset(int(item["physical_offset"])), stored_ms)
 
     def stored(self, begin: int, end: int) -> KeyItems:
-        """The items with the numbers [begin, end), from 1, times to the second."""
+        """Return the items with the numbers [begin, end), from 1, with times to the second."""
         items = self._chains.items(begin, end)
         times_s = items["time_s"].astype(np.int64)
         if begin == 1 and len(times_s):
-            times_s[0] = 0  # which does not count from the begin, as it is that
+            times_s[0] = 0  # the first item's time is the begin itself, see `hits`
         places = items["physical_offset"].astype(np.int64)
         return KeyItems(items["hash"].astype(np.int32), places, self._header.begin_ms + _SECOND_MS * times_s)
 
     def check(self) -> None:
-        """Raises StoreDamaged when slots, items and header do not agree with each other."""
+        """Raise StoreDamaged when slots, items and header do not agree with each other."""
         header = self._header
         items = self._chains.items(1, header.next_number)
         offsets = items["physical_offset"].astype(np.int64)
@@ -118,15 +118,15 @@ class HashIndexFile:
             raise StoreDamaged(self.path, "an item is not in the chain of its hash")
 
     def go_on_from(self, before: HashHeader) -> None:
-        """A new file's header begins with where the file before it ended."""
+        """Set the header of a new file, which begins where the file before it ended."""
         self._set(HashHeader(before.end_ms, before.end_ms, before.end_offset, before.end_offset, 0, 1))
 
     def restore(self, header: HashHeader) -> None:
-        """Go back to a header that the file had: the items below its count are whole, all else is made from them."""
+        """Return to an earlier header of the file: items below its count are intact, the rest is made from them."""
         self._set(header._replace(slots_used=self._chains.rebuild(header.next_number)))
 
     def flush(self) -> None:
-        """Make all that was added durable. Raises OSError."""
+        """Make all added items durable. Raises OSError."""
         self._file.flush()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""RocketMQ's key index: a folder of files, of which the newest is added to."""
+"""RocketMQ's key index: a folder of files, the newest of which is added to."""
 
 from __future__ import annotations
 
@@ -20,27 +20,30 @@ from quarry_mq.store.offsets import PhysicalOffset
 
 NAME: Final = re.compile(r"[0-9]{17}", re.ASCII)
 READ_AT_ONCE: Final = 1 << 18
-"""Items."""
+"""Items read at once."""
 
 
 class HashIndexState(NamedTuple):
-    """A file and its header at a moment. Of the newest it tells all that there was: older ones are full."""
+    """A file and its header at one moment. The newest file's state describes the whole index: older files are full."""
 
     name: str
     header: HashHeader
 
 
 def index_files(disk: Disk, directory: Path) -> list[DirectoryEntry]:
-    """The files of an index, oldest first. One that a crash kept from being made is empty. Other names are not ours."""
+    """Return the files of an index, oldest first. Other names are not ours.
+
+    A file is empty when a crash prevented its creation.
+    """
     entries = disk.list_directory(directory)
     return [each for each in entries if not each.is_directory and NAME.fullmatch(each.name)]
 
 
 class HashIndex:
-    """One thread adds, flushes and removes; others may query meanwhile."""
+    """The files of the index. One thread adds, flushes and removes; others may query meanwhile."""
 
     def __init__(self, disk: Disk, directory: Path, shape: ChainShape, clock: Clock, *, writable: bool = True) -> None:
-        """Takes the files as they are; `writable` or not, makes the directory or leaves everything untouched.
+        """Open the files as they are. If `writable`, make the directory and remove empty files; else change nothing.
 
         Raises StoreDamaged for a file whose size is not the shape's, OSError.
         """
@@ -52,7 +55,7 @@ class HashIndex:
         self._full: tuple[HashIndexState, ...] = ()
         self._newest: HashIndexFile | None = None
         self.failure: str | None = None
-        """A flush failed: nobody knows what the files hold, until `go_back` to a state before it."""
+        """The error of a failed flush: the files' content is unknown until `go_back` to a state before it."""
         self._writable = writable
         if writable:
             disk.make_directories(directory)
@@ -77,35 +80,35 @@ class HashIndex:
 
     @property
     def files(self) -> tuple[HashIndexState, ...]:
-        """Oldest first."""
+        """All files, oldest first."""
         newest = self._newest
         return self._full if newest is None else (*self._full, HashIndexState(newest.path.name, newest.header))
 
     @property
     def full(self) -> tuple[HashIndexState, ...]:
-        """Those that nothing is added to any more; they are durable."""
+        """The files that are full; they are durable."""
         return self._full
 
     @property
     def state(self) -> HashIndexState | None:
-        """What `go_back` takes; None when there is no file."""
+        """The argument for a later `go_back`; None when there is no file."""
         files = self.files
         return files[-1] if files else None
 
     @property
     def end_offset(self) -> PhysicalOffset:
-        """The last record that has items, 0 when there is none."""
+        """The physical offset of the last record that has items, 0 when there is none."""
         files = self.files
         return PhysicalOffset(files[-1].header.end_offset if files else 0)
 
     def check(self, name: str) -> None:
-        """Look at every item of a full file, as the format has no checksums. Raises StoreDamaged, OSError."""
+        """Check every item of a full file, as the format has no checksums. Raises StoreDamaged, OSError."""
         if name in {each.name for each in self._full}:
             with closing(self._open(name)) as file:
                 file.check()
 
     def stored_items(self, name: str) -> Iterator[KeyItems]:
-        """All items of one file, oldest first, in parts. Raises OSError."""
+        """Yield all items of one file, oldest first, in parts. Raises OSError."""
         with closing(self._open(name)) as file:
             end = file.header.next_number
             for begin in range(1, end, READ_AT_ONCE):
@@ -114,7 +117,7 @@ class HashIndex:
     # -- adding
 
     def put(self, items: KeyItems) -> None:
-        """Add items, in log order. Raises OSError; then some of them may be there."""
+        """Add items, in log order. After an OSError, some of them may have been added."""
         begin = 0
         while begin < len(items):
             file = self._newest if self._newest is not None else self._begin_file()
@@ -136,14 +139,14 @@ class HashIndex:
         return file
 
     def _free_name(self) -> str:
-        """The time as RocketMQ writes it, or a little later: names are in the order of the files."""
+        """Return the current time as RocketMQ writes it, or a little later: names are in the order of the files."""
         now = datetime.fromtimestamp(self._clock.wall_ms() / 1000)
         name = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}"
         last = self._full[-1].name if self._full else ""
         return name if name > last else f"{int(last) + 1:017d}"
 
     def flush(self) -> None:
-        """Make all that was put durable. Raises OSError, and from then on `failure` is that."""
+        """Make all added items durable. Raises OSError, which is then the `failure`, too."""
         if self._newest is not None:
             self._flush(self._newest)
 
@@ -157,7 +160,7 @@ class HashIndex:
     # -- removing
 
     def go_back(self, state: HashIndexState | None) -> None:
-        """Keep what there was when the state was this, and nothing else; it must be durable. Raises OSError."""
+        """Return to the content at this state, which must be durable, and remove everything else. Raises OSError."""
         last = "" if state is None else state.name
         self._remove(each.name for each in self.files if each.name > last)
         if state is not None and any(each.name == last for each in self.files):
@@ -167,11 +170,11 @@ class HashIndex:
             self._load()
 
     def keep_until(self, end_ms: int) -> None:
-        """After a crash of RocketMQ: keep the files that end at a store time or before, as it does itself."""
+        """Keep only files that end at or before a store time, as RocketMQ does after its crash."""
         self._remove(each.name for each in self.files if each.header.end_ms > end_ms)
 
     def expire(self, minimum: PhysicalOffset) -> int:
-        """Remove full files whose records all lie below an offset; returns how many. Raises OSError."""
+        """Remove full files whose records all lie below an offset; return how many were removed. Raises OSError."""
         return self._remove(each.name for each in self._full if each.header.end_offset < minimum)
 
     def _remove(self, names: Iterable[str]) -> int:
@@ -191,13 +194,13 @@ class HashIndex:
     # -- reading
 
     def hits(self, text: str, begin_ms: int, end_ms: int) -> Iterator[HashHit]:
-        """What may be the records of a key text (`store.index.keys`) stored in [begin_ms, end_ms], newest first."""
+        """Yield items that may be of a key text (`store.index.keys`), stored in [begin_ms, end_ms], newest first."""
         hashed = key_hash(text)
         newest, full = self._newest, self._full
         if newest is not None and newest.header.may_hold(begin_ms, end_ms):
             yield from newest.hits(hashed, begin_ms, end_ms)
         for name, header in reversed(full):
-            # one that became full just now was looked at as the newest
+            # a file that became full just now was searched as the newest
             if header.may_hold(begin_ms, end_ms) and (newest is None or name != newest.path.name):
                 yield from self._hits_of_full(name, hashed, begin_ms, end_ms)
 

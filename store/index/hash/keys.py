@@ -1,4 +1,4 @@
-"""Keys of messages in RocketMQ's index files (`store.index.key_files`)."""
+"""Keep message keys in RocketMQ's index files: `store.index.key_files` implemented for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Wanted = TypeVar("Wanted")
 
 
 class HashKeyFiles:
-    """A state is the name of the newest file and its header's fields."""
+    """Implements `KeyFiles`. A state is the name of the newest file and its header's fields."""
 
     with_tags = True
 
@@ -48,7 +48,7 @@ class HashKeyFiles:
         self.index.flush()
 
     def settle(self, state: object) -> None:
-        """Files that are full stay as they are."""
+        """Do nothing: full files stay as they are."""
 
     def go_back(self, state: object) -> None:
         if state is None:
@@ -61,7 +61,7 @@ class HashKeyFiles:
         return self.index.expire(minimum)
 
     def repair_one(self, read: Callable[[PhysicalOffset, PhysicalOffset], Iterator[KeyItems]]) -> bool:  # noqa: ARG002
-        """Nothing in these files tells that they are damaged."""
+        """Return False: these files hold nothing that shows damage."""
         return False
 
     def find(

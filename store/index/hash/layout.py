@@ -1,6 +1,6 @@
-"""RocketMQ's index files (docs/formats/key-index.md, section 1).
+"""The layout of RocketMQ's index files (docs/formats/key-index.md, section 1).
 
-    index/<17 digits: local time of its making>
+    index/<17 digits: local time of its creation>
 
     bytes 0-7    i64  store time of the first item, ms
     bytes 8-15   i64  store time of the last item, ms
@@ -11,8 +11,8 @@
     then         i32  of each slot, the number of its newest item
     then         20 bytes of each item; that with number 0 is never used
 
-Big-endian. Neither the number of slots nor that of items stands in the file: both are settings, which its size has to
-fit.
+Big-endian. The file contains neither the number of slots nor that of items: both are settings, and the file size must
+match them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TIME_S_MAX: Final = 2**31 - 1
 
 
 class HashHeader(NamedTuple):
-    """Times in ms. `next_number` is that of the next item, so one more than there are."""
+    """The header of an index file. Times in ms. `next_number` is that of the next item: the number of items + 1."""
 
     begin_ms: int
     end_ms: int
@@ -48,12 +48,12 @@ class HashHeader(NamedTuple):
 
     @classmethod
     def unpack(cls, stored: bytes | memoryview) -> HashHeader:
-        """Of the first bytes of a file. The first item has the number 1, whatever is stored."""
+        """Parse the first bytes of a file. The first item has the number 1, whatever is stored."""
         found = cls._make(_HEADER.unpack_from(stored))
         return found._replace(next_number=max(found.next_number, 1))
 
     def may_hold(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether some of the file's records may have been stored in [begin_ms, end_ms]."""
+        """Return whether some of the file's records may have been stored in [begin_ms, end_ms]."""
         return self.next_number > 1 and self.begin_ms <= end_ms and self.end_ms >= begin_ms
 
     def pack(self) -> bytes:
@@ -61,7 +61,7 @@ class HashHeader(NamedTuple):
 
 
 def shape_of(slots: int, items: int) -> ChainShape:
-    """Where things lie in a file of so many slots and items, the unused one among them."""
+    """Return the shape of a file with these numbers of slots and items. `items` includes the unused item 0."""
     return ChainShape(
         slots=slots,
         items_max=items - 1,

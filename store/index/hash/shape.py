@@ -1,4 +1,4 @@
-"""How many slots an index file has: RocketMQ does not write it down, and reads a file by its settings."""
+"""Find out how many slots an index file has: RocketMQ does not store it, and reads a file by its settings."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from quarry_mq.store.index.chains import ChainShape
 from quarry_mq.store.index.hash.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, HashHeader, shape_of
 
 _OFFSET_AT: Final = 4
-"""Of the physical offset in an item."""
+"""The position of the physical offset in an item."""
 _SLOTS_APART: Final = ITEM_SIZE // SLOT_SIZE
-"""One item less leaves room for so many more slots."""
+"""The number of slots that fit in the space of one item."""
 
 
 def find_shape(file: memoryview, likely: ChainShape) -> ChainShape | None:
-    """The one shape in which the file's items are what its header says of them; `likely` is tried first.
+    """Return the one shape in which the file's items match its header; `likely` is tried first.
 
-    None when there is none, more than one, or no item to tell by. Looks at most of a file that is not `likely`.
+    None when no shape or more than one matches, or the file has no item. Reads most of a file that is not `likely`.
     """
     header = HashHeader.unpack(file[:HEADER_SIZE])
     if header.next_number <= 1:
@@ -31,9 +31,9 @@ def find_shape(file: memoryview, likely: ChainShape) -> ChainShape | None:
 
 
 def _with_both_ends(file: memoryview, header: HashHeader) -> list[ChainShape]:
-    """Shapes in which the first and the last item have the physical offsets in the header."""
+    """Return the shapes in which the first and the last item have the physical offsets in the header."""
     words, odd = divmod(len(file) - HEADER_SIZE, SLOT_SIZE)
-    # slots and items share the words: with the least items that the header needs there are the most slots
+    # slots and items share the words: the fewest items that the header allows leave the most slots
     slots_max = words - _SLOTS_APART * header.next_number
     count = -(-slots_max // _SLOTS_APART)
     if odd or count <= 0:
@@ -48,13 +48,13 @@ def _with_both_ends(file: memoryview, header: HashHeader) -> list[ChainShape]:
 
 
 def _offsets(file: memoryview, slots_min: int, number: int, count: int) -> NDArray[np.int64]:
-    """The physical offset of an item if there were so many slots, and 5 more, and 10 more: shape (count,)."""
+    """Return the physical offset of an item for `slots_min` slots, 5 more, 10 more and so on: shape (count,)."""
     first = HEADER_SIZE + slots_min * SLOT_SIZE + number * ITEM_SIZE + _OFFSET_AT
     return np.ndarray((count,), ">i8", file, first, strides=(ITEM_SIZE,))
 
 
 def _agrees(file: memoryview, header: HashHeader, shape: ChainShape) -> bool:
-    """Whether as many slots are in use as the header says, and both ends are in their places."""
+    """Return whether the number of slots in use and the first and last item match the header."""
     slots = np.frombuffer(file, ">i4", shape.slots, HEADER_SIZE)
     items = np.frombuffer(file, shape.item, header.next_number - 1, shape.position_of(1))
     return (

@@ -1,4 +1,4 @@
-"""Which files of the tiered index there are, but for the one that is filled: where each is, and whether it is whole."""
+"""List the files of the tiered index except the one being filled: where each is, and whether it is intact."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Value = TypeVar("Value")
 
 
 class Catalog:
-    """Any thread may look; `files` and its like are never changed, but replaced."""
+    """The list of full files. Any thread may read; `files` and the other mappings are never changed, but replaced."""
 
     def __init__(self, disk: Disk, folders: IndexFolders, *, keep_uploaded: bool) -> None:
-        """Takes what is in the folders. Raises OSError."""
+        """List the files in the folders. Raises OSError."""
         self._disk = disk
         self._folders = folders
         self._keep_uploaded = keep_uploaded
         self.changing = RLock()
-        """Who moves a file and enters that holds it for both."""
+        """The lock of a caller that moves a file and enters it here: it is held for both."""
         files: dict[str, TieredFile] = {}
         damaged: dict[str, Unread] = {}
         for stage in STAGES_BEHIND_FILLING:
@@ -45,14 +45,14 @@ class Catalog:
         for name in folders.names_between([*files, *damaged, *folders.names(Stage.FILLING)]):
             damaged[name] = Unread(name, "it is missing")
         self.files: Mapping[str, TieredFile] = dict(sorted(files.items()))
-        """Whole files and doubtful ones, oldest first."""
+        """Intact files and doubtful ones, oldest first."""
         self.damaged: Mapping[str, Unread] = damaged
-        """Files of which nothing is read: their headers cannot be, or they were set aside."""
+        """Files that are not read: their headers are unreadable, or they were set aside."""
         self.doubtful: Mapping[str, Unread] = {}
-        """Files of which something else could not be read."""
+        """Files with a readable header, of which other bytes could not be read."""
 
     def _admit(self, files: dict[str, TieredFile], damaged: dict[str, Unread], name: str, stage: Stage) -> None:
-        """Enter a file in a stage, which it has reached for good: it leaves the stage before."""
+        """Enter a file in a stage that it has reached durably: it leaves the stage before."""
         before = files.get(name)
         try:
             found = self._found(name, stage)
@@ -71,7 +71,7 @@ class Catalog:
         files[name] = found
 
     def _found(self, name: str, stage: Stage) -> TieredFile:
-        """A file as a stage has it. Raises StoreDamaged."""
+        """Return a file as it is in a stage. Raises StoreDamaged."""
         if stage is Stage.UPLOADED:
             note = self.note(name)
             return TieredFile(name, stage, note.header, is_local=False, object_name=note.object_name)
@@ -79,7 +79,7 @@ class Catalog:
         return TieredFile(name, stage, self._header(stage, name, kind), is_local=True)
 
     def _header(self, stage: Stage, name: str, kind: Kind) -> FileHeader:
-        """Raises StoreDamaged."""
+        """Read the header of a file. Raises StoreDamaged."""
         path = self._folders.path(stage, name)
         with closing(self._disk.open_segment(path, writable=False)) as file:
             header = header_of(file)
@@ -88,7 +88,7 @@ class Catalog:
         return header
 
     def note(self, name: str) -> UploadNote:
-        """Of an uploaded file. Raises StoreDamaged."""
+        """Read the note of an uploaded file. Raises StoreDamaged."""
         path = self._folders.path(Stage.UPLOADED, name)
         try:
             return UploadNote.unpack(self._disk.read(path))
@@ -96,20 +96,20 @@ class Catalog:
             raise StoreDamaged(path, f"no note of an uploaded file: {error}") from error
 
     def enter(self, file: TieredFile) -> None:
-        """A whole file, which may have been somewhere else until now."""
+        """Enter an intact file, which may have been in another stage until now."""
         with self.changing:
             self.leave_out(file.name)
             self.files = dict(sorted({**self.files, file.name: file}.items()))
 
     def leave_out(self, name: str) -> None:
-        """A file that is no more, or is filled again."""
+        """Drop a file that no longer exists, or is being filled again."""
         with self.changing:
             self.files = _without(self.files, name)
             self.damaged = _without(self.damaged, name)
             self.doubtful = _without(self.doubtful, name)
 
     def set_aside(self, name: str) -> None:
-        """Let a damaged file, of which something may still be read, be read no more. Raises OSError."""
+        """Stop reading a damaged file, even if parts of it are still readable. Raises OSError."""
         with self.changing:
             damage = self.damaged.get(name) or self.doubtful.get(name)
             if damage is not None:
@@ -118,23 +118,23 @@ class Catalog:
                 self.damaged = {**self.damaged, name: damage}
 
     def doubt(self, file: TieredFile, reason: str) -> None:
-        """Something of a file could not be read: it does not go on to the next stage, and may be made anew."""
+        """Mark a file that was partly unreadable: it does not go on to the next stage, and may be rebuilt."""
         with self.changing:
             if self.has(file) and file.name not in self.doubtful:
                 log.error("a file of the key index is damaged", file=file.name, error=reason)
                 self.doubtful = {**self.doubtful, file.name: Unread(file.name, reason)}
 
     def has(self, file: TieredFile) -> bool:
-        """Whether nothing has happened to it since it was taken from `files`."""
+        """Return whether the file is unchanged since it was taken from `files`."""
         return self.files.get(file.name) is file
 
     def oldest(self, stage: Stage) -> TieredFile | None:
-        """In a stage, of those that are not in doubt."""
+        """Return the oldest file in a stage that is not in doubt."""
         return next(
             (each for each in self.files.values() if each.stage is stage and each.name not in self.doubtful), None
         )
 
 
 def _without(entries: Mapping[str, Value], name: str) -> dict[str, Value]:
-    """A copy: searches may be under way in what there is."""
+    """Return a copy without an entry: searches may be using the original."""
     return {each: value for each, value in entries.items() if each != name}

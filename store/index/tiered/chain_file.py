@@ -1,4 +1,4 @@
-"""A file of chains: filled by one thread, then sealed; read by many."""
+"""A file of chains: filled by one thread, then sealed; read by many threads."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from quarry_mq.store.index.tiered.layout import (
 )
 
 READ_AT_ONCE: Final = 1 << 18
-"""Items."""
+"""Items read at once."""
 
 Integers = NDArray[np.int64]
 Payloads = NDArray[np.void]
 
 
 class IndexShape(NamedTuple):
-    """What files are made with: hash slots, items of one file, and what an item carries beside hash and time.
+    """The settings of files: hash slots, items of one file, and the payload of an item beside hash and time.
 
-    The first field of the payload is an i64, the item's *place* in what is indexed. Places do not descend.
+    The first field of the payload is an i64, the item's *place* in the indexed source. Places do not descend.
     """
 
     slots: int
@@ -44,11 +44,11 @@ class IndexShape(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The payload's first field."""
+        """The name of the payload's first field."""
         return self.payload_names[0]
 
     def items_of(self, stored: Items, begin_ms: int) -> IndexItems:
-        """Items as they are stored in a file that begins at a time."""
+        """Return the items of stored rows from a file that begins at `begin_ms`."""
         payloads = np.zeros(len(stored), self.payload)
         for name in self.payload_names:
             payloads[name] = stored[name]
@@ -63,11 +63,11 @@ class IndexShape(NamedTuple):
 class IndexItems:
     """Items to be indexed, the oldest first: arrays of the shape (n,).
 
-    Times do not descend; an item that is older than the one before it counts as that old.
+    Times do not descend; an item that is older than the one before it gets the time of that one.
     """
 
     hashes: Hashes
-    """Not negative."""
+    """The hashes, not negative."""
     times_ms: Integers
     payloads: Payloads
 
@@ -78,19 +78,19 @@ class IndexItems:
         return IndexItems(self.hashes[begin:end], self.times_ms[begin:end], self.payloads[begin:end])
 
     def chosen(self, keep: NDArray[np.bool_]) -> IndexItems:
-        """Those that are marked."""
+        """Return the items marked in `keep`."""
         return IndexItems(self.hashes[keep], self.times_ms[keep], self.payloads[keep])
 
 
 class Found(NamedTuple):
-    """An item with the hash that was asked for."""
+    """An item with the requested hash."""
 
     time_ms: int
     payload: np.void
 
 
 def header_of(file: SegmentFile) -> FileHeader:
-    """The header of a file of either kind. Raises StoreDamaged."""
+    """Return the header of a file of either kind. Raises StoreDamaged."""
     try:
         return FileHeader.unpack(file.view()[:HEADER_SIZE])
     except HeaderDamaged as damage:
@@ -98,7 +98,7 @@ def header_of(file: SegmentFile) -> FileHeader:
 
 
 class ChainedFile:
-    """One file. Its header, written last, tells readers how many items there are."""
+    """One file of chains. Its header, written last, contains the number of items."""
 
     def __init__(self, file: SegmentFile, shape: IndexShape, header: FileHeader) -> None:
         chains = chain_shape(header.slots, header.items_max, shape.payload)
@@ -111,7 +111,7 @@ class ChainedFile:
 
     @classmethod
     def begin(cls, file: SegmentFile, shape: IndexShape) -> ChainedFile:
-        """A new file, without items. It was made with the size of the shape."""
+        """Begin a new file without items. The file must have been made with the size of the shape."""
         header = FileHeader(
             kind=Kind.CHAINS,
             payload_size=shape.payload.itemsize,
@@ -131,7 +131,7 @@ class ChainedFile:
 
     @classmethod
     def opened(cls, file: SegmentFile, shape: IndexShape) -> ChainedFile:
-        """A file that is there. Raises StoreDamaged."""
+        """Open an existing file. Raises StoreDamaged."""
         header = header_of(file)
         if header.kind is not Kind.CHAINS or header.payload_size != shape.payload.itemsize:
             raise StoreDamaged(file.path, f"an index file of another kind: {header.kind}, {header.payload_size} bytes")
@@ -146,7 +146,7 @@ class ChainedFile:
         return self._header
 
     def room_for(self, items: IndexItems) -> int:
-        """How many of the items, from the first on, fit: it holds so many, and 49 days."""
+        """Return how many of the first items fit: a file holds `items_max` items, and 49 days."""
         count = min(len(items), self._header.items_max - self._header.items)
         begin_ms = self._header.begin_ms if self._header.items else int(items.times_ms[0])
         return int(np.searchsorted(items.times_ms[:count], begin_ms + SPAN_MAX_MS, side="right"))
@@ -174,34 +174,34 @@ class ChainedFile:
         )
 
     def seal(self) -> None:
-        """No more is added from now on."""
+        """Close the file to further items, and store their checksum."""
         self._set(self._header._replace(items_checksum=crc32(self.all_items().data)))
 
     def check_items(self) -> None:
-        """Those of a sealed file. Raises StoreDamaged when they are not those that were sealed."""
+        """Raise StoreDamaged when the items of a sealed file are not those that were sealed."""
         if crc32(self.all_items().data) != self._header.items_checksum:
             raise StoreDamaged(self.path, "its items are not those that were written")
 
     def restore(self, header: FileHeader) -> None:
-        """Go back to a header it had: the items it counts are whole, all else is made from them."""
+        """Return to an earlier header: the items that it counts are intact, the rest is made from them."""
         self._chains.rebuild(header.items + 1)
         self._set(header)
 
     def all_items(self) -> Items:
-        """As they are stored, the oldest first."""
+        """Return all items as they are stored, the oldest first."""
         return self._chains.items(1, self._header.items + 1)
 
     def stored_items(self) -> Iterator[IndexItems]:
-        """All items, the oldest first, in parts."""
+        """Yield all items, the oldest first, in parts."""
         for begin in range(0, self._header.items, READ_AT_ONCE):
             yield self._shape.items_of(self.all_items()[begin : begin + READ_AT_ONCE], self._header.begin_ms)
 
     def has_right_chains(self) -> bool:
-        """Whether slots and items lead to each item from where its hash says. Takes 20 bytes of memory per item."""
+        """Return whether every item is reachable from the slot of its hash. Takes 20 bytes of memory per item."""
         return self._chains.is_right(self._header.items + 1)
 
     def find(self, hashed: int) -> Iterator[Found]:
-        """The items with a hash, the newest first, as there are now."""
+        """Yield the items with a hash that exist now, the newest first."""
         header, names = self._header, list(self._shape.payload_names)
         for number in self._chains.chain(hashed, header.items + 1):
             item = self._chains.items(number, number + 1)[0]

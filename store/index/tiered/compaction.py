@@ -1,4 +1,4 @@
-"""From chains to runs: what a slot holds lies together, so that one read brings all of it."""
+"""Turn chains into runs: the items of a slot lie together, so that one read returns all of them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from quarry_mq.store.index.tiered.runs import slots_in
 
 Integers = NDArray[np.int64]
 ITEMS_AT_ONCE: Final = 1 << 18
-"""Items that are copied together at most, but for those of one slot: some dozen megabytes of memory."""
+"""The largest number of items copied together, unless one slot has more: some dozen megabytes of memory."""
 
 
 class Compaction:
-    """The compacted form of one sealed file."""
+    """Makes the compacted form of one sealed file."""
 
     def __init__(self, source: ChainedFile, shape: IndexShape) -> None:
         self._source = source
@@ -44,11 +44,11 @@ class Compaction:
 
     @property
     def file_size(self) -> int:
-        """In bytes."""
+        """The size of the compacted file in bytes."""
         return int(self._runs_at + self._sizes.sum())
 
     def write(self, target: SegmentFile) -> FileHeader:
-        """Fill a new file of that size; the header last. Not durable yet. Lets go of the interpreter now and then."""
+        """Fill a new file of that size; the header last. Not durable yet. Releases the interpreter now and then."""
         slots = np.zeros(len(self._counts), SLOT)
         begins = self._runs_at + np.cumsum(self._sizes) - self._sizes
         slots["position"] = np.where(self._counts > 0, begins, NO_RUN)
@@ -80,13 +80,13 @@ class Compaction:
             raise StoreDamaged(target.path, f"it does not hold what {self._source.path} does")
 
     def _portions(self) -> Iterator[tuple[int, int]]:
-        """Ranges of slots, with about as many items as are copied at once."""
+        """Yield ranges of slots, with about `ITEMS_AT_ONCE` items each."""
         portion = (np.cumsum(self._counts) - self._counts) // ITEMS_AT_ONCE
         begins = np.flatnonzero(np.diff(portion, prepend=-1)).tolist()
         yield from zip(begins, [*begins[1:], len(self._counts)], strict=True)
 
     def _runs(self, first: int, end: int) -> bytes:
-        """The runs of the slots [first, end), one behind the other."""
+        """Return the runs of the slots [first, end), one after the other."""
         rows = np.flatnonzero((self._slot_of >= first) & (self._slot_of < end))[::-1]
         rows = rows[np.argsort(self._slot_of[rows], kind="stable")]
         stored = self._source.all_items()[rows]

@@ -1,4 +1,4 @@
-"""Full files of the tiered index, looked into wherever they are: here, as chains or runs, or in the object store."""
+"""Search and check full files of the tiered index wherever they are: local chains or runs, or the object store."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from quarry_mq.store.index.tiered.runs import CompactedFile, items_in_runs
 
 
 class LocalReader:
-    """The bytes of a file on this machine, read as they are asked for: to map it takes longer, and has the system read
-    ahead what nobody wants.
+    """Reads the bytes of a local file on request.
+
+    Mapping the file takes longer, and makes the system read ahead bytes that are not needed.
     """
 
     def __init__(self, disk: Disk, path: Path) -> None:
@@ -33,7 +34,7 @@ class LocalReader:
 
 
 class FullFiles:
-    """Any thread. Files go on from stage to stage meanwhile."""
+    """Reads full files. Any thread. Files may move from stage to stage meanwhile."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class FullFiles:
         self._slots = slots
 
     def find_in(self, file: TieredFile, hashed: int) -> Iterator[Found]:
-        """The items with a hash in one file, the newest first. Raises OSError, StoreDamaged."""
+        """Yield the items with a hash in one file, the newest first. Raises OSError, StoreDamaged."""
         while True:
             try:
                 yield from self._find_in_stage(file, hashed)
@@ -65,7 +66,7 @@ class FullFiles:
                     if not isinstance(error, FileNotFoundError):
                         self._catalog.doubt(file, str(error))
                     raise
-                file = now  # it has moved on, or was made anew
+                file = now  # it has moved on, or was rebuilt
             else:
                 return
 
@@ -87,9 +88,9 @@ class FullFiles:
         return self._objects
 
     def check(self, name: str) -> None:
-        """Look at every byte of a file, in the object store, too; one that is damaged is doubted.
+        """Read every byte of a file, in the object store, too; a damaged file is marked as doubtful.
 
-        The one that is filled is not looked at. Raises StoreDamaged; OSError where it cannot be read.
+        The file that is being filled is not checked. Raises StoreDamaged; OSError where a file cannot be read.
         """
         known = self._catalog.damaged.get(name)
         if known is not None:
@@ -111,7 +112,7 @@ class FullFiles:
                 check_object(self._object_store(file.name), self._catalog.note(file.name))
 
     def stored_items(self, file: TieredFile) -> Iterator[IndexItems]:
-        """All items of a file on this machine, in parts and in no order. Raises StoreDamaged, OSError."""
+        """Yield all items of a file on this machine, in parts and in no order. Raises StoreDamaged, OSError."""
         if file.stage is Stage.SEALED:
             with closing(self.open_sealed(file.name)) as chains:
                 yield from chains.stored_items()
@@ -122,7 +123,7 @@ class FullFiles:
 
     @contextmanager
     def doubting(self, file: TieredFile) -> Iterator[None]:
-        """What is found to be damaged is doubted."""
+        """Mark the file as doubtful when the block finds damage."""
         try:
             yield
         except (ObjectMissing, StoreDamaged) as damage:

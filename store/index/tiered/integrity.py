@@ -1,4 +1,4 @@
-"""Looking at every byte of an index file: what it says of itself has to agree."""
+"""Check every byte of an index file: its parts must agree with each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quarry_mq.store.index.tiered.runs import slots_in
 
 
 def check_chains(file: ChainedFile, shape: IndexShape) -> None:
-    """A sealed file, which has items. Raises StoreDamaged."""
+    """Check a sealed file, which has items. Raises StoreDamaged."""
     file.check_items()
     header, items = file.header, file.all_items()
     places, times = items[shape.place].astype(np.int64), items["time"].astype(np.int64)
@@ -30,7 +30,7 @@ def check_chains(file: ChainedFile, shape: IndexShape) -> None:
 
 
 def check_runs(path: Path, content: memoryview, header: FileHeader, shape: IndexShape) -> None:
-    """A compacted file, by the sums of its runs. Raises StoreDamaged."""
+    """Check a compacted file by the checksums of its runs. Raises StoreDamaged."""
     item_size = item_of(shape.payload).itemsize
     slots = slots_in(path, content, header.slots)
     positions, sizes = slots["position"].astype(np.int64), slots["size"].astype(np.int64)
@@ -47,7 +47,7 @@ def check_runs(path: Path, content: memoryview, header: FileHeader, shape: Index
 
 
 def check_object(objects: ObjectStore, note: UploadNote) -> None:
-    """What lies in the object store. Raises StoreDamaged, ObjectStoreError."""
+    """Compare an object in the object store with its note. Raises StoreDamaged, ObjectStoreError."""
     digest = sha256()
     for chunk in objects.chunks(note.object_name):
         digest.update(chunk)

@@ -1,6 +1,6 @@
-"""Files of the tiered index (docs/formats/key-index.md, section 2).
+"""The layout of files of the tiered index (docs/formats/key-index.md, section 2).
 
-A file that is filled, and one that is sealed:
+A file that is being filled, and a sealed one:
 
     bytes 0-63   header
     then         4 bytes of each slot, then items with `previous`, as `store.index.chains` has them
@@ -9,11 +9,11 @@ A compacted one:
 
     bytes 0-63   header
     then         parts of 4096 bytes: 511 slots, u32 their CRC-32, begun with the part's number, and four zeros
-      slot       u32 position of its run in the file, u32 bytes of the run; without items 0xFFFFFFFF and 0, as those are
-                 that follow the last slot
+      slot       u32 position of its run in the file, u32 bytes of the run; 0xFFFFFFFF and 0 without items, also in
+                 the slots after the last one
     then         the runs: the items of one slot, the newest first, and u32 their CRC-32, begun with the slot's number
 
-Big-endian. An item has the fields `hash` (i32), `time` (u32, ms behind the header's begin), then those of its payload.
+Big-endian. An item has the fields `hash` (i32), `time` (u32, ms after the header's begin), then those of its payload.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ PART_SLOTS: Final = PART_SIZE // SLOT_SIZE - 1
 NO_RUN: Final = 0xFFFF_FFFF
 CRC_SIZE: Final = 4
 Slots = NDArray[np.void]
-"""Of the dtype SLOT."""
+"""An array of the dtype SLOT."""
 SPAN_MAX_MS: Final = 2**32 - 1
-"""Between the first and the last item of one file: 49 days."""
+"""The longest time between the first and the last item of one file: 49 days."""
 assert SLOT.itemsize == SLOT_SIZE, "table and dtype disagree"
 
 
 class Kind(Enum):
-    """What follows the header: the first bytes of a file."""
+    """The kind of content after the header; the value is the first bytes of a file."""
 
     CHAINS = b"QIXC"
     RUNS = b"QIXR"
 
 
 class HeaderDamaged(ValueError):
-    """The first bytes are no header. The text says why."""
+    """The first bytes of a file are not a header. The text gives the reason."""
 
 
 class FileHeader(NamedTuple):
-    """`items` says how many there are, `items_max` for how many the file was made. Times in ms.
+    """The header of a file. `items` is the number of items, `items_max` the number for which the file was made.
 
-    Places are those of the first and the last item: where they come from (`IndexShape`). The checksum is that of all
-    items of a sealed file, 0 of others.
+    Times are in ms. Places are those of the first and the last item in the indexed source (`IndexShape`). The checksum
+    is that of all items of a sealed file, 0 in other files.
     """
 
     kind: Kind
@@ -83,7 +83,7 @@ class FileHeader(NamedTuple):
 
     @classmethod
     def unpack(cls, stored: bytes | memoryview) -> FileHeader:
-        """Raises HeaderDamaged."""
+        """Parse the first bytes of a file. Raises HeaderDamaged."""
         stored = bytes(stored[:HEADER_SIZE])
         if len(stored) < HEADER_SIZE:
             raise HeaderDamaged(f"{len(stored)} bytes instead of {HEADER_SIZE}")
@@ -95,22 +95,22 @@ class FileHeader(NamedTuple):
         return cls(Kind(magic), *others)
 
     def may_hold(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether some of its items may be of [begin_ms, end_ms]."""
+        """Return whether some items may have times in [begin_ms, end_ms]."""
         return self.items > 0 and self.begin_ms <= end_ms and self.end_ms >= begin_ms
 
 
 def parts_of(slots: int) -> int:
-    """How many parts hold so many slots."""
+    """Return the number of parts that hold this many slots."""
     return -(-slots // PART_SLOTS)
 
 
 def runs_at(slots: int) -> int:
-    """Where the first run begins."""
+    """Return the position of the first run."""
     return HEADER_SIZE + parts_of(slots) * PART_SIZE
 
 
 def pack_slots(slots: Slots) -> bytes:
-    """The parts that hold the slots."""
+    """Return the parts that hold the slots."""
     padded: Slots = np.zeros(parts_of(len(slots)) * PART_SLOTS, SLOT)
     padded["position"] = NO_RUN
     padded[: len(slots)] = slots
@@ -121,7 +121,7 @@ def pack_slots(slots: Slots) -> bytes:
 
 
 def unpack_part(number: int, stored: bytes | memoryview) -> Slots:
-    """The slots of a part. Raises ValueError when they are not those that were written."""
+    """Return the slots of a part. Raises ValueError when they are not those that were written."""
     if len(stored) == PART_SIZE:
         part: Slots = np.frombuffer(stored, SLOT)
         if part[-1].item() == (crc32(part[:-1].data, number), 0):
@@ -130,17 +130,17 @@ def unpack_part(number: int, stored: bytes | memoryview) -> Slots:
 
 
 def run_checksum(slot: int, items: bytes | memoryview) -> bytes:
-    """What closes a run. The run of another slot does not pass for this one's."""
+    """Return the checksum at the end of a run. It covers the slot's number, so runs cannot be exchanged."""
     return _CRC.pack(crc32(items, slot))
 
 
 def chained_item(payload: np.dtype[np.void]) -> np.dtype[np.void]:
-    """An item of a file that is filled."""
+    """Return the dtype of an item of a file of chains."""
     return np.dtype([*_fields(payload), ("previous", ">i4")])
 
 
 def item_of(payload: np.dtype[np.void]) -> np.dtype[np.void]:
-    """An item of a compacted file."""
+    """Return the dtype of an item of a compacted file."""
     return np.dtype(_fields(payload))
 
 
@@ -151,8 +151,8 @@ def _fields(payload: np.dtype[np.void]) -> list[tuple[str, np.dtype[np.generic]]
 
 
 def chain_shape(slots: int, items_max: int, payload: np.dtype[np.void]) -> ChainShape:
-    """Where things lie in a file that is filled."""
+    """Return the positions of slots and items in a file of chains."""
     item = chained_item(payload)
-    # items are numbered from 1, and no room is left for an item 0
+    # items are numbered from 1, and there is no space for an item 0
     items_at = HEADER_SIZE + 4 * slots - item.itemsize
     return ChainShape(slots=slots, items_max=items_max, slots_at=HEADER_SIZE, slot_size=4, items_at=items_at, item=item)

@@ -1,8 +1,8 @@
-"""Which files of the tiered index are to be made anew, and what they held.
+"""Find the files of the tiered index that must be rebuilt, and the places of their items.
 
-Items are in the order of their places, over all files. So what a damaged file held lies between the last item of the
-whole file before it and the first one of the whole file behind it. An item at these very places may be in the file
-beside or in the damaged one, as a source that has many items at one place may have been cut anywhere.
+Items are in the order of their places, over all files. So the items of a damaged file lie between the last item of the
+intact file before it and the first item of the intact file after it. An item at exactly these places may be in either
+file, since a source with many items at one place may have been cut anywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quarry_mq.store.index.tiered.folders import TieredFile
 
 
 class Gap(NamedTuple):
-    """Damaged files in a row, and the whole ones beside them. Without one before, it begins where the source does."""
+    """Consecutive damaged files and the intact ones beside them. With none before, the gap begins with the source."""
 
     names: tuple[str, ...]
     before: TieredFile | None
@@ -27,17 +27,17 @@ class Gap(NamedTuple):
 
     @property
     def begin_place(self) -> int:
-        """No item has a lower place."""
+        """The lowest place of an item in the gap."""
         return 0 if self.before is None else self.before.header.end_place
 
     @property
     def end_place(self) -> int:
-        """No item has a higher place."""
+        """The highest place of an item in the gap."""
         return self.behind.header.begin_place
 
     @property
     def edges(self) -> list[tuple[str, int]]:
-        """The files beside it, each with the place that both may have items of."""
+        """The files beside the gap, each with the place at which both may have items."""
         before = [] if self.before is None else [(self.before.name, self.begin_place)]
         return [*before, (self.behind.name, self.end_place)]
 
@@ -46,9 +46,9 @@ class Gap(NamedTuple):
 
 
 def find_gaps(files: Mapping[str, TieredFile], broken: Collection[str]) -> list[Gap]:
-    """The gaps that the `broken` of the files, and of those that are not among them, make; the oldest first.
+    """Return the gaps made by the `broken` names, which need not be among `files`; the oldest first.
 
-    Damaged files with no whole one behind them are not among them yet.
+    Damaged files with no intact one after them are not among them yet.
     """
     gaps: list[Gap] = []
     before: TieredFile | None = None
@@ -65,7 +65,7 @@ def find_gaps(files: Mapping[str, TieredFile], broken: Collection[str]) -> list[
 
 
 def fill_up(file: ChainedFile, rest: IndexItems | None, batches: Iterator[IndexItems]) -> IndexItems | None:
-    """Add the rest and batches until no more fit; returns those that did not."""
+    """Add the rest and batches until no more fit; return those that did not."""
     for items in chain(() if rest is None else (rest,), batches):
         if not len(items):
             continue

@@ -1,4 +1,4 @@
-"""Compacted files, read: one small read for a part of the slots, one for the run of one, wherever the file is."""
+"""Read compacted files, local or remote: one small read for a part of the slots, one for the run of a slot."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from quarry_mq.store.index.tiered.layout import (
 
 LoadPart = Callable[[int], Slots]
 KeepParts = Callable[[int, LoadPart], Slots]
-"""A part of the slots by its number: from memory, or as the function loads it."""
+"""Returns a part of the slots by its number: from memory, or loaded by the function."""
 
 
 class RangeReader(Protocol):
-    """Where the bytes of one file are read."""
+    """Reads the bytes of one file."""
 
     @property
     def path(self) -> Path:
-        """Where the file is, or what it is called in an object store."""
+        """The path of the file, or its name in an object store."""
 
     def read(self, position: int, size: int) -> bytes:
-        """Exactly these bytes. Raises OSError where they cannot be had."""
+        """Read exactly these bytes. Raises OSError if that is impossible."""
 
 
 class CompactedFile:
-    """One file. Any thread."""
+    """One compacted file. Any thread."""
 
     def __init__(
         self, reader: RangeReader, shape: IndexShape, header: FileHeader, keep: KeepParts | None = None
@@ -53,7 +53,7 @@ class CompactedFile:
         self.header = header
 
     def find(self, hashed: int) -> Iterator[Found]:
-        """The items with a hash, the newest first. Raises OSError; StoreDamaged for bytes that nobody wrote."""
+        """Yield the items with a hash, the newest first. Raises OSError; StoreDamaged for corrupt bytes."""
         slot = hashed % self.header.slots
         number, place = divmod(slot, PART_SLOTS)
         part = self._load(number) if self._keep is None else self._keep(number, self._load)
@@ -78,7 +78,7 @@ class CompactedFile:
 
 
 def items_in_runs(path: Path, content: memoryview, header: FileHeader, shape: IndexShape) -> Iterator[IndexItems]:
-    """All items of a file, run by run, some hundred thousand at a time. Raises StoreDamaged for its slots."""
+    """Yield all items of a file, run by run, some hundred thousand at a time. Raises StoreDamaged for its slots."""
     item = item_of(shape.payload)
     slots = slots_in(path, content, header.slots)
     used = np.flatnonzero(slots["size"])
@@ -94,7 +94,7 @@ def items_in_runs(path: Path, content: memoryview, header: FileHeader, shape: In
 
 
 def slots_in(path: Path, content: memoryview, slots: int) -> Slots:
-    """All slots of a file. Raises StoreDamaged."""
+    """Return all slots of a file. Raises StoreDamaged."""
     begins = range(HEADER_SIZE, runs_at(slots), PART_SIZE)
     parts = [_part(path, number, content[begin : begin + PART_SIZE]) for number, begin in enumerate(begins)]
     assert len(parts) == parts_of(slots)

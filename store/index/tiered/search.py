@@ -1,11 +1,11 @@
-"""Looking for the newest items with a hash over many files, no further than is needed.
+"""Find the newest items with a hash in many files, reading no further than necessary.
 
-Files are looked through from the newest to the oldest: those on this machine one after the other, those far away
-several at a time. All readers share one count. A reader stops as soon as it and those of newer files have found enough,
-and no further file is begun once there is enough: what older ones have would not be among the newest.
+Files are searched from the newest to the oldest: local ones one after the other, remote ones several at a time. All
+readers share one count. A reader stops as soon as it and the readers of newer files have found enough, and no further
+file is begun once there is enough: items of older files would not be among the newest.
 
-A store far away that does not answer is not waited for file after file: when a search has taken long enough, those that
-it has not begun with are told as not read.
+A silent remote store is not waited for file after file: when a search has taken long enough, the files that it has not
+begun are reported as unread.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Searchable(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether reading it takes long, and costs this machine nothing meanwhile."""
+        """True if reading the file takes long, and costs this machine nothing meanwhile."""
 
     def find(self, hashed: int) -> Iterator[Found]:
-        """The items with a hash, the newest first. Raises OSError, StoreDamaged."""
+        """Yield the items with a hash, the newest first. Raises OSError, StoreDamaged."""
 
 
 class Search(Generic[Wanted]):
@@ -50,9 +50,9 @@ class Search(Generic[Wanted]):
         accept: Callable[[Found], Wanted | None],
         is_late: Callable[[], bool] = lambda: False,
     ) -> None:
-        """For the newest `limit` items of [begin_ms, end_ms] that `accept` makes something of: hashes may be shared.
+        """Search for the newest `limit` items of [begin_ms, end_ms] for which `accept` returns a value.
 
-        Once `is_late`, no other file far away is looked into.
+        `accept` is needed because hashes may be shared. Once `is_late` returns true, no other remote file is read.
         """
         self._hashed = hashed
         self._begin_ms = begin_ms
@@ -65,7 +65,7 @@ class Search(Generic[Wanted]):
         self._unread: list[Unread] = []  # guarded by _lock
 
     def run(self, files: Sequence[Searchable], executor: Executor, concurrency: int) -> Answer[Wanted]:
-        """Look through the files. `executor` runs readers of files that are far away."""
+        """Search the files. `executor` runs the readers of remote files."""
         for is_remote, group in groupby(files, key=lambda file: file.is_remote):
             if is_remote:
                 self._run_beside_each_other(group, executor, concurrency)
@@ -99,13 +99,13 @@ class Search(Generic[Wanted]):
             wait(running)
 
     def _begin(self) -> int:
-        """The place of the next file among all."""
+        """Return the position of the next file among all files."""
         with self._lock:
             self._found.append([])
             return len(self._found) - 1
 
     def _has_enough(self, up_to: int | None = None) -> bool:
-        """Whether the files before a place, all without one, have enough."""
+        """Return whether the files before a position have enough items; without a position, whether all files have."""
         with self._lock:
             return sum(map(len, self._found[:up_to])) >= self._limit
 

@@ -1,11 +1,11 @@
 """The tiered index: items by hash and time, in files that are filled, sealed, compacted and uploaded.
 
-It knows nothing of what the items are about: each has a hash, a time and a small payload. Three roles, each on a thread
-of its own if wanted, and none waits for another:
+It does not know what the items mean: each has a hash, a time and a small payload. There are three roles. Each may run
+on a thread of its own, and none waits for another:
 
     put, flush              fill the newest file; a full one is sealed, and the next begun
-    compact_one, rebuild    turn the oldest sealed file into a compacted one, and damaged ones into whole ones
-    upload_one              copies the oldest compacted file to the object store, and lets go of it here if told to
+    compact_one, rebuild    turn the oldest sealed file into a compacted one, and damaged ones into intact ones
+    upload_one              copies the oldest compacted file to the object store, and may remove the local copy
 
 Searches may run beside all of them.
 """
@@ -39,7 +39,7 @@ from quarry_mq.store.index.tiered.search import Search, Searchable
 from quarry_mq.store.settings import SLOT_CACHE_BYTES
 
 REMOTE_PATIENCE_S: Final = 10.0
-"""When a search has taken so long, it begins with no other file in the object store."""
+"""A search that has taken this long begins no other file in the object store."""
 REMOTE_READERS: Final = 8
 """Files in the object store that one search reads at a time."""
 
@@ -47,14 +47,14 @@ Wanted = TypeVar("Wanted")
 
 
 class TieredState(NamedTuple):
-    """The newest file at a moment, and its header then: it tells all that there was, as older ones are full."""
+    """The newest file and its header at one moment. They describe the whole index, as older files are full."""
 
     name: str
     header: FileHeader
 
 
 class _Filling:
-    """The file that is filled, as it is searched: what is added meanwhile does not matter, nor that it is sealed."""
+    """The file being filled, as a search sees it. The search may go on while items are added or the file is sealed."""
 
     is_remote = False
 
@@ -66,8 +66,8 @@ class _Filling:
 class TieredIndex:
     """One folder of files.
 
-    `put`, `flush`, `go_back` and `expire` belong to one thread at a time, as does `upload_one`; `compact_one` and
-    `rebuild` wait for each other, and searches for nothing.
+    `put`, `flush`, `go_back` and `expire` belong to one thread at a time, as does `upload_one`. `compact_one` and
+    `rebuild` wait for each other; searches wait for nothing.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class TieredIndex:
         writable: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        """Takes what is there; after a crash, or where `state` is not what it was, `go_back` is to follow.
+        """Open the existing files. After a crash, or if `state` is not as saved, call `go_back` next.
 
-        `keep_uploaded`: files stay here, too. Not `writable`: nothing is changed, and only searches and checks may
-        follow. Raises OSError.
+        `keep_uploaded`: uploaded files also stay on this machine. Not `writable`: nothing is changed, and only searches
+        and checks may follow. Raises OSError.
         """
         self._disk = disk
         self._shape = shape
@@ -101,20 +101,20 @@ class TieredIndex:
         self._regrouping = Lock()
         self._executor = ThreadPoolExecutor(REMOTE_READERS, thread_name_prefix="index-reader")
         self.rebuilt = 0
-        """Damaged files that were made anew, or of which nothing was left to be made."""
+        """The number of damaged files that were rebuilt, or dropped because no items were left for them."""
         self.failure: str | None = None
-        """A flush failed, or going back did: nobody knows what the newest file holds until one succeeds."""
+        """The error of a failed flush or `go_back`: the newest file's content is unknown until one succeeds."""
         filling = self._folders.names(Stage.FILLING)
         if filling:
             path = self._folders.path(Stage.FILLING, filling[-1])
-            with suppress(StoreDamaged):  # a power cut tore it: `go_back` knows what it was
+            with suppress(StoreDamaged):  # a power cut tore it: `go_back` knows its header
                 self._filling = ChainedFile.opened(disk.open_segment(path, writable=writable), self._shape)
 
     # -- what is there
 
     @property
     def files(self) -> list[TieredFile]:
-        """Oldest first. The header of the one that is filled is that of this moment."""
+        """All files, oldest first. The header of the file being filled is that of this moment."""
         files, filling = self._catalog.files, self._filling
         found = list(files.values())
         if filling is not None:
@@ -123,26 +123,26 @@ class TieredIndex:
 
     @property
     def damaged(self) -> list[Unread]:
-        """Files that cannot be read, and those of which something could not be."""
+        """Files that are unreadable, wholly or in part."""
         return [*self._catalog.damaged.values(), *self._catalog.doubtful.values()]
 
     @property
     def gaps(self) -> list[Gap]:
-        """Damaged files that may be made anew, oldest first: nobody will go back to a state before them."""
+        """Damaged files that may be rebuilt, oldest first: `go_back` will not return to a state before them."""
         whole = {each.name: each for each in self.files if each.header.items}
         broken = {each.name for each in self.damaged if each.name < self._settled}
         return find_gaps(whole, broken)
 
     @property
     def state(self) -> TieredState | None:
-        """What `go_back` takes; None when there is no file."""
+        """The argument for a later `go_back`; None when there is no file."""
         files = self.files
         return TieredState(files[-1].name, files[-1].header) if files else None
 
     # -- filling
 
     def put(self, items: IndexItems) -> None:
-        """Add items, the oldest first: all, or none when it raises OSError."""
+        """Add items, the oldest first: all of them, or none when it raises OSError."""
         before = self.state
         try:
             begin = 0
@@ -176,7 +176,7 @@ class TieredIndex:
         return self._filling
 
     def _seal(self, file: ChainedFile) -> None:
-        """A full file becomes durable, and no more is added to it."""
+        """Make a full file durable and close it to further items."""
         file.seal()
         self._flush(file)
         name = file.path.name
@@ -186,7 +186,7 @@ class TieredIndex:
         file.close()
 
     def flush(self) -> None:
-        """Make all that was put durable. Raises OSError, and from then on `failure` is that."""
+        """Make all added items durable. Raises OSError, which is then the `failure`, too."""
         if self._filling is not None:
             self._flush(self._filling)
 
@@ -198,11 +198,11 @@ class TieredIndex:
             raise
 
     def settle(self, state: TieredState | None) -> None:
-        """Nobody will go back further than to this: older files may be compacted."""
+        """Promise that `go_back` will not go to an earlier state than this: older files may be compacted."""
         self._settled = "" if state is None else state.name
 
     def go_back(self, state: TieredState | None) -> None:
-        """Keep what there was when the state was this, and nothing else; it must be durable.
+        """Return to the content at this state, which must be durable, and remove everything else.
 
         Raises OSError, StoreDamaged.
         """
@@ -233,7 +233,7 @@ class TieredIndex:
     # -- moving on
 
     def compact_one(self) -> bool:
-        """Compact the oldest sealed file that is settled; whether there was one. Raises OSError, StoreDamaged."""
+        """Compact the oldest settled sealed file; return whether there was one. Raises OSError, StoreDamaged."""
         with self._regrouping:
             file = self._catalog.oldest(Stage.SEALED)
             if file is None or file.name >= self._settled:
@@ -244,7 +244,7 @@ class TieredIndex:
             return True
 
     def _compact(self, name: str, source: ChainedFile) -> None:
-        """Let the compacted form of a file be the one that counts."""
+        """Make the compacted form of a file, and let it replace the file."""
         making = self._folders.compacting(name)
         self._disk.remove(making)
         compaction = Compaction(source, self._shape)
@@ -257,9 +257,9 @@ class TieredIndex:
         self._folders.remove(Stage.SEALED, name)
 
     def upload_one(self) -> bool:
-        """Copy the oldest compacted file to the object store; whether there was one. Raises OSError, StoreDamaged.
+        """Copy the oldest compacted file to the object store; return whether there was one.
 
-        Before that what expired is removed from there.
+        Expired objects are removed from there first. Raises OSError, StoreDamaged.
         """
         if self.objects is None:
             return False
@@ -277,7 +277,7 @@ class TieredIndex:
         with self._catalog.changing:
             if not self._catalog.has(file) or file.name in self._catalog.doubtful:
                 self._folders.retire(object_name)
-                return True  # expired, made anew or found to be damaged meanwhile
+                return True  # expired, rebuilt or found damaged meanwhile
             self._folders.note(file.name, UploadNote(object_name, checksum, file.header).pack())
             self._slot_cache.forget(object_name)
             uploaded = file._replace(stage=Stage.UPLOADED, is_local=self._keep_uploaded, object_name=object_name)
@@ -287,7 +287,7 @@ class TieredIndex:
         return True
 
     def expire(self, before: int) -> int:
-        """Remove files all of whose items have lower places; returns how many. The one that is filled stays.
+        """Remove files whose items all have lower places; return how many. The file being filled stays.
 
         Raises OSError.
         """
@@ -298,7 +298,7 @@ class TieredIndex:
         return len(gone)
 
     def _forget(self, name: str) -> None:
-        """Remove a file that is not filled, in every stage."""
+        """Remove a full file in every stage."""
         file = self._catalog.files.get(name)
         if file is not None and file.stage is Stage.UPLOADED:
             self._folders.retire(file.object_name)
@@ -312,14 +312,14 @@ class TieredIndex:
     # -- damaged files
 
     def check(self, name: str) -> None:
-        """Look at every byte of a full file, in the object store, too; one that is damaged is doubted.
+        """Read every byte of a full file, in the object store, too; a damaged file is marked as doubtful.
 
-        Raises StoreDamaged; OSError where it cannot be read.
+        Raises StoreDamaged; OSError where a file cannot be read.
         """
         self._full.check(name)
 
     def stored_items(self, name: str) -> Iterator[IndexItems]:
-        """All items of a file on this machine, in parts. Raises StoreDamaged, OSError."""
+        """Yield all items of a file on this machine, in parts. Raises StoreDamaged, OSError."""
         filling = self._filling
         if filling is not None and filling.path.name == name:
             yield from filling.stored_items()
@@ -327,10 +327,10 @@ class TieredIndex:
             yield from self._full.stored_items(self._catalog.files[name])
 
     def rebuild(self, gap: Gap, items: Callable[[], Iterator[IndexItems]]) -> None:
-        """Make the files of a gap anew, compacted.
+        """Rebuild the files of a gap, compacted.
 
-        `items` tells, each time it is called, all items from the gap's begin place to its end place, in order; those
-        there that the files beside the gap hold are left out. Raises OSError, StoreDamaged, and what `items` does.
+        Each call of `items` yields all items from the gap's begin place to its end place, in order; those that the
+        files beside the gap hold are left out. Raises OSError, StoreDamaged, and what `items` raises.
         """
         with self._regrouping:
             for name in gap.names:
@@ -346,7 +346,7 @@ class TieredIndex:
             if not left:
                 self._forget(name)
                 continue
-            # one for each of the others, so that no name is missing
+            # one item is left for each of the other files, so that no name is missing
             path, shape = self._folders.rebuilding(name), self._shape._replace(items_max=max(1, left - behind))
             self._disk.remove(path)
             size = chain_shape(*shape).file_size
@@ -358,7 +358,7 @@ class TieredIndex:
             self._disk.remove(path)
 
     def _not_beside(self, gap: Gap, items: IndexItems) -> IndexItems:
-        """Those that belong into the gap."""
+        """Return the items that belong in the gap."""
         places = items.payloads[self._shape.place]
         keep = gap.covers(places)
         for beside, place in gap.edges:
@@ -393,16 +393,16 @@ class TieredIndex:
         limit: int,
         accept: Callable[[Found], Wanted | None],
     ) -> Answer[Wanted]:
-        """The newest `limit` items with a hash, of [begin_ms, end_ms], that `accept` makes something of.
+        """Return the newest `limit` items with a hash, of [begin_ms, end_ms], for which `accept` returns a value.
 
-        Files that could not be read are named in the answer. Raises what `accept` does.
+        The result names files that could not be read. Raises what `accept` raises.
         """
         searched: list[Searchable] = []
         filling = self._filling
         if filling is not None and filling.header.may_hold(begin_ms, end_ms):
             searched.append(_Filling(filling))
         for file in reversed(list(self._catalog.files.values())):
-            # one that was sealed just now is looked at as the one that is filled
+            # a file that was sealed just now is searched as the one being filled
             is_new = filling is None or file.name != filling.path.name
             if is_new and file.header.may_hold(begin_ms, end_ms):
                 searched.append(FullFile(self._full, file))

@@ -1,4 +1,4 @@
-"""Object stores that `obstore` speaks with: S3 and what is compatible with it, Google's, Azure's."""
+"""Object stores that `obstore` supports: S3 and compatible ones, Google's, Azure's."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ from quarry_mq.store.errors import Invalid
 from quarry_mq.store.index.tiered.object_store.protocol import ObjectMissing, ObjectStoreError
 
 CHUNK_SIZE: Final = 8 << 20
-"""Bytes, of what is read back after an upload."""
+"""Bytes of a chunk that is read back after an upload."""
 CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 SEARCH_PATIENCE: Final = timedelta(seconds=5)
-"""With a silent store, of who reads a range or removes: a search reads many, some of them one after the other."""
+"""The wait of a range read or a removal for a silent store: a search reads many ranges, some in turn."""
 SEARCH_TIMEOUT: Final = timedelta(seconds=30)
-"""For a range as long as bytes come: a key that all messages have makes it some dozen megabytes."""
+"""The limit for a range while bytes arrive: a key that all messages have makes it some dozen megabytes."""
 UPLOAD_PATIENCE: Final = timedelta(seconds=30)
-"""Obstore counts it for a part of a file from its begin to the answer."""
+"""The time that an upload waits for a silent store, measured by obstore from the begin of a part to the answer."""
 PARTS_AT_ONCE: Final = 2
-"""Of 5 MB, so that three megabits in a second bring each there in time. Nobody waits for an upload."""
+"""Parts uploaded at a time. A part has 5 MB: three megabits per second deliver each in time. No caller waits."""
 UPLOAD_TIMEOUT: Final = timedelta(minutes=10)
-"""For reading a file back as long as bytes come: 80 MB in that time are one megabit in a second."""
+"""The limit for reading a file back while bytes arrive: 80 MB in that time are one megabit per second."""
 RETRIES: Final = 2
 RETRY_TIME: Final = timedelta(seconds=2)
-"""Of one request. What was in vain for longer, as silence is, is not tried again here: who uploads tries again later,
-who searches is told."""
+"""The time within which one request is retried.
+
+A request that failed for longer, as with a silent store, is not retried here: an upload is tried again later, and a
+search reports the error.
+"""
 CLIENT_OPTIONS: Final = frozenset(
     {
         "allow_http",
@@ -56,26 +59,26 @@ CLIENT_OPTIONS: Final = frozenset(
         "user_agent",
     }
 )
-"""Obstore takes them by another way than the others, and panics where they are mixed."""
+"""Options of obstore's HTTP client. They are passed separately from the store's; obstore panics if they are mixed."""
 PLACE_MISSING: Final = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
-"""Stores answer 404 to this, too."""
+"""Matches an error about a missing bucket or container: stores answer 404 to this, too."""
 REASON: Final = re.compile(r"<Code>(\w+)</Code>")
 VARYING: Final = re.compile(r"\?\S+| in [\d.]+[nµm]?s(, after [^-]*)?(?= - )|: <.*")
-"""What the same trouble does not say again: times, numbers of uploads and requests."""
+"""Matches the parts of an error text that vary between occurrences: times, numbers of uploads and requests."""
 
 
 class CloudObjects:
-    """Implements `store.index.tiered.object_store.protocol.ObjectStore`. Other threads run while it waits."""
+    """Implements `store.index.tiered.object_store.protocol.ObjectStore`. Other threads run while a call waits."""
 
     def __init__(self, address: str, store: Store, *, patient: Store | None = None) -> None:
-        """`patient` is the same store with longer timeouts, for whole objects."""
+        """Use a store. `patient` is the same store with longer timeouts, for whole objects."""
         self.address = address
         self._store = store
         self._patient = store if patient is None else patient
 
     @classmethod
     def at(cls, url: str, options: Mapping[str, str]) -> CloudObjects:
-        """`s3://bucket/prefix` and the like; `options` as obstore names them. Raises Invalid."""
+        """Open `s3://bucket/prefix` and the like; `options` have obstore's names. Raises Invalid."""
         return cls(
             url,
             _connected(url, options, timeout=SEARCH_TIMEOUT, read_timeout=SEARCH_PATIENCE),
@@ -96,7 +99,7 @@ class CloudObjects:
                 yield bytes(chunk)
 
     def names(self) -> Iterator[tuple[str, int]]:
-        """Of all objects, with their sizes in bytes."""
+        """Yield the names of all objects, with their sizes in bytes."""
         with self._named(""):
             for some in obstore.list(self._patient):
                 yield from ((each["path"], each["size"]) for each in some)
@@ -119,7 +122,7 @@ class CloudObjects:
 
 
 def _connected(url: str, options: Mapping[str, str], **timeouts: timedelta) -> Store:
-    """Raises Invalid."""
+    """Connect to a store. Raises Invalid."""
     of_store = {name: value for name, value in options.items() if name not in CLIENT_OPTIONS}
     client: dict[str, Any] = {
         "allow_http": any(value.startswith("http://") for value in of_store.values()),
@@ -135,7 +138,7 @@ def _connected(url: str, options: Mapping[str, str], **timeouts: timedelta) -> S
 
 
 def _words(error: Exception) -> str:
-    """In one line, the same for the same trouble. Obstore adds pages of what it looks like in Rust."""
+    """Return an error in one line that is the same at each occurrence. Obstore adds pages of Rust debug output."""
     whole = str(error)
     reason = REASON.search(whole)
     words = VARYING.sub("", whole.partition("\n")[0]) or type(error).__name__

@@ -1,4 +1,4 @@
-"""A folder as an object store. What is put there survives a power cut, which obstore's does not promise."""
+"""A folder as an object store. Its objects survive a power cut, which obstore's local store does not promise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHUNK_SIZE: Final = 8 << 20
 
 
 class FolderObjects:
-    """Implements `store.index.tiered.object_store.protocol.ObjectStore`. An object is a file of its name."""
+    """Implements `store.index.tiered.object_store.protocol.ObjectStore`. An object is a file with the object's name."""
 
     def __init__(self, disk: Disk, folder: Path) -> None:
         self._disk = disk

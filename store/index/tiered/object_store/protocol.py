@@ -1,4 +1,4 @@
-"""Where files of the index are uploaded to."""
+"""The contract of the stores to which index files are uploaded."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Protocol
 class ObjectStore(Protocol):
     """Objects under names. Every method may block for long, and raises ObjectStoreError.
 
-    ObjectMissing only where the store itself is there and says so: one that does not answer, or has lost its bucket or
-    folder, may have the object.
+    ObjectMissing is raised only when the store itself exists and reports it: a store that does not answer, or has lost
+    its bucket or folder, may have the object.
     """
 
     @property
     def address(self) -> str:
-        """What to call it."""
+        """The name of the store in messages."""
 
     def put(self, name: str, content: memoryview) -> None:
-        """Store an object whole, or not at all; one that is there is replaced."""
+        """Store an object whole, or not at all. An existing object is replaced."""
 
     def read(self, name: str, position: int, size: int) -> bytes:
-        """These bytes of an object: no more, and fewer only where the store is not what it should be.
+        """Read these bytes of an object: never more, and fewer only if the store misbehaves.
 
         Raises ObjectMissing.
         """
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """All of an object, from its begin on. Raises ObjectMissing."""
+        """Yield the whole object from its begin on. Raises ObjectMissing."""
 
     def remove(self, name: str) -> None:
-        """One that is not there is no error."""
+        """Remove an object. A missing object is no error."""
 
 
 class ObjectStoreError(OSError):
-    """The store did not answer, or not with what was asked for. It may later."""
+    """The store did not answer, or not with the requested bytes. It may do so later."""
 
 
 class ObjectMissing(ObjectStoreError):
-    """There is no such object."""
+    """The object does not exist."""

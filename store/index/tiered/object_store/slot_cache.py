@@ -1,7 +1,7 @@
-"""Parts of the slots of uploaded files, those that were looked at last.
+"""Cache the recently used parts of the slots of uploaded files.
 
-Whoever asks for a key of such a part again, or for another one, spares one of two requests to the object store; both of
-them, when the slot has no run. What is held was checked when it was read.
+A search for a key whose part is cached saves one of two requests to the object store, or both if the slot has no run.
+Cached parts were checked when they were read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from quarry_mq.store.index.tiered.runs import LoadPart
 
 
 class SlotCache:
-    """Any thread."""
+    """A cache with a bounded number of parts. Any thread."""
 
     def __init__(self, bytes_max: int) -> None:
         self._parts_max = bytes_max // PART_SIZE
@@ -23,11 +23,11 @@ class SlotCache:
 
     @property
     def size_bytes(self) -> int:
-        """Of the parts that are held."""
+        """The size of the cached parts."""
         return len(self._parts) * PART_SIZE
 
     def part(self, object_name: str, number: int, load: LoadPart) -> Slots:
-        """A part of the slots of an object; errors of `load` come out here."""
+        """Return a part of the slots of an object; errors of `load` pass through."""
         key = object_name, number
         with self._lock:
             held = self._parts.get(key)
@@ -43,7 +43,7 @@ class SlotCache:
         return part
 
     def forget(self, object_name: str) -> None:
-        """An object that is replaced or removed."""
+        """Evict an object that is replaced or removed."""
         with self._lock:
             for key in [each for each in self._parts if each[0] == object_name]:
                 del self._parts[key]

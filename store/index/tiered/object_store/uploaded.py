@@ -1,4 +1,4 @@
-"""What is known here of a file in the object store, and reading it there."""
+"""The local note of a file in the object store, and reading the file there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VERSION: Final = 1
 
 
 class UploadNote(NamedTuple):
-    """The file `uploaded/<name>`: JSON."""
+    """The content of the file `uploaded/<name>`: JSON."""
 
     object_name: str
     sha256: str
@@ -27,14 +27,14 @@ class UploadNote(NamedTuple):
 
     @classmethod
     def unpack(cls, stored: bytes) -> UploadNote:
-        """Raises ValueError, KeyError, TypeError for what is no note."""
+        """Parse a note. Raises ValueError, KeyError, TypeError for anything else."""
         fields = json.loads(stored)
         header = {**fields["header"], "kind": Kind[fields["header"]["kind"].upper()]}
         return cls(fields["object"], fields["sha256"], FileHeader(**header))
 
 
 class RemoteReader:
-    """The bytes of one object."""
+    """Reads the bytes of one object."""
 
     def __init__(self, objects: ObjectStore, name: str) -> None:
         self._objects = objects
@@ -54,7 +54,7 @@ class RemoteReader:
 
 
 def upload(objects: ObjectStore, name: str, content: memoryview) -> str:
-    """Store an object and read all of it back; returns its SHA-256. Raises ObjectStoreError, also for other bytes."""
+    """Store an object, read it back, and return its SHA-256. Raises ObjectStoreError, also if the bytes differ."""
     wanted = sha256(content).hexdigest()
     objects.put(name, content)
     stored = sha256()
