@@ -64,7 +64,9 @@ class DenseNumbering:
     def __init__(
         self, queues: EntrySearch, *, ends_where_stored: bool = True, cached_queues_max: int = 262_144
     ) -> None:
-        """`ends_where_stored`: a queue that holds a record under its stored number is complete from there on.
+        """Continue the offsets of `queues`.
+
+        `ends_where_stored`: a queue that holds a record under its stored number is complete from there on.
 
         `cached_queues_max` must be above the number of light queues named by records that are not stored yet.
         """
@@ -143,7 +145,7 @@ def light_queues(
         if name in seen or not name.startswith(LIGHT_QUEUE_PREFIX):
             continue
         if not stored.isdecimal() or len(stored) > OFFSET_DIGITS_MAX:
-            continue  # no key has room for it
+            continue  # too large for the key of an entry
         seen.add(name)
         offset = numbering.offset_of(name, QueueOffset(int(stored)), at)
         if offset is not None:

@@ -57,7 +57,7 @@ def first_where(
     light-queue names, filler) are skipped.
     """
     found: AnyUnit | None = None
-    middle = begin  # the first unit is the answer whenever nothing has expired
+    middle = begin  # the first entry is the result whenever nothing has expired
     while begin < end:
         unit = unit_at_or_after(middle, end)
         if unit is None:

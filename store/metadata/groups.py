@@ -1,4 +1,4 @@
-"""Consumer groups: what they are and the table that keeps them."""
+"""Consumer groups: their settings and the table that stores them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ GROUPS_FAMILY: Final = "groups"
 CACHED_GROUPS_MAX: Final = 65_536
 
 ATTEMPTS_DEFAULT: Final = 17
-"""RocketMQ's 16 retries and the first delivery."""
+"""The default number of attempts: RocketMQ's 16 retries and the first delivery."""
 
 ATTEMPTS_MAX: Final = 2**31 - 1
-"""The protocol announces attempts as a signed 32-bit number."""
+"""The largest number of attempts: the protocol announces attempts as a signed 32-bit number."""
 
 BACKOFF_STEPS_MAX: Final = 100
 BACKOFF_MULTIPLIER_MAX: Final = 100
 BACKOFF_MS_MAX: Final = 7 * 24 * 3600 * 1000
 
 BACKOFF_STEPS_DEFAULT: Final = DELAY_LEVELS_MS
-"""RocketMQ's 18 delay levels. Whole seconds: some clients ignore the rest."""
+"""The default delays: RocketMQ's 18 delay levels. They are whole seconds, as some clients ignore fractions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class GroupTable:
         journal: RowJournal | None = None,
         cached_max: int = CACHED_GROUPS_MAX,
     ) -> None:
-        """Without `owners` nobody's groups are counted."""
+        """Open the table. Without `owners`, groups are not counted by owner."""
         self._owners = owners
         self._rows = NamedRows[Group](
             engine,
@@ -96,19 +96,19 @@ class GroupTable:
 
     @property
     def changes(self) -> int:
-        """How many groups there are more than when this was made, without the broker's own."""
+        """The change in the number of groups since this object was made, without the broker's own groups."""
         return self._rows.changes
 
     def counted(self) -> Iterator[object]:
-        """One item for each group of this moment, without the broker's own."""
+        """Return an iterator with one item for each current group, without the broker's own groups."""
         return self._rows.counted()
 
     def names_behind(self, behind: str, limit: int, contains: str = "") -> NamesFound:
-        """As `NamedRows.names_behind`, without the broker's own groups."""
+        """Do the same as `NamedRows.names_behind`, without the broker's own groups."""
         return self._rows.names_behind(behind, limit, contains)
 
     def get(self, name: str) -> Group | None:
-        """The group, or None. Never creates one. Raises StoreDamaged for an unreadable row."""
+        """Return the group, or None. Never creates one. Raises StoreDamaged for an unreadable row."""
         return self._rows.get(name)
 
     def create(self, group: Group, *, owner: str | None = None) -> None:
@@ -126,28 +126,28 @@ class GroupTable:
         self._rows.replace(group.name, group)
 
     def delete(self, name: str) -> None:
-        """Forget a group's settings. Raises GroupNotFound."""
+        """Delete a group's settings. Raises GroupNotFound."""
         remove_owned(self._rows, self._owners, name)
 
     def list(self, prefix: str = "") -> Iterator[Group]:
-        """Groups whose name begins with `prefix`, in name order, read a page at a time."""
+        """Yield the groups whose names begin with `prefix`, in name order, read a page at a time."""
         return self._rows.list(prefix)
 
     def count_of(self, owner: str) -> int:
-        """How many groups were made for the owner and are still there."""
+        """Return how many of the groups created for the owner still exist."""
         return 0 if self._owners is None else self._owners.count(owner)
 
     def add_missing(self, groups: Iterable[Group]) -> int:
-        """Add those whose names are free, as they are; returns their number. For groups of an older store."""
+        """Add the groups whose names are free, as they are; return their number. For groups of an older store."""
         return self._rows.insert_missing((group.name, group) for group in groups)
 
     def take_over(self, resolve: Resolve) -> None:
-        """Have rows as another store has them, as `NamedRows.take_over`."""
+        """Take over the rows of another store, see `NamedRows.take_over`."""
         take_over_owned(self._rows, self._owners, resolve)
 
 
 def encode_group(group: Group) -> bytes:
-    """The row of docs/formats/metadata.md §3."""
+    """Encode a group as the row of docs/formats/metadata.md §3."""
     match group.backoff:
         case ExponentialBackoff(initial_ms, max_ms, multiplier):
             backoff: dict[str, object] = {"initialMs": initial_ms, "maxMs": max_ms, "multiplier": multiplier}
@@ -165,7 +165,7 @@ def encode_group(group: Group) -> bytes:
 
 
 def decode_group(name: str, value: bytes) -> Group:
-    """Raises StoreDamaged."""
+    """Decode a group's row. Raises StoreDamaged."""
     document = Document(GROUPS_FAMILY, name, value)
     backoff: Backoff
     if document.has("nextMs"):
@@ -195,7 +195,7 @@ def _check(group: Group) -> None:
 
 
 def backoff_fault(backoff: Backoff) -> str | None:
-    """What is wrong with the delays; None when clients can work with them."""
+    """Return what is wrong with the delays; None when clients can work with them."""
     match backoff:
         case CustomizedBackoff(next_ms):
             if not 1 <= len(next_ms) <= BACKOFF_STEPS_MAX:

@@ -1,6 +1,6 @@
-"""Lite topics: what their parent topic and their groups say of them, and the names of their queues.
+"""Lite topics: the settings that their parent topic and groups have for them, and the names of their queues.
 
-A lite topic has no row. It is there while its queue is: the light queue `%LMQ%$<parent>$<lite topic>`, number 0.
+A lite topic has no row. It exists as long as its queue: the light queue `%LMQ%$<parent>$<lite topic>`, number 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.metadata.topics import Topic, TopicType
 
 LITE_TOPIC_PREFIX: Final = f"{LIGHT_QUEUE_PREFIX}$"
-"""How the names of the queues of all lite topics begin."""
+"""The prefix of the names of all lite topics' queues."""
 
 TTL_MIN_MINUTES: Final = 15
 _MINUTE_MS: Final = 60_000
@@ -36,24 +36,24 @@ _LITE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LiteGroup:
-    """What a group that is bound to a topic says of lite topics. See `store.metadata.lite_attributes`."""
+    """The lite topic settings of a group that is bound to a topic. See `store.metadata.lite_attributes`."""
 
     bind_topic: str
-    """The one topic whose lite topics it reads."""
+    """The one topic whose lite topics the group reads."""
     client_quota: int | None = CLIENT_QUOTA_DEFAULT
-    """Lite topics that one client may have subscribed to; None: any number."""
+    """The number of lite topics that one client may subscribe to; None: any number."""
     model: LiteModel = LiteModel.SHARED
     reset_offset_on_exclusive: bool = False
-    """Whether a lite topic begins anew when another client takes it over."""
+    """True if a lite topic is read from its begin again when another client takes it over."""
     reset_offset_on_unsubscribe: bool = False
     wildcard: str | None = None
-    """How the names of the lite topics begin that the group gets without naming them, "" for all; None: none."""
+    """The name prefix of lite topics that the group gets without naming them, "" for all; None: none."""
     client_events_max: int = CLIENT_EVENTS_DEFAULT
-    """Lite topics with something to deliver that are kept in order for one client."""
+    """The number of lite topics with something to deliver that are kept in order for one client."""
 
     @classmethod
     def of(cls, group: Group) -> Self | None:
-        """None for a group that is bound to no topic. A value that is not allowed counts as unset."""
+        """Read the settings of a group; None if it is bound to no topic. Values that are not allowed count as unset."""
         attributes = group.attributes
         bind_topic = read_or(attributes, lite_attributes.BIND_TOPIC, lite_attributes.topic, "")
         if not bind_topic:
@@ -79,7 +79,10 @@ class LiteGroup:
 
 
 def lite_topic_ttl_ms(topic: Topic) -> int | None:
-    """How long a lite topic of this one stays after its last message; None: for ever, as in topics of other types."""
+    """Return how long a lite topic of this topic stays after its last message.
+
+    None: for ever, as in topics of other types.
+    """
     if topic.type is not TopicType.LITE:
         return None
     minutes = read_or(topic.attributes, lite_attributes.EXPIRATION, lite_attributes.expiration, NEVER)
@@ -87,22 +90,22 @@ def lite_topic_ttl_ms(topic: Topic) -> int | None:
 
 
 def is_lite_topic_name(text: str) -> bool:
-    """Whether a lite topic may have this name, or one that begins so. How long it may be is the protocol's business."""
+    """Return whether a lite topic may have this name, or one that begins with it. The protocol limits the length."""
     return _LITE_NAME.fullmatch(text) is not None
 
 
 def light_queue_name(parent: str, lite: str) -> str:
-    """The name of a lite topic's queue."""
+    """Return the name of a lite topic's queue."""
     return f"{light_queue_prefix(parent)}{lite}"
 
 
 def light_queue_prefix(parent: str) -> str:
-    """How the names of the queues of all lite topics of a topic begin; those of a few other topics may, too."""
+    """Return the prefix of the queue names of a topic's lite topics. A few other topics' queues may have it, too."""
     return f"{LITE_TOPIC_PREFIX}{parent}{_SEPARATOR}"
 
 
 def parse_light_queue_name(name: str) -> tuple[str, str] | None:
-    """Parent and lite topic; None for the name of anything else, other light queues among it.
+    """Return parent and lite topic; None for any other name, including those of other light queues.
 
     The last separator counts: names of lite topics have none, those of topics taken over from RocketMQ may.
     """

@@ -1,4 +1,4 @@
-"""The attributes of lite topics and their groups: what each may say, and what it means.
+"""The attributes of lite topics and their groups: the allowed values and their meaning.
 
 | attribute                           | of    | allowed                                  | unset  |
 |-------------------------------------|-------|------------------------------------------|--------|
@@ -8,11 +8,11 @@
 | `lite.sub.model`                    | group | `Shared`, `Exclusive`                    | Shared |
 | `lite.sub.reset.offset.exclusive`   | group | `true`, `false`                          | false  |
 | `lite.sub.reset.offset.unsubscribe` | group | `true`, `false`                          | false  |
-| `lite.sub.wildcard`                 | group | `true`, `false`, or how names begin      | false  |
+| `lite.sub.wildcard`                 | group | `true`, `false`, or a prefix of names    | false  |
 | `lite.sub.client.max.event.cnt`     | group | 10 or more                               | 400    |
 
-A value that is not allowed is refused when a topic or group is made or changed. Rows of RocketMQ, of an older version
-or of another member may hold one all the same: they are read as if it was unset.
+A value that is not allowed is refused when a topic or group is created or changed. Rows of RocketMQ, of an older
+version or of another member may contain one all the same: it is read as unset.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CLIENT_QUOTA_DEFAULT: Final = 2_000
 CLIENT_EVENTS_DEFAULT: Final = 400
 CLIENT_EVENTS_MIN: Final = 10
 NUMBER_MAX: Final = 2**31 - 1
-"""Above what RocketMQ's clients and tools can show of a quota."""
+"""The largest number. RocketMQ's clients and tools cannot show a larger quota."""
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,10}", re.ASCII)
 _PREFIX: Final = re.compile(r"([A-Za-z0-9_-]*)\*?", re.ASCII)
@@ -49,21 +49,21 @@ _SHOWN_MAX: Final = 60
 
 Value = TypeVar("Value")
 Read = Callable[[str], Value]
-"""Reads a value. Raises ValueError whose text says what is allowed."""
+"""Parses a value. Raises ValueError whose text says what is allowed."""
 
 
 class LiteModel(Enum):
-    """Who gets the messages of a lite topic that several clients of a group have subscribed to."""
+    """The rule for who gets the messages of a lite topic to which several clients of a group have subscribed."""
 
     SHARED = "Shared"
-    """All of them, each message goes to one."""
+    """All of these clients share the messages; each message goes to one of them."""
     EXCLUSIVE = "Exclusive"
-    """The one that subscribed last."""
+    """The client that subscribed last gets all messages."""
 
 
 def integer(at_least: int, at_most: int) -> Read[int]:
     def read(text: str) -> int:
-        # the digits are counted first: nobody converts a million of them
+        # the pattern limits the digits first: a million of them must not be converted
         if not _INTEGER.fullmatch(text) or not at_least <= int(text) <= at_most:
             raise ValueError(f"a number from {at_least} to {at_most} is allowed")
         return int(text)
@@ -93,7 +93,7 @@ def topic(text: str) -> str:
 
 
 def wildcard(text: str) -> str | None:
-    """How the names begin, "" for all of them; None for no wildcard. RocketMQ's own value is `true`."""
+    """Return the prefix of names, "" for all of them; None for no wildcard. RocketMQ's own value is `true`."""
     if text in ("true", "false"):
         return "" if text == "true" else None
     found = _PREFIX.fullmatch(text)
@@ -119,7 +119,7 @@ OF_GROUPS: Final[Mapping[str, Read[object]]] = {
 
 
 def read_or(attributes: Mapping[str, str], name: str, read: Read[Value], default: Value) -> Value:
-    """The value of an attribute; the default where it is unset or not allowed."""
+    """Return the value of an attribute; the default where it is unset or not allowed."""
     text = attributes.get(name)
     if text is None:
         return default
@@ -130,7 +130,7 @@ def read_or(attributes: Mapping[str, str], name: str, read: Read[Value], default
 
 
 def check_lite_attributes(owner: str, attributes: Mapping[str, str], allowed: Mapping[str, Read[object]]) -> None:
-    """Raise Invalid naming the attribute and what it may be, when one of `allowed` has another value."""
+    """Raise Invalid naming the attribute and its allowed values, when one of `allowed` has another value."""
     for name, read in allowed.items():
         text = attributes.get(name)
         if text is None:

@@ -1,11 +1,11 @@
-"""Which clients want which lite topics: rows of the family `lite`, by client and by lite topic.
+"""The lite topics to which clients are subscribed: rows of the family `lite`, by client and by lite topic.
 
 Keys (docs/formats/metadata.md §8), `counted` being a u32 length and the bytes:
 
     0x01 counted(group) counted(client) lite topic    -> nothing: the client is subscribed
     0x02 counted(group) counted(lite topic) client    -> nothing: the same, to be found by the lite topic
     0x03 counted(group) counted(client) lite topic    -> nothing: another client of an exclusive group has taken it
-    0x04 counted(group) counted(client)               -> i64 wall-clock ms: when the client last said what it wants
+    0x04 counted(group) counted(client)               -> i64 wall-clock ms: when the client last sent its subscriptions
 
 The first two are written and deleted together. A group is bound to one parent topic, so that is in no key. The lite
 topic `""` stands for all of them.
@@ -22,7 +22,7 @@ from quarry_mq.kv.keys import counted, prefix_range, read_counted
 from quarry_mq.store.state.families import LITE
 
 ALL_OF_THEM: Final = ""
-"""Instead of a lite topic: whatever there is and will be."""
+"""Stands for all lite topics of the parent that exist and will exist."""
 
 BY_CLIENT: Final = b"\x01"
 BY_LITE_TOPIC: Final = b"\x02"
@@ -33,7 +33,7 @@ PAGE_ROWS: Final = 1024
 
 
 class LiteClientRow(NamedTuple):
-    """When a client of a group last said what it wants, ms since 1970."""
+    """The time at which a client of a group last sent its subscriptions, ms since 1970."""
 
     group: str
     client_id: str
@@ -41,7 +41,10 @@ class LiteClientRow(NamedTuple):
 
 
 class LiteSubscriptionTable:
-    """Changes are staged into batches of the caller. Reads see what was written. One thread stages."""
+    """Stores the subscriptions. Changes are staged into batches of the caller. Reads see what was written.
+
+    One thread stages.
+    """
 
     def __init__(self, engine: KeyValueEngine) -> None:
         self._family = engine.family(LITE)
@@ -49,7 +52,7 @@ class LiteSubscriptionTable:
     # -- reading
 
     def of_client(self, group: str, client_id: str, behind: str | None = None, limit: int | None = None) -> list[str]:
-        """The lite topics that the client wants, by name, at most `limit` of those behind one."""
+        """Return the client's lite topics by name; with `behind`, those after that name. At most `limit`."""
         prefix = _prefix(BY_CLIENT, group, client_id)
         keys = prefix_range(prefix)
         if behind is not None:
@@ -57,12 +60,12 @@ class LiteSubscriptionTable:
         return [key[len(prefix) :].decode() for key, _ in self._family.scan(keys, limit=limit)]
 
     def clients_of(self, group: str, lite_topic: str) -> list[str]:
-        """The clients of the group that want the lite topic by its name."""
+        """Return the clients of the group that are subscribed to the lite topic by its name."""
         prefix = _prefix(BY_LITE_TOPIC, group, lite_topic)
         return [key[len(prefix) :].decode() for key, _ in self._family.scan(prefix_range(prefix))]
 
     def wanted(self, group: str) -> Iterator[str]:
-        """The lite topics that some client of the group wants by their names, each once. Costs a look for each."""
+        """Yield each lite topic to which a client of the group is subscribed by name. Costs one read for each."""
         prefix = BY_LITE_TOPIC + counted(group.encode())
         keys = prefix_range(prefix)
         while found := self._family.scan(keys, limit=1):
@@ -72,7 +75,7 @@ class LiteSubscriptionTable:
             keys = KeyRange(prefix_range(found[0][0][:at]).end or b"", keys.end)
 
     def groups(self) -> Iterator[str]:
-        """Those of which a client wants something. Costs a look for each."""
+        """Yield the groups that have a subscribed client. Costs one read for each."""
         keys = prefix_range(BY_LITE_TOPIC)
         while found := self._family.scan(keys, limit=1):
             group, at = read_counted(found[0][0], len(BY_LITE_TOPIC))
@@ -83,16 +86,16 @@ class LiteSubscriptionTable:
         return self._family.get(_prefix(BY_CLIENT, group, client_id) + lite_topic.encode()) is not None
 
     def is_known(self, group: str, client_id: str) -> bool:
-        """Whether the client has said what it wants, and is not gone since."""
+        """Return whether the client has sent its subscriptions, and was not removed since."""
         return self._family.get(_prefix(SYNCED, group, client_id)) is not None
 
     def taken_from(self, group: str, client_id: str) -> list[str]:
-        """The lite topics that another client has taken away from this one."""
+        """Return the lite topics that another client has taken away from this one."""
         prefix = _prefix(TAKEN_AWAY, group, client_id)
         return [key[len(prefix) :].decode() for key, _ in self._family.scan(prefix_range(prefix))]
 
     def clients(self, behind: LiteClientRow | None = None, limit: int = PAGE_ROWS) -> list[LiteClientRow]:
-        """Some of the clients that have said what they want, all groups', those behind one."""
+        """Return clients of all groups that have sent their subscriptions: at most `limit`, those after `behind`."""
         keys = prefix_range(SYNCED)
         if behind is not None:
             keys = KeyRange(_prefix(SYNCED, behind.group, behind.client_id) + b"\0", keys.end)
@@ -110,19 +113,22 @@ class LiteSubscriptionTable:
         batch.delete(self._family, _prefix(BY_LITE_TOPIC, group, lite_topic) + client_id.encode())
 
     def stage_taken_away(self, batch: WriteBatch, group: str, client_id: str, lite_topic: str) -> None:
-        """Another client has it now; remembered until this one asks for it anew, or does not want it any more."""
+        """Stage that another client has the lite topic now.
+
+        It is remembered until this client subscribes to it again, or does not want it any more.
+        """
         self.stage_removed(batch, group, client_id, lite_topic)
         batch.put(self._family, _prefix(TAKEN_AWAY, group, client_id) + lite_topic.encode(), b"")
 
     def stage_given_up(self, batch: WriteBatch, group: str, client_id: str, lite_topic: str) -> None:
-        """The client does not want any more what was taken away from it."""
+        """Stage that the client no longer wants a lite topic that was taken away from it."""
         batch.delete(self._family, _prefix(TAKEN_AWAY, group, client_id) + lite_topic.encode())
 
     def stage_synced(self, batch: WriteBatch, group: str, client_id: str, now_ms: int) -> None:
         batch.put(self._family, _prefix(SYNCED, group, client_id), _TIME.pack(now_ms))
 
     def stage_client_gone(self, batch: WriteBatch, group: str, client_id: str) -> None:
-        """Nothing of the client is left but what it is subscribed to, which goes one by one."""
+        """Stage the removal of the client's other rows. Its subscriptions are removed one by one."""
         batch.delete(self._family, _prefix(SYNCED, group, client_id))
         batch.delete_range(self._family, prefix_range(_prefix(TAKEN_AWAY, group, client_id)))
 
@@ -131,7 +137,7 @@ class LiteSubscriptionTable:
             batch.delete_range(self._family, prefix_range(kind + counted(group.encode())))
 
     def all_rows(self) -> Iterator[tuple[str, str, str]]:
-        """Group, client and lite topic of every subscription, read a page at a time."""
+        """Yield group, client and lite topic of every subscription, read a page at a time."""
         keys = prefix_range(BY_CLIENT)
         while True:
             page = self._family.scan(keys, limit=PAGE_ROWS)

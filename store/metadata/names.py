@@ -1,4 +1,4 @@
-"""Which names topics and groups may have, and the names made out of them.
+"""The rules for names of topics and groups, and the names derived from them.
 
 The rules are RocketMQ's, so that every name valid here is valid there (docs/formats/metadata.md). The alphabet
 is ASCII: characters and bytes are the same number.
@@ -13,13 +13,13 @@ from quarry_mq.store.errors import Invalid
 from quarry_mq.store.record.tags import SCHEDULE_TOPIC
 
 TOPIC_NAME_MAX: Final = 127
-"""Characters. The length field of a V1 record's topic is one signed byte."""
+"""The longest topic name in characters. The length field of a V1 record's topic is one signed byte."""
 
 GROUP_NAME_MAX: Final = 120
-"""Characters. Leaves room for the prefixes of retry and dead letter topics within `TOPIC_NAME_MAX`."""
+"""The longest group name in characters. Prefixes of retry and dead letter topics still fit in `TOPIC_NAME_MAX`."""
 
 INTERNAL_TOPIC_NAME_MAX: Final = 255
-"""Bytes. Retry topics join a group and a topic, and are stored in V2 records."""
+"""The longest internal topic name in bytes. Retry topics join a group and a topic, and are stored in V2 records."""
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
@@ -66,14 +66,14 @@ def check_topic_name(name: str) -> None:
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether clients may use a topic of this name."""
+    """Return whether clients may use a topic of this name."""
     return _topic_fault(name) is None
 
 
 def check_internal_topic_name(name: str) -> None:
     """Raise IllegalTopicName unless the broker itself may store messages in a topic of this name.
 
-    System topics, and retry topics of up to 255 bytes, whose names may hold a `+`.
+    It may use system topics, and retry topics of up to 255 bytes, whose names may contain a `+`.
     """
     length = len(name.encode(errors="replace"))
     if not name or not name.isprintable():
@@ -94,37 +94,37 @@ def check_group_name(name: str) -> None:
 
 
 def is_in_alphabet(name: str) -> bool:
-    """Whether all of its characters may stand in names of topics and groups."""
+    """Return whether names of topics and groups may contain all of its characters."""
     return _ALPHABET.fullmatch(name) is not None
 
 
 def is_system_topic(name: str) -> bool:
-    """True for the topics in which a broker keeps its own messages."""
+    """Return whether a broker keeps its own messages in the topic."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_system_group(name: str) -> bool:
-    """True for groups that a broker reads its own topics with."""
+    """Return whether a broker uses the group to read its own topics."""
     return name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def is_light_queue(name: str) -> bool:
-    """True for light queues: they are consume queues with number 0 and have no topic of their own."""
+    """Return whether the name is that of a light queue: a consume queue with number 0 and no topic of its own."""
     return name.startswith(LIGHT_QUEUE_PREFIX)
 
 
 def retry_topic_name(group: str) -> str:
-    """Where a group's messages wait for another attempt."""
+    """Return the name of the topic where a group's messages wait for another attempt."""
     return RETRY_PREFIX + group
 
 
 def pop_retry_topic_name(group: str, topic: str) -> str:
-    """Where received and not acknowledged messages of one topic wait, in RocketMQ's default spelling."""
+    """Return the name of the topic where a topic's unacknowledged messages wait, in RocketMQ's default spelling."""
     return f"{RETRY_PREFIX}{group}_{topic}"
 
 
 def dead_letter_topic_name(group: str) -> str:
-    """Where messages go after the group's last attempt."""
+    """Return the name of the topic that gets messages after the group's last attempt."""
     return DEAD_LETTER_PREFIX + group
 
 
@@ -146,5 +146,5 @@ def _fault(name: str, length_max: int) -> str | None:
 
 
 def _shown(name: str) -> str:
-    """The name for an error message: escaped, and cut so that hostile input cannot fill logs."""
+    """Return the name for an error message: escaped, and cut so that hostile input cannot fill logs."""
     return repr(name if len(name) <= _SHOWN_MAX else name[: _SHOWN_MAX - 1] + "…")

@@ -1,4 +1,4 @@
-"""How far consumer groups have come: the next queue offset of each (group, topic, queue).
+"""The committed offsets of consumer groups: the next queue offset of each (group, topic, queue).
 
 Keys (docs/formats/metadata.md §4), `counted` being a u32 length and the bytes:
 
@@ -28,11 +28,11 @@ VALUE: Final = Struct(">q")
 
 PAGE_ROWS: Final = 1024
 INDEXED_MAX: Final = 65_536
-"""Pairs of group and topic remembered as indexed (about 20 MiB). A forgotten one costs a small row when next staged."""
+"""Pairs of group and topic cached as indexed (about 20 MiB). An evicted one costs a small row when next staged."""
 
 
 class ConsumerOffsetTable:
-    """Next queue offsets, in the family `offsets`.
+    """The next queue offsets, in the family `offsets`.
 
     Offsets are staged into batches of the caller, who writes them in the order in which they were staged,
     each before the engine is closed. Reads see what was written. One thread stages.
@@ -44,18 +44,18 @@ class ConsumerOffsetTable:
         self._indexed_count = 0
 
     def get(self, group: str, queue: QueueId) -> QueueOffset | None:
-        """The next offset the group wants of the queue; None when it has never said. Never creates a row."""
+        """Return the group's next offset of the queue; None when it has never committed one. Never creates a row."""
         value = self._family.get(_offset_key(group, queue))
         return None if value is None else QueueOffset(VALUE.unpack(value)[0])
 
     def get_all(self, group: str, topic: str, numbers: Sequence[int]) -> list[QueueOffset | None]:
-        """The same of some queues of a topic, read together."""
+        """Return what `get` returns for some queues of a topic, read together."""
         prefix = _group_prefix(group) + counted(topic.encode())
         values = self._family.get_many([prefix + u32(number) for number in numbers])
         return [None if value is None else QueueOffset(VALUE.unpack(value)[0]) for value in values]
 
     def reads(self, group: str, topic: str) -> bool:
-        """Whether the group has an offset of any queue of the topic, staged ones included."""
+        """Return whether the group has an offset of any queue of the topic, including staged ones."""
         if group in self._indexed.get(topic, ()):
             return True
         return bool(self._family.scan(prefix_range(_group_prefix(group) + counted(topic.encode())), limit=1))
@@ -71,18 +71,18 @@ class ConsumerOffsetTable:
         batch.put(self._family, _offset_key(group, queue), VALUE.pack(offset))
 
     def stage_index_again(self) -> None:
-        """Batches were lost: index rows that may have been in them go into the batches their offsets go into next."""
+        """Stage index rows again after batches were lost: each goes into the next batch with an offset of its pair."""
         self._indexed.clear()
         self._indexed_count = 0
 
     def of_group(self, group: str) -> Iterator[tuple[QueueId, QueueOffset]]:
-        """All offsets of a group, by topic (shorter names first) and queue, read a page at a time."""
+        """Yield all offsets of a group, by topic (shorter names first) and queue, read a page at a time."""
         prefix = _group_prefix(group)
         for key, value in self._rows(prefix):
             yield _queue_in(key, len(prefix)), QueueOffset(VALUE.unpack(value)[0])
 
     def page_of(self, group: str, after: QueueId | None = None, limit: int = PAGE_ROWS) -> list[QueueId]:
-        """The next queues in which the group has an offset, in the order of `of_group`; those behind one, if given."""
+        """Return the next queues in which the group has an offset, in the order of `of_group`, after `after` if set."""
         prefix = _group_prefix(group)
         keys = prefix_range(prefix)
         if after is not None:
@@ -90,9 +90,10 @@ class ConsumerOffsetTable:
         return [_queue_in(key, len(prefix)) for key, _ in self._family.scan(keys, limit=limit)]
 
     def topics_of(self, group: str, *, light_queues: bool = True) -> Iterator[str]:
-        """The topics in which the group has an offset, shorter names first: one search each, not a step per queue.
+        """Yield the topics in which the group has an offset, shorter names first.
 
-        Without light queues it takes no step for each of those either, of which a group may have a million.
+        Costs one search for each topic, not a step per queue. Without light queues, of which a group may have a
+        million, it costs no step for each of those either.
         """
         prefix = _group_prefix(group)
         keys = prefix_range(prefix)
@@ -103,19 +104,19 @@ class ConsumerOffsetTable:
             is_passed_over = not light_queues and is_light_queue(name)
             if not is_passed_over:
                 yield name
-            # light queues whose names are equally long lie together
+            # light queues whose names have the same length are neighbours
             behind = prefix_range(key[: at - len(topic) + len(LIGHT_QUEUE_PREFIX)] if is_passed_over else key[:at]).end
             assert behind is not None  # a key of offsets does not begin with 0xFF
             keys = KeyRange(behind, keys.end)
 
     def readers_of(self, topic: str) -> Iterator[str]:
-        """The groups that have an offset in the topic, or had one; as far as it is written, a page at a time."""
+        """Yield the groups that have or had an offset in the topic, as far as it is written, a page at a time."""
         prefix = _topic_prefix(topic)
         for key, _ in self._rows(prefix):
             yield read_counted(key, len(prefix))[0].decode()
 
     def all_rows(self) -> Iterator[tuple[str, QueueId, QueueOffset]]:
-        """All offsets of all groups, read a page at a time."""
+        """Yield all offsets of all groups, read a page at a time."""
         for key, value in self._rows(OFFSET_KEY):
             group, at = read_counted(key, len(OFFSET_KEY))
             yield group.decode(), _queue_in(key, at), QueueOffset(VALUE.unpack(value)[0])
@@ -123,7 +124,7 @@ class ConsumerOffsetTable:
     def delete_group(self, batch: WriteBatch, group: str) -> None:
         """Add the deletion of all the group's offsets. Costs one step per row of the group."""
         topics = {queue.topic for queue, _ in self.of_group(group)}
-        # Staged in this or an earlier batch and perhaps not yet written.
+        # Topics staged in this or an earlier batch, perhaps not yet written.
         topics.update(topic for topic, groups in self._indexed.items() if group in groups)
         self._delete_prefix(batch, _group_prefix(group))
         for topic in topics:
@@ -136,7 +137,7 @@ class ConsumerOffsetTable:
                 self._indexed.pop(topic, None)
 
     def groups_of(self, topic: str) -> set[str]:
-        """The groups that have an offset in the topic."""
+        """Return the groups that have an offset in the topic, including staged ones."""
         prefix = _topic_prefix(topic)
         groups = {read_counted(key, len(prefix))[0].decode() for key, _ in self._rows(prefix)}
         groups.update(self._indexed.get(topic, ()))
@@ -145,12 +146,12 @@ class ConsumerOffsetTable:
     def delete_topic(self, batch: WriteBatch, topic: str, groups: Set[str] | None = None) -> None:
         """Add the deletion of all groups' offsets of the topic. Costs one step per group that has any.
 
-        `groups` are `groups_of` the topic, for those who know them.
+        `groups` are the `groups_of` the topic, if the caller has them already.
         """
         groups = self.groups_of(topic) if groups is None else groups
         self._forget(topic)
         if is_light_queue(topic):
-            # they go by the hundred thousand, and range deletes in a memtable make each read slower
+            # they are deleted by the hundred thousand, and range deletes in a memtable make each read slower
             for group in groups:
                 batch.delete(self._family, _offset_key(group, QueueId(topic, 0)))
                 batch.delete(self._family, _index_key(topic, group))
@@ -166,11 +167,11 @@ class ConsumerOffsetTable:
         batch.delete(self._family, _index_key(topic, group))
 
     def _forget(self, topic: str) -> None:
-        """Not to know any more which groups are indexed: it costs a row for each."""
+        """Evict the cached groups of a topic: each then costs an index row when next staged."""
         self._indexed_count -= len(self._indexed.pop(topic, ()))
 
     def lower(self, engine: KeyValueEngine, maximum_of: Callable[[QueueId], QueueOffset]) -> int:
-        """Set offsets beyond the end of their queue back to it; returns how many. Costs one step per offset."""
+        """Lower offsets above their queue's max offset to it; return how many. Costs one step per offset."""
         lowered = 0
         batch = engine.batch()
         for key, value in self._rows(OFFSET_KEY):
@@ -214,6 +215,6 @@ def _index_key(topic: str, group: str) -> bytes:
 
 
 def _queue_in(key: bytes, at: int) -> QueueId:
-    """What a key names behind its group."""
+    """Return the queue that a key names after its group."""
     topic, at = read_counted(key, at)
     return QueueId(topic.decode(), read_u32(key, at)[0])

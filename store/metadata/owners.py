@@ -1,9 +1,10 @@
-"""Who made a topic or group by using it: rows beside it in `quarry/`, so that the number of one owner's is known.
+"""The owner of each topic or group that was created by being used: rows in `quarry/` by which they are counted.
 
     own:<kind> 0 <owner> 0 <name>   nothing      to count by
     owner:<kind> 0 <name>           the owner    to find the other row when the thing is deleted
 
-Both are written, and deleted, in one batch with the row of the topic or group itself. What an operator made has none.
+Both are written, and deleted, in one batch with the row of the topic or group itself. What an operator created has no
+owner.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from quarry_mq.store.state.families import META
 Row = TypeVar("Row")
 
 COUNTED_MAX: Final = 1_024
-"""Owners whose number is kept in memory; that of others is counted when they make something."""
+"""Owners whose counts are cached; those of other owners are counted when they create something."""
 
 
 class Owners:
-    """The owners of one kind of things. Any thread may call."""
+    """The owners of one kind of things: topics or groups. Any thread may call."""
 
     def __init__(self, engine: KeyValueEngine, kind: str) -> None:
         self._family = engine.family(META)
@@ -34,7 +35,7 @@ class Owners:
         self._counts: OrderedDict[str, int] = OrderedDict()  # guarded by _lock
 
     def count(self, owner: str) -> int:
-        """How many things the owner has made that are still there."""
+        """Return how many of the things created for the owner still exist."""
         with self._lock:
             count = self._counts.get(owner)
             if count is None:
@@ -43,12 +44,12 @@ class Owners:
             return count
 
     def stage_made(self, batch: WriteBatch, name: str, owner: str) -> None:
-        """Put the rows of a new thing; `add` follows when they are written."""
+        """Stage the rows of a new thing; call `add` when they are written."""
         batch.put(self._family, self._own(owner, name), b"")
         batch.put(self._family, self._owner(name), owner.encode())
 
     def stage_deleted(self, batch: WriteBatch, name: str) -> str | None:
-        """Delete the rows of a thing; returns its owner, for `add` to be told when that is written."""
+        """Stage the deletion of a thing's rows; return its owner, for the call of `add` when that is written."""
         stored = self._family.get(self._owner(name))
         if stored is None:
             return None
@@ -58,7 +59,7 @@ class Owners:
         return owner
 
     def add(self, owner: str, change: int) -> None:
-        """What was staged is written: so many more, or fewer."""
+        """Change the owner's cached count after a staged change was written."""
         with self._lock:
             if owner in self._counts:
                 self._counts[owner] += change
@@ -96,7 +97,7 @@ def remove_owned(rows: NamedRows[Row], owners: Owners | None, name: str) -> None
 
 
 def take_over_owned(rows: NamedRows[Row], owners: Owners | None, resolve: Resolve) -> None:
-    """`NamedRows.take_over`; the owners of rows that it deletes have fewer then."""
+    """Do the same as `NamedRows.take_over`, and lower the counts of the owners of rows that it deletes."""
     if owners is None:
         rows.take_over(resolve)
         return

@@ -1,6 +1,6 @@
-"""The JSON documents that rows are stored as (docs/formats/metadata.md).
+"""The JSON documents in which rows are stored (docs/formats/metadata.md).
 
-Compact, ASCII, keys sorted: one row has one spelling, and tools without Quarry can read it.
+Compact, ASCII, keys sorted: a row is always encoded in the same way, and tools without Quarry can read it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Final, NoReturn
 from quarry_mq.store.errors import Invalid, StoreDamaged
 
 FORMAT_VERSION: Final = 1
-"""Stored in every row as `format`. Raised when a reader of the old rows would misread new ones."""
+"""The version stored in every row as `format`. It is raised when a reader of old rows would misread new ones."""
 
 ATTRIBUTES_SIZE_MAX: Final = 4096
-"""Characters of all keys and values of one row: rows stay small, and caches of them too."""
+"""The largest number of characters of all keys and values of one row: rows and their caches stay small."""
 
 
 def encode_document(document: dict[str, object]) -> bytes:
-    """The row's bytes: the document and its format version."""
+    """Return the row's bytes: the document and its format version."""
     return json.dumps({"format": FORMAT_VERSION, **document}, separators=(",", ":"), sort_keys=True).encode()
 
 
 class Fields:
-    """Fields of a row, taken out by type. Raises StoreDamaged naming table, row and field."""
+    """Reads the fields of a row by type. Raises StoreDamaged naming table, row and field."""
 
     def __init__(self, table: str, name: str, fields: dict[str, object]) -> None:
         self._table = table
@@ -81,7 +81,7 @@ class Fields:
         return value
 
     def parts(self, field: str) -> list[Fields]:
-        """The objects of a list."""
+        """Return the objects of a list."""
         value = self._fields.get(field)
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
             self.damaged(f"{field} is {value!r}, not a list of objects")
@@ -89,7 +89,7 @@ class Fields:
 
 
 class Document(Fields):
-    """A decoded row."""
+    """Decodes a whole row. Raises StoreDamaged."""
 
     def __init__(self, table: str, name: str, value: bytes) -> None:
         super().__init__(table, name, {})
@@ -105,7 +105,7 @@ class Document(Fields):
 
 
 def check_attributes(owner: str, attributes: Mapping[str, str]) -> None:
-    """Raise Invalid when a key is empty or all together are too long."""
+    """Raise Invalid when a key is empty, or all keys and values together are too long."""
     if "" in attributes:
         raise Invalid(f"{owner}: attributes: a key is empty")
     size = sum(len(key) + len(value) for key, value in attributes.items())

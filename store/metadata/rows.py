@@ -1,4 +1,4 @@
-"""A table of rows by name in one column family: what topics and groups have in common."""
+"""A table of rows by name in one column family: the common part of topics and groups."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from quarry_mq.store.errors import AlreadyExists, Invalid, StoreDamaged
 
 Row = TypeVar("Row")
 Stage = Callable[[WriteBatch], None]
-"""Adds to a batch what has to be written with it."""
+"""Adds to a batch the changes that must be written with it."""
 
 Changes = Mapping[str, bytes | None]
 """Rows by name as they are to be stored; None: to be deleted."""
 
 IsCounted = Callable[[str, bytes], bool]
-"""Whether a row, by its name and as it is stored, is one that counts."""
+"""Returns whether a row, given by its name and stored bytes, is counted."""
 
 Resolve = Callable[[WriteBatch], Changes]
-"""Says which rows are to be taken over as they are now, and adds to the batch what has to be written with them."""
+"""Returns the rows to take over as they are now, and adds to the batch the changes that must be written with them."""
 
 PAGE_ROWS: Final = 256
 """Rows per scan of a listing: no iterator of the engine stays open while the caller works on a page."""
@@ -33,30 +33,30 @@ BATCH_ROWS: Final = 1000
 
 
 class NamesFound(NamedTuple):
-    """Some names in their order, and the last one that was looked at; None where there are no more."""
+    """The found names in their order, and the last name that was read; None when there are no more."""
 
     names: list[str]
     last: str | None
 
 
 class RowJournal(Protocol):
-    """Who keeps account of the changes of a table, in the batches that make them (`store.replication`)."""
+    """A change log of a table, written in the batches that make the changes (`store.replication`)."""
 
     @property
     def writing(self) -> AbstractContextManager[object]:
-        """Held from before the first `stage` of a batch until that is written; the holder may take it again."""
+        """A re-entrant lock, held from before the first `stage` of a batch until the batch is written."""
 
     def stage(self, batch: WriteBatch, name: str, value: bytes | None, *, by_use: bool = False) -> None:
-        """The row becomes this with the batch, which changes it once; None: it is deleted.
+        """Note that the batch, which changes the row once, sets it to this value; None: deletes it.
 
-        `by_use`: nobody meant it so, the row was made for somebody who used its name.
+        `by_use`: the row was not created on purpose, but because its name was used.
         """
 
 
 class NamedRows(Generic[Row]):
     """Rows keyed by the UTF-8 bytes of their name. A change costs one small write, whatever the table holds.
 
-    Reads go through a cache of the `cached_max` names used last; a read never creates anything. Any thread may
+    Reads go through a cache of the `cached_max` most recently used names; a read never creates anything. Any thread may
     call. Changes are durable when the call returns.
     """
 
@@ -83,21 +83,21 @@ class NamedRows(Generic[Row]):
         self._journal = journal
         self._is_counted = is_counted
         self.changes = 0
-        """How many rows that count there are more than when this was made. Any thread reads."""
+        """The change in the number of counted rows since this object was made. Any thread may read it."""
         self._recording: AbstractContextManager[object] = nullcontext() if journal is None else journal.writing
         # Lock order: _writing, _recording, _caching. A get never waits for another thread's write to become durable.
-        self._writing = Lock()  # makes "is it there?" and the write one step
+        self._writing = Lock()  # makes the check for existence and the write one step
         self._caching = Lock()
         self._cached: OrderedDict[str, Row] = OrderedDict()  # guarded by _caching
 
     def get(self, name: str) -> Row | None:
-        """The row, or None. Raises StoreDamaged for bytes that are no row."""
-        # Engine and cache are read under one lock: otherwise a row read before a change could be remembered
+        """Return the row, or None. Raises StoreDamaged for bytes that are not a row."""
+        # Engine and cache are read under one lock: otherwise a row read before a change could be cached
         # after it.
         with self._caching:
             row = self._cached.get(name)
             if row is not None:
-                if len(self._cached) >= self._cached_max:  # else none has to go, and a move costs three looks at memory
+                if len(self._cached) >= self._cached_max:  # else none is evicted, and a move costs three memory reads
                     self._cached.move_to_end(name)
                 return row
             value = self._family.get(_key(name))
@@ -108,10 +108,10 @@ class NamedRows(Generic[Row]):
             return row
 
     def warm(self, behind: str) -> str | None:
-        """Have some more rows at hand, of the names behind one, "" for all: those that are in use stay longer.
+        """Load more rows into the cache, from the names after `behind`; "" begins. Rows in use stay longer than these.
 
-        Returns behind which name there may be more; None when there are none, or no room. A row that cannot be read
-        is left to who asks for it.
+        Returns the name after which there may be more; None when there are none, or no space. Rows that cannot be read
+        are skipped: `get` reports them.
         """
         with self._caching:
             room = self._cached_max - len(self._cached)
@@ -125,7 +125,7 @@ class NamedRows(Generic[Row]):
         return page[-1][0].decode() if page else None
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """Those of the names that have no row now, past the cache: a look at all there are leaves it as it is."""
+        """Return the names that have no row now. The cache is neither read nor changed, so all rows may be checked."""
         values = self._family.get_many([_key(name) for name in names])
         return [name for name, value in zip(names, values, strict=True) if value is None]
 
@@ -133,7 +133,7 @@ class NamedRows(Generic[Row]):
         return not self._family.scan(KeyRange(b"", None), limit=1)
 
     def insert(self, name: str, row: Row, beside: Stage | None = None, *, by_use: bool = False) -> None:
-        """Store a row of a new name, with what `beside` stages in the same batch. Raises AlreadyExists."""
+        """Store a row of a new name, with the changes that `beside` stages in the same batch. Raises AlreadyExists."""
         with self._writing, self._recording:
             if self._family.get(_key(name)) is not None:
                 raise AlreadyExists(f"{self._kind} {name} exists")
@@ -158,7 +158,7 @@ class NamedRows(Generic[Row]):
                 self._remember(name, row)
 
     def replace_many(self, rows: Mapping[str, Row]) -> None:
-        """Store rows in place of others of the same names in one batch; who calls knows that they are there."""
+        """Store rows in place of others of the same names in one batch; the caller knows that they exist."""
         with self._writing, self._recording:
             batch = self._engine.batch()
             for name, row in rows.items():
@@ -168,7 +168,7 @@ class NamedRows(Generic[Row]):
                 self.forget(name)
 
     def remove(self, name: str, beside: Stage | None = None) -> None:
-        """Delete a row, with what `beside` stages in the same batch. Raises the table's not-found error."""
+        """Delete a row, with the changes that `beside` stages in the same batch. Raises the not-found error."""
         with self._writing, self._recording:
             before = self._require(name)
             batch = self._engine.batch()
@@ -180,19 +180,19 @@ class NamedRows(Generic[Row]):
             self.forget(name)
 
     def stage_removal(self, batch: WriteBatch, name: str) -> None:
-        """Delete a row, if there is one, with somebody else's batch: once that is written, `forget` it.
+        """Stage the deletion of a row, if it exists, in the caller's batch: once that is written, call `forget`.
 
-        With a journal it has to be the batch of a table with the same one.
+        With a journal it must be the batch of a table with the same journal.
         """
         self._stage(batch, name, None)
 
     def forget(self, name: str) -> None:
-        """Have the row read anew when it is next asked for."""
+        """Evict the row from the cache: the next `get` reads it again."""
         with self._caching:
             self._cached.pop(name, None)
 
     def list(self, prefix: str) -> Iterator[Row]:
-        """Rows whose name begins with `prefix`, in name order, a page at a time.
+        """Yield the rows whose names begin with `prefix`, in name order, a page at a time.
 
         Each page is what the table holds when it is reached.
         """
@@ -206,20 +206,20 @@ class NamedRows(Generic[Row]):
             keys = KeyRange(page[-1][0] + b"\0", keys.end)
 
     def counted(self) -> Iterator[object]:
-        """One item for each row of this moment that counts, read as it is asked for."""
+        """Return an iterator with one item for each row that is counted, read as it is consumed."""
         return (
             None for key, value in self._family.iterate(KeyRange(b"", None)) if self._is_counted(key.decode(), value)
         )
 
     def names_behind(self, behind: str, limit: int, contains: str = "", *, counted_only: bool = True) -> NamesFound:
-        """Looks at the next `limit` rows behind a name, "" for the first ones, past the cache.
+        """Scan the next `limit` rows after a name, "" for the first ones, bypassing the cache.
 
-        Found are those that count, or all, and have the text in their name in any case of letters (of those of ASCII).
+        Returns the names of counted rows, or of all, that contain the text; ASCII letters match in either case.
         """
         page = self._family.scan(KeyRange(_key(behind) + b"\0" if behind else b"", None), limit=limit)
         last = page[-1][0].decode() if len(page) == limit else None
         part = _key(contains).lower()
-        # very many names are looked at for a few: one look at all of them together tells that none of them is meant
+        # very many names are scanned to find a few: one search in all of them together shows that none matches
         if part and part not in b"\n".join([key for key, _ in page]).lower():
             return NamesFound([], last)
         found = [(key.decode(), value) for key, value in page if part in key.lower()]
@@ -227,9 +227,9 @@ class NamedRows(Generic[Row]):
         return NamesFound(names, last)
 
     def insert_missing(self, rows: Iterable[tuple[str, Row]]) -> int:
-        """Store the rows whose names are free, in batches of bounded size; returns how many there were.
+        """Store the rows whose names are free, in batches of bounded size; return how many there were.
 
-        After a crash the rows of whole batches are there; doing it again completes the rest.
+        After a crash the rows of whole batches are there; a repeated call completes the rest.
         """
         inserted = 0
         with self._writing, self._recording:
@@ -251,7 +251,7 @@ class NamedRows(Generic[Row]):
         return inserted
 
     def take_over(self, resolve: Resolve) -> Changes:
-        """Store or delete rows as another store has them, past the journal; returns which.
+        """Store or delete rows as another store has them, bypassing the journal; return the changes.
 
         `resolve` is called under the locks.
         """
@@ -286,7 +286,7 @@ class NamedRows(Generic[Row]):
         return value
 
     def _count(self, name: str, before: bytes | None, after: bytes | None) -> None:
-        """A row has become another; None: there is none."""
+        """Adjust `changes` for a row that was changed; None: the row does not exist."""
         was = before is not None and self._is_counted(name, before)
         self.changes += (after is not None and self._is_counted(name, after)) - was
 
@@ -298,5 +298,5 @@ class NamedRows(Generic[Row]):
 
 
 def _key(name: str) -> bytes:
-    # A name that no text encoding takes is no stored name: looking it up finds nothing instead of failing.
+    # A name that no text encoding accepts cannot be stored: looking it up finds nothing instead of failing.
     return name.encode(errors="surrogatepass")

@@ -1,4 +1,4 @@
-"""Topics: what they are and the table that keeps them."""
+"""Topics: their settings and the table that stores them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ from quarry_mq.store.metadata.rows import NamedRows, NamesFound, Resolve, RowJou
 TOPICS_FAMILY: Final = "topics"
 
 QUEUES_MAX: Final = 8192
-"""Queues of one topic that may be asked for. A route answer lists them all at up to 300 bytes each: this many
-stay below the 4 MiB that gRPC clients take. Topics taken over from RocketMQ keep what they have."""
+"""The largest number of queues that a topic may be created with. A route answer lists them all at up to 300 bytes each:
+this many stay below the 4 MiB that gRPC clients accept. Topics taken over from RocketMQ keep their number.
+"""
 
 GROUP_TOPIC_QUEUES: Final = 1
 
 CACHED_TOPICS_MAX: Final = 131_072
-"""About 40 MB: as many as have a million queues, with eight each."""
+"""Cached topics, about 40 MB: as many as have a million queues, with eight each."""
 
 SYSTEM_ATTRIBUTE: Final = "quarry.system"
 """`true` on topics that RocketMQ made for itself under names only its configuration knows (cluster, broker)."""
@@ -44,7 +45,7 @@ _SYSTEM_BYTES: Final = SYSTEM_ATTRIBUTE.encode()
 
 
 class TopicType(Enum):
-    """Which messages a topic takes. MIXED takes normal, FIFO, delayed and transactional ones."""
+    """The messages that a topic accepts. MIXED accepts normal, FIFO, delayed and transactional ones."""
 
     NORMAL = "normal"
     FIFO = "fifo"
@@ -56,7 +57,7 @@ class TopicType(Enum):
 
 
 class Permission(Flag):
-    """What clients may do, as RocketMQ's permission bits; Permission(0) is nothing."""
+    """The actions allowed to clients, as RocketMQ's permission bits; Permission(0) allows none."""
 
     WRITE = 2
     READ = 4
@@ -76,7 +77,7 @@ class Topic:
     permission: Permission = READ_WRITE
     attributes: Mapping[str, str] = field(default_factory=dict)
     is_for_clients: bool = field(init=False, repr=False, compare=False)
-    """Whether its name is one that clients may use: looked at once, when the topic is read."""
+    """True if clients may use a topic of this name: checked once, when the topic is read."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_for_clients", is_topic_name(self.name))
@@ -86,7 +87,7 @@ class Topic:
 
     @property
     def queue_count(self) -> int:
-        """Queues that may hold messages: those whose number was lowered may still be read up to the higher one."""
+        """The number of queues that may hold messages: after a lowering, the higher queues may still be read."""
         return max(self.read_queues, self.write_queues)
 
     @property
@@ -96,7 +97,7 @@ class Topic:
 
 
 def group_topic(name: str) -> Topic:
-    """A topic that the broker makes for a group: of its dead letters, or a retry topic."""
+    """Return a topic that the broker creates for a group: for its dead letters, or a retry topic."""
     return Topic(name, TopicType.MIXED, GROUP_TOPIC_QUEUES, GROUP_TOPIC_QUEUES)
 
 
@@ -112,7 +113,10 @@ class TopicTable:
         has_group: Callable[[str], bool] = lambda _: False,
         cached_max: int = CACHED_TOPICS_MAX,
     ) -> None:
-        """Without `owners` nobody's topics are counted. `has_group`: whose topics for dead letters there are."""
+        """Open the table. Without `owners`, topics are not counted by owner.
+
+        `has_group` returns whether a group exists, and with it its dead letter topic.
+        """
         self._owners = owners
         self._has_group = has_group
         self._rows = NamedRows[Topic](
@@ -129,21 +133,21 @@ class TopicTable:
 
     @property
     def changes(self) -> int:
-        """How many topics there are more than when this was made, without the broker's own."""
+        """The change in the number of topics since this object was made, without the broker's own topics."""
         return self._rows.changes
 
     def counted(self) -> Iterator[object]:
-        """One item for each topic of this moment, without the broker's own."""
+        """Return an iterator with one item for each current topic, without the broker's own topics."""
         return self._rows.counted()
 
     def names_behind(self, behind: str, limit: int, contains: str = "", *, include_system: bool = False) -> NamesFound:
-        """As `NamedRows.names_behind`, without the broker's own topics unless they are asked for."""
+        """Do the same as `NamedRows.names_behind`, without the broker's own topics unless `include_system`."""
         return self._rows.names_behind(behind, limit, contains, counted_only=not include_system)
 
     def get(self, name: str) -> Topic | None:
-        """The topic, or None. Never creates one (rmq#9792). Raises StoreDamaged for an unreadable row.
+        """Return the topic, or None. Never creates one (rmq#9792). Raises StoreDamaged for an unreadable row.
 
-        The topic for the dead letters of a group is there as long as the group; it has a row from its first message on.
+        The dead letter topic of a group exists as long as the group; it has a row from its first message on.
         """
         topic = self._rows.get(name)
         if topic is None and name.startswith(DEAD_LETTER_PREFIX):
@@ -153,11 +157,11 @@ class TopicTable:
         return topic
 
     def stored(self, name: str) -> Topic | None:
-        """The same of topics that have a row. Only such are listed and counted."""
+        """Return the topic if it has a row, else None. Only topics with a row are listed and counted."""
         return self._rows.get(name)
 
     def make_for_group(self, name: str) -> bool:
-        """Give one of those topics a row that the broker makes for a group; returns whether it had none."""
+        """Give a topic that the broker creates for a group a row; return whether it had none."""
         if self._rows.get(name) is not None:
             return False
         try:
@@ -167,17 +171,17 @@ class TopicTable:
         return True
 
     def warm(self, behind: str) -> str | None:
-        """Have some more topics at hand, as `NamedRows.warm`."""
+        """Load more topics into the cache, see `NamedRows.warm`."""
         return self._rows.warm(behind)
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """Those of the names that no topic has now."""
+        """Return the names that no topic has now."""
         return self._rows.missing(names)
 
     def create(self, topic: Topic, *, internal: bool = False, owner: str | None = None) -> None:
         """Add a topic. `internal` admits names that only the broker may use: system and long retry topics.
 
-        With an `owner` it is counted among those that were made for it.
+        With an `owner` it is counted among those that were created for that owner.
 
         Raises AlreadyExists, IllegalTopicName, or Invalid naming the field.
         """
@@ -192,35 +196,35 @@ class TopicTable:
         self._rows.replace(topic.name, topic)
 
     def delete(self, name: str) -> None:
-        """Forget a topic's settings. Raises TopicNotFound."""
+        """Delete a topic's settings. Raises TopicNotFound."""
         remove_owned(self._rows, self._owners, name)
 
     def list(self, prefix: str = "") -> Iterator[Topic]:
-        """Topics whose name begins with `prefix`, in name order, read a page at a time."""
+        """Yield the topics whose names begin with `prefix`, in name order, read a page at a time."""
         return self._rows.list(prefix)
 
     def count_of(self, owner: str) -> int:
-        """How many topics were made for the owner and are still there."""
+        """Return how many of the topics created for the owner still exist."""
         return 0 if self._owners is None else self._owners.count(owner)
 
     def add_missing(self, topics: Iterable[Topic]) -> int:
-        """Add those whose names are free, as they are; returns their number. For topics of an older store."""
+        """Add the topics whose names are free, as they are; return their number. For topics of an older store."""
         return self._rows.insert_missing((topic.name, topic) for topic in topics)
 
     def take_over(self, resolve: Resolve) -> None:
-        """Have rows as another store has them, as `NamedRows.take_over`."""
+        """Take over the rows of another store, see `NamedRows.take_over`."""
         take_over_owned(self._rows, self._owners, resolve)
 
 
 def _is_no_system_topic(name: str, value: bytes) -> bool:
-    """Whether it is none of the broker's own. A million rows are asked: few are looked into."""
+    """Return whether the topic is none of the broker's own. It is called for a million rows, and decodes few."""
     if is_system_topic(name):
         return False
     return _SYSTEM_BYTES not in value or not decode_topic(name, value).is_system
 
 
 def encode_topic(topic: Topic) -> bytes:
-    """The row of docs/formats/metadata.md §2."""
+    """Encode a topic as the row of docs/formats/metadata.md §2."""
     return encode_document(
         {
             "type": topic.type.value,
@@ -233,7 +237,7 @@ def encode_topic(topic: Topic) -> bytes:
 
 
 def decode_topic(name: str, value: bytes) -> Topic:
-    """Raises StoreDamaged."""
+    """Decode a topic's row. Raises StoreDamaged."""
     try:
         like = _decoded(value)
     except StoreDamaged:
@@ -243,7 +247,7 @@ def decode_topic(name: str, value: bytes) -> Topic:
 
 @lru_cache(maxsize=1024)
 def _decoded(value: bytes) -> Topic:
-    """A topic with these settings: very many topics have the same ones."""
+    """Decode a topic without its name: very many topics have the same settings."""
     return _decode("", value)
 
 

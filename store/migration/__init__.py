@@ -1,4 +1,4 @@
-"""The way of a store's consume queues from files to RocksDB and back (`store.layout.queue_phase` has the phases).
+"""Move a store's consume queues from files to RocksDB and back (`store.layout.queue_phase` has the phases).
 
 Public face of the package: other packages import from here.
 """

@@ -1,4 +1,4 @@
-"""What a comparison of file queues and RocksDB queues has to offer, and the report that it leaves behind."""
+"""The interface of a comparison of file queues and RocksDB queues, and its report."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Protocol, Self
 
 FIRST_DIFFERENCES_MAX: Final = 100
-"""How many differences a report names. Of the others it has the numbers."""
+"""The number of differences that a report names. The other differences are only counted."""
 
 
 class QueueDifference(NamedTuple):
-    """One place at which the two disagree. `kind` is a short word in lower case, the same for the same kind."""
+    """One difference between the two. `kind` is a short word in lower case, the same for the same kind."""
 
     kind: str
     topic: str
     queue_number: int
     queue_offset: int | None
-    """None: it is about the queue as a whole."""
+    """The queue offset of the difference; None: the queue as a whole differs."""
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgreementReport:
-    """What a comparison of all queues found. Stored as JSON in a row of `quarry/` (`MigrationRows.report`)."""
+    """The result of a comparison of all queues. Stored as JSON in a row of `quarry/` (`MigrationRows.report`)."""
 
     began_at_ms: int
     ended_at_ms: int
     asked_by: str
     log_begin: int
-    """Units of records below were not compared: the log no longer has them."""
+    """Entries of records below this offset were not compared: the log no longer has them."""
     log_end: int
-    """Units of records at or above were not compared: they came later."""
+    """Entries of records at or above this offset were not compared: they came later."""
     queues: int
     units: int
     differences: Mapping[str, int] = field(default_factory=dict)
-    """How many of each kind; none when files and RocksDB agree."""
+    """The number of differences of each kind; empty when files and RocksDB agree."""
     first: tuple[QueueDifference, ...] = ()
-    """The first `FIRST_DIFFERENCES_MAX` of them, in the order of their queues."""
+    """The first `FIRST_DIFFERENCES_MAX` differences, in the order of their queues."""
     notes: Mapping[str, int] = field(default_factory=dict)
-    """How many queues only one of the two can have, and were passed over, by the reason."""
+    """The number of skipped queues that only one of the two can have, by the reason."""
     doubt: str | None = None
-    """What has happened since that the report does not cover; None: it still stands."""
+    """An event since the comparison that the report does not cover; None: the report is still valid."""
 
     @property
     def agrees(self) -> bool:
@@ -66,32 +66,33 @@ class AgreementReport:
 
 class ComparisonProgress(NamedTuple):
     queues: int
-    """How many were compared so far."""
+    """The number of queues compared so far."""
     units: int
 
 
 class Comparison(Protocol):
-    """Compares every unit of every queue, and where each queue ends, while the broker runs.
+    """Compares every entry of every queue, and each queue's next offset, while the broker runs.
 
-    The thread that calls `step` is neither the event loop's nor always the same one, but never two at once. Between
-    two steps it pauses, so that the work is throttled, and whoever cancels simply takes no further step.
+    `step` is called on threads other than the event loop's, not always the same one, but never on two at once. The
+    caller pauses between two steps to throttle the work, and cancels by taking no further step.
 
-    Compared is what the two are to have in common: units of records in [log begin, log end), log end being the
-    watermark of both when it began, and the next offset of each queue that did not grow meanwhile. Names that are no
-    file names are in RocksDB alone and are passed over. What is deleted, or expires, while it runs is no difference.
+    The two must agree on the entries of records in [log begin, log end), log end being the watermark of both when the
+    comparison began, and on the next offset of each queue that did not grow meanwhile. Queues whose names are not valid
+    file names are in RocksDB alone and are skipped. Entries that are deleted or expire meanwhile count as no
+    difference.
     """
 
     def step(self) -> bool:
-        """Some thousand units more, at most some tens of milliseconds. Returns whether anything is left to do.
+        """Compare some thousand more entries, for at most some tens of milliseconds. Returns whether any are left.
 
         Raises kv.KvError, OSError, StoreDamaged.
         """
 
     def progress(self) -> ComparisonProgress:
-        """How far it is. Any thread may ask."""
+        """Return how far the comparison is. Any thread."""
 
     def report(self) -> AgreementReport:
-        """What was found, once nothing is left to do."""
+        """Return the result, once nothing is left to do."""
 
     def close(self) -> None:
-        """Give back what it holds open. No step is under way. Repeatable."""
+        """Close what is open. No step may be under way. Repeatable."""

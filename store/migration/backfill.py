@@ -1,17 +1,18 @@
-"""Bringing into RocksDB what the file queues had when double write began, while the broker serves.
+"""Copy into RocksDB the entries that the file queues had when double write began, while the broker serves.
 
     log  [begin ............ backfilled_to ............ end)  [end ........ both are written)
           done, durably       read, looked up, put
 
-The log is read in bulk and tells everything of a unit; the file queues tell whether it still counts. A topic that was
-deleted has no units there any more, though the log has its records, and light queues have the numbers that their
-readers know (`store.migration.held_units`). So what RocksDB gets is what the files hold, and nothing comes back.
+The log is read in bulk and holds every field of an entry; the file queues show whether the entry is still valid. A
+topic that was deleted has no entries there any more, though the log has its records, and light queues have the offsets
+that their readers know (`store.migration.held_units`). So RocksDB gets exactly what the files hold, and no deleted
+entry.
 
-Reading and looking up are a thread's work, puts are small and on the thread that dispatches. A topic that is deleted in
-between has the rest of the portion looked up again.
+Reading and looking up run on their own thread; puts are small and run on the thread that dispatches. If a topic is
+deleted in between, the rest of the portion is looked up again.
 
-Last of all each queue is let go on where it does in the files: of one whose records have all expired the log tells
-nothing. Killed anywhere it goes on at `backfilled_to`: repeating a unit changes nothing.
+In the end each queue gets the next offset that it has in the files: if all its records have expired, the log does not
+show it. After a kill the backfill resumes at `backfilled_to`: repeating an entry changes nothing.
 """
 
 from __future__ import annotations
@@ -34,27 +35,27 @@ from quarry_mq.store.scan import FoundRecords, found_in, scan_log
 from quarry_mq.store.state.identity import StoreIdentity
 
 PORTION_BYTES: Final = 8 << 20
-"""How much of the log is read at once. The more, the more units of a queue are looked up together."""
+"""Bytes of the log read at once. The more, the more entries of a queue are looked up together."""
 PORTION_UNITS: Final = 32_768
 UNITS_PER_PUT: Final = 512
-"""About a millisecond of the thread that dispatches."""
+"""Entries put at once: about a millisecond of the thread that dispatches."""
 QUEUES_PER_STEP: Final = 32
 
 
 @dataclass(slots=True)
 class Portion:
-    """A stretch of the log that was read."""
+    """A range of the log that was read."""
 
     begin: PhysicalOffset
     end: PhysicalOffset
     found: UnitColumns
-    """All units of its records, queue by queue. Those of light queues are held by the files."""
+    """All entries of its records, queue by queue. Those of light queues are in the files."""
     held: UnitColumns
-    """Those of them that the file queues hold."""
+    """The entries of `found` that the file queues hold."""
     removals: int
-    """`DoubleWriteConsumeQueues.removals` when they were looked up."""
+    """`DoubleWriteConsumeQueues.removals` at the look-up."""
     put: int = 0
-    """How many of `held` are in RocksDB."""
+    """The number of entries of `held` that are in RocksDB."""
 
     @property
     def size(self) -> int:
@@ -62,10 +63,10 @@ class Portion:
 
 
 class Backfill:
-    """One run of it, from where the last one came to. Ends where the store had both queues written."""
+    """One run of the backfill, from where the last run stopped to where both queues are written."""
 
     def __init__(self, disk: Disk, queues: OpenQueues, segments: SegmentList, identity: StoreIdentity) -> None:
-        """Both queues are open. On the thread that dispatches."""
+        """Begin with both queues open. On the thread that dispatches."""
         files, rocks, up_to = queues.files, queues.rocks, queues.store.dispatched_up_to()
         assert files is not None
         assert rocks is not None
@@ -80,7 +81,7 @@ class Backfill:
         self._looked_up_at = queues.removals
         self._at = max(identity.backfilled_to or PhysicalOffset(0), segments.minimum)
         goal = identity.backfill_end or PhysicalOffset(0)
-        # what a power cut has taken from the log is not to be waited for: both are written from there on
+        # do not wait for records that a power cut has taken from the log: both are written from there on
         self.end: Final = min(goal, up_to)
         self._goal: Final = goal
         self._records: Iterator[FoundRecords] | None = None
@@ -88,13 +89,13 @@ class Backfill:
 
     @property
     def at(self) -> PhysicalOffset:
-        """How far it has read."""
+        """The log offset up to which it has read."""
         return self._at
 
     # -- on another thread
 
     def read(self) -> Portion | None:
-        """The next stretch of the log; None at the end. Raises StoreDamaged, OSError."""
+        """Read the next range of the log; None at the end. Raises StoreDamaged, OSError."""
         begin = self._at
         if begin >= self.end:
             return None
@@ -111,14 +112,15 @@ class Backfill:
         return Portion(begin, self._at, found, self._held_of(found), removals)
 
     def look_up_again(self, portion: Portion) -> None:
-        """Units of a portion may be gone from the files since it was read."""
+        """Look up the entries of a portion again: since it was read, the files may have lost some."""
         portion.removals = self._queues.removals
         self._look_anew(portion.removals)
-        # light queues need no new numbers: what is no longer at its number is gone, and what came since is not of here
+        # light queues need no new offsets: an entry no longer at its offset is deleted, and later ones do not
+        # belong to this portion
         portion.held, portion.put = self._held_of(portion.found), 0
 
     def close(self) -> None:
-        """Give back what is open. Nothing is under way on another thread."""
+        """Close what is open. No other thread may be using it."""
         self._records = None
         self._held.close()
 
@@ -136,7 +138,7 @@ class Backfill:
         return found.select(held)
 
     def _next_run(self) -> FoundRecords | None:
-        """None at the end, and when the log begins later by now; reading goes on there."""
+        """Return the next records; None at the end, and when the log's min offset has risen: it continues there."""
         if self._records is None:
             self._at = max(self._at, self._segments.minimum)
             self._records = self._scan()
@@ -161,11 +163,11 @@ class Backfill:
     # -- on the thread that dispatches
 
     def is_stale(self, portion: Portion) -> bool:
-        """Whether it has to be looked up again before any more of it is put."""
+        """Return whether the portion has to be looked up again before more of it is put."""
         return portion.removals != self._queues.removals or portion.removals % 2 == 1
 
     def put(self, portion: Portion) -> bool:
-        """Put a few units. Returns whether any are left. Raises kv.KvError, after which it may be called again."""
+        """Put a few entries; return whether any are left. Raises kv.KvError, after which it may be called again."""
         units = portion.held.select(slice(portion.put, portion.put + UNITS_PER_PUT))
         if len(units):
             self._rocks.put_missing_units(units.compact())
@@ -173,7 +175,7 @@ class Backfill:
         return portion.put < len(portion.held)
 
     def raise_maxima(self) -> bool:
-        """Let a few queues go on where they do in the files, when all is put. Returns whether any are left."""
+        """Raise a few queues to their next offsets in the files, after all puts. Returns whether any are left."""
         if self._rest is None:
             self._rest = self._files.queues()
         doubled = self._queues.doubled
@@ -184,7 +186,7 @@ class Backfill:
         return bool(some)
 
     def save(self, up_to: PhysicalOffset) -> None:
-        """What was put below `up_to` is durable. Any thread; at the end only after `raise_maxima`."""
+        """Record that what was put below `up_to` is durable. Any thread; at the end only after `raise_maxima`."""
         self._identity.backfilled_to = self._goal if up_to >= self.end else up_to
 
 

@@ -1,23 +1,23 @@
-"""File queues and RocksDB queues, compared unit by unit, also while a broker writes both.
+"""Compare file queues and RocksDB queues entry by entry, also while a broker writes both.
 
-    what is compared     every unit of a record in [M, W): M is where the log begins, W was fixed before
-    of each unit         that both have it (holes are at the same places), physical offset, size, tags code
-    of each queue        the next free offset, unless the queue has grown beyond W
+    which entries    every entry of a record in [M, W): M is the log's min offset, W was fixed before
+    of each entry    that both have it (holes are at the same offsets), physical offset, size, tags code
+    of each queue    the next free offset, unless the queue has grown beyond W
 
-With `bounds_only` the first and the next offset of each queue are all that is compared: what a start can afford.
+With `bounds_only`, only the first and the next offset of each queue are compared: a start has no time for more.
 
-Both are read a window of queue offsets at a time, as columns. Units that are appended meanwhile lie at or above W;
-when the log begins later meanwhile, what lies below is no longer compared; a queue that was deleted or cut meanwhile
-is looked at again. So nothing is reported that was only on its way.
+Both are read as columns, one window of queue offsets at a time. Entries that are appended meanwhile lie at or above W.
+If the log's min offset rises meanwhile, entries below it are no longer compared. A queue that was deleted or truncated
+meanwhile is compared again. So no temporary difference is reported.
 
-Store times are in RocksDB alone: `quarry verify` holds them against the log.
+Store times are in RocksDB alone: `quarry verify` compares them with the log.
 
-What is no difference, and counted as a note:
+These are no differences, and are counted as notes:
 
 | note                     | queues that only one kind has                                                         |
 |--------------------------|---------------------------------------------------------------------------------------|
 | `no_file_name`           | light queues with a `/` in their names: in RocksDB alone                              |
-| `not_doubled`            | topics that are not written twice (rmq#10450), then all light queues, too             |
+| `not_doubled`            | topics that are not double-written (rmq#10450), then all light queues, too            |
 | `light_in_rocksdb_alone` | light queues of RocketMQ's double write, which may keep them out of the files         |
 """
 
@@ -46,13 +46,13 @@ from quarry_mq.store.migration.agreement import (
 from quarry_mq.store.offsets import PhysicalOffset, QueueId
 
 UNITS_PER_STEP: Final = 4_096
-"""Looked at between two pauses, at most: some milliseconds."""
+"""The largest number of entries compared between two pauses: some milliseconds."""
 QUEUES_PER_STEP: Final = 32
 LOG_START: Final = PhysicalOffset(0)
 
 
 class Kind(Enum):
-    """What differs; the value is its name in reports."""
+    """The kinds of differences; the value is the kind's name in reports."""
 
     MISSING_IN_ROCKSDB = "missing_in_rocksdb"
     MISSING_IN_FILES = "missing_in_files"
@@ -62,11 +62,11 @@ class Kind(Enum):
     MAXIMUM = "maximum"
     """The next free offset of the queue."""
     MINIMUM = "minimum"
-    """The first offset whose record the log has; told where bounds alone are compared."""
+    """The first offset whose record the log has; reported when only bounds are compared."""
 
 
 class Note(Enum):
-    """Why a queue may be in one kind alone; the value is its name in reports."""
+    """The reasons why a queue may be in one kind alone; the value is the reason's name in reports."""
 
     NO_FILE_NAME = "no_file_name"
     NOT_DOUBLED = "not_doubled"
@@ -75,12 +75,13 @@ class Note(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What is compared.
+    """The extent of a comparison.
 
-    `below`: units of records from there on are not, so both must have all below. `minimum`: where the log begins now.
-    `removals`: grows before and after queues are deleted or cut, and is odd while that is under way. `is_doubled`:
-    whether both kinds are written for a topic. `light_in_rocksdb_alone`: the store was double written by RocketMQ.
-    `complete_from`: RocksDB need not have what lies below, it is still being filled. `bounds_only`: not the units.
+    `below`: entries of records at or above it are not compared, so both must have all below it. `minimum`: the log's
+    current min offset. `removals`: incremented before and after queues are deleted or truncated, and odd while that is
+    under way. `is_doubled`: whether both kinds are written for a topic. `light_in_rocksdb_alone`: the store was double
+    written by RocketMQ. `complete_from`: RocksDB need not have entries below it, as it is still being filled.
+    `bounds_only`: entries are not compared.
     """
 
     below: PhysicalOffset
@@ -100,7 +101,7 @@ def begin_comparison(
     complete_from: PhysicalOffset | None = None,
     bounds_only: bool = False,
 ) -> UnitComparison:
-    """Compare what both hold now. Called on the thread that writes them; the steps may be taken on another."""
+    """Begin a comparison of what both hold now. Call it on the thread that writes them; steps may run on another."""
     files, rocks = queues.files, queues.rocks
     assert files is not None
     assert rocks is not None
@@ -118,7 +119,7 @@ def begin_comparison(
 
 
 class UnitComparison:
-    """See `store.migration.agreement.Comparison`. The readers are its own (`unit_reader` of either kind of queues)."""
+    """Implements `store.migration.agreement.Comparison`. It owns its readers (`unit_reader` of each kind of queues)."""
 
     def __init__(
         self,
@@ -157,7 +158,7 @@ class UnitComparison:
 
     @property
     def differing(self) -> list[QueueId]:
-        """The queues in which something differs, as far as it has come."""
+        """The queues in which a difference was found so far."""
         return self._found.queues
 
     def report(self) -> AgreementReport:
@@ -182,7 +183,7 @@ class UnitComparison:
         self._rocks.close()
 
     def _compare_all(self) -> Generator[None, None, None]:
-        """All queues, in key order; yields after each step."""
+        """Compare all queues in key order; yields after each step."""
         for number, queue in enumerate(merge_queues(self._files.queues(), self._rocks.queues()), 1):
             yield from self._settled(queue)
             self._queues = number
@@ -190,7 +191,7 @@ class UnitComparison:
                 yield
 
     def _settled(self, queue: QueueId) -> Iterator[None]:
-        """Compare a queue until nothing is removed while that is done."""
+        """Compare a queue, again if queues were removed meanwhile."""
         while True:
             removals = self._scope.removals()
             found = Findings(self._found.kept_max)
@@ -233,7 +234,7 @@ class UnitComparison:
         while begin < end:
             stop = min(end, begin + self._units_per_step)
             mine, theirs = files.window(begin, stop), rocks.window(begin, stop)
-            # only now: what expires while both are read must be missed by nobody
+            # only now: both windows must ignore entries that expire while they are read
             span = Span(self._minimum(), scope.below)
             found.compare(queue, mine, theirs, span)
             if span.is_behind(mine) and span.is_behind(theirs) and len(mine) + len(theirs):
@@ -243,7 +244,7 @@ class UnitComparison:
                 yield
 
     def _compare_minima(self, queue: QueueId, files: QueueUnits, rocks: QueueUnits, found: Findings) -> None:
-        """Where the first unit is that both must have, if it was there before the comparison began."""
+        """Compare the first entry that both must have, if it was there before the comparison began."""
         minimum = self._minimum()
         firsts = [first_at_least(each.unit_at_or_after, each.begin, each.maximum, minimum) for each in (files, rocks)]
         places = [each.queue_offset for each in firsts if each is not None and each.physical_offset < self._scope.below]
@@ -251,23 +252,23 @@ class UnitComparison:
             found.compare_bound(Kind.MINIMUM, queue, *places)
 
     def _minimum(self) -> PhysicalOffset:
-        """Below this nothing is compared."""
+        """Return the log offset below which nothing is compared."""
         return PhysicalOffset(max(self._scope.minimum(), self._scope.complete_from))
 
     def _live_begin(self, *sources: QueueUnits) -> int:
-        """Where the first unit at or above the log's minimum is, in either."""
+        """Return the offset of the first entry at or above the log's min offset, in either source."""
         minimum = self._minimum()
         found = [first_at_least(each.unit_at_or_after, each.begin, each.maximum, minimum) for each in sources]
         return min((each.queue_offset for each in found if each is not None), default=max(s.maximum for s in sources))
 
     def _next(self, start: int, end: int, *sources: QueueUnits) -> int:
-        """Where the next unit is, in either: a long stretch without any is passed over."""
+        """Return the offset of the next entry in either source: this skips a long range without entries."""
         found = [each.unit_at_or_after(start, each.maximum) for each in sources]
         return min((each.queue_offset for each in found if each is not None), default=end)
 
 
 class Span(NamedTuple):
-    """Log offsets [begin, end)."""
+    """A range of log offsets: [begin, end)."""
 
     begin: PhysicalOffset
     end: PhysicalOffset
@@ -277,7 +278,7 @@ class Span(NamedTuple):
         return mask
 
     def is_behind(self, window: UnitWindow) -> bool:
-        """Whether all of the window comes after the span."""
+        """Return whether the whole window comes after the span."""
         return bool(np.all(window.physical_offset >= self.end))
 
 
@@ -286,7 +287,7 @@ Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 @dataclass(slots=True)
 class Findings:
-    """What was found in a queue, thrown away when it has to be looked at again; or in all so far."""
+    """The findings in one queue, discarded when it must be compared again; or those in all queues so far."""
 
     kept_max: int
     units: int = 0
@@ -294,17 +295,17 @@ class Findings:
     first: list[QueueDifference] = field(default_factory=list)
     notes: Counter[Note] = field(default_factory=Counter)
     queues: list[QueueId] = field(default_factory=list)
-    """Those that differ."""
+    """The queues that differ."""
 
     def take(self, other: Findings) -> None:
-        """Add what was found elsewhere."""
+        """Add the findings of another object."""
         self.units += other.units
         self.differences.update(other.differences)
         self.notes.update(other.notes)
         self.first += other.first[: max(0, self.kept_max - len(self.first))]
 
     def compare(self, queue: QueueId, files: UnitWindow, rocks: UnitWindow, span: Span) -> None:
-        """Hold the same queue offsets of both against each other. Each unit is told once."""
+        """Compare the same queue offsets of both. Each entry is reported once."""
         if not np.array_equal(files.queue_offset, rocks.queue_offset):
             self._tell_lonely(Kind.MISSING_IN_ROCKSDB, queue, files, rocks, span)
             self._tell_lonely(Kind.MISSING_IN_FILES, queue, rocks, files, span)
@@ -328,14 +329,14 @@ class Findings:
             self.first.append(_difference(kind, queue, None, text))
 
     def _tell_lonely(self, kind: Kind, queue: QueueId, one: UnitWindow, other: UnitWindow, span: Span) -> None:
-        """Units that only one of them has."""
+        """Report the entries that only one of them has."""
         alone = span.holds(one) & ~np.isin(one.queue_offset, other.queue_offset)
         self.units += int(alone.sum())
         for row in self._counted(kind, alone):
             self.first.append(_difference(kind, queue, int(one.queue_offset[row]), _words(one, row)))
 
     def _counted(self, kind: Kind, rows: Mask) -> list[int]:
-        """Count all of them; returns those that there is still room for."""
+        """Count all rows; return those that there is still space for."""
         count = int(rows.sum())
         if count == 0:
             return []

@@ -1,7 +1,7 @@
-"""Deletions that a crash has taken back in RocksDB, but not in the files.
+"""Repeat deletions of queues that a crash has undone in RocksDB, but not in the files.
 
-A queue that is deleted goes from the files at once, from RocksDB only with its next flush. A crash in between leaves
-the two in disagreement, about messages that nobody is to see any more. The files are right.
+A deleted queue is removed from the files at once, from RocksDB only with its next flush. After a crash in between the
+two disagree about messages that must not be visible any more. The files are right.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ log = structlog.get_logger(__name__)
 
 
 def forget_deleted(files: FileConsumeQueues, rocks: RocksConsumeQueues, complete_up_to: PhysicalOffset) -> None:
-    """Take out of RocksDB what it has of such queues. Below `complete_up_to` the files hold all that there is.
+    """Remove such queues from RocksDB. Below `complete_up_to` the files must hold all entries.
 
-    To be done before recovery, with the files' watermark: else entries that it puts again would come to stand above the
-    deleted ones. And after it, with the log's end: what of a deleted queue it put again may have gone with the rest.
+    Call it before recovery with the files' watermark: otherwise entries that recovery puts again would come to stand
+    above the deleted ones. Call it again after recovery with the log's end: recovery may have put entries of a deleted
+    queue again and then removed them.
     """
     gone = [
         queue
@@ -29,22 +30,25 @@ def forget_deleted(files: FileConsumeQueues, rocks: RocksConsumeQueues, complete
     ]
     if not gone:
         return
-    # what the files lack must not come back with the next power cut: RocksDB is about to forget it for good
+    # entries missing in the files must not come back with the next power cut, once RocksDB has removed them for good
     files.flush_entries()
     for queue in gone:
         rocks.begin_anew(queue, QueueOffset(0))
         log.info("deleted before a crash, gone from RocksDB, too", topic=queue.topic, queue=queue.number)
-    # before the files get entries of the queue again: after another crash they would no longer tell
+    # before the files get entries of the queue again: after another crash they would no longer show the deletion
     rocks.flush()
 
 
 def _is_deleted(
     files: FileConsumeQueues, rocks: RocksConsumeQueues, queue: QueueId, complete_up_to: PhysicalOffset
 ) -> bool:
-    """Whether the files lack all that RocksDB has. A queue that lacks some of it is damaged, which is not told here."""
+    """Return whether the files lack all entries that RocksDB has.
+
+    A queue that lacks only some of them is damaged, which is not reported here.
+    """
     first = rocks.entries(queue, QueueOffset(0), 1)
     if not first:
-        # perhaps all of it has expired, and only the numbering is left
+        # perhaps all entries have expired, and only the next offset is left
         return rocks.next_offset(queue) > files.next_offset(queue)
     if first[0].physical_offset >= complete_up_to or not _is_missing(files, queue, first[0]):
         return False
@@ -53,7 +57,7 @@ def _is_deleted(
 
 
 def _is_missing(files: FileConsumeQueues, queue: QueueId, entry: ConsumeQueueEntry) -> bool:
-    """Whether the files have nothing in the place of the entry, or what came after the deletion."""
+    """Return whether the files have no entry at the entry's offset, or one from after the deletion."""
     found = files.entries(queue, entry.queue_offset, 1)
     is_there = bool(found) and found[0].queue_offset == entry.queue_offset
     return not is_there or found[0].physical_offset > entry.physical_offset

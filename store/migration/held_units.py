@@ -1,8 +1,8 @@
-"""What file queues hold, looked up by a thread that does not write them.
+"""Look up the entries of file queues on a thread that does not write them.
 
-Queues are not listed or measured for it, which costs more than the unit: it is read where its index says that it
-lies. Units of records below the end of a backfill are written no more; they can only go, with their topic or with
-their files.
+Queues are not listed or measured for it, which would cost more than reading the entry: an entry is read at the position
+that its index gives. Entries of records below the end of a backfill are no longer written; they can only be removed,
+with their topic or with their files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Flags = NDArray[np.bool_]
 
 
 class HeldUnits:
-    """The units of file queues that another thread writes. Use it on one thread.
+    """Looks up entries of file queues that another thread writes. Use it on one thread.
 
     Files stay open, so a topic that was deleted is still seen until `forget`. Raises OSError.
     """
@@ -41,7 +41,7 @@ class HeldUnits:
         self._files = OpenFiles(disk, open_max=OPEN_FILES_MAX)
 
     def forget(self) -> None:
-        """Look anew at what is there."""
+        """Close the open files, so that they are opened again as they are then."""
         self._files.close()
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class HeldUnits:
         self._reader.close()
 
     def mask(self, units: UnitColumns) -> Flags:
-        """Which of the units their queue holds: at their index, with their physical offset."""
+        """Return which of the entries their queue holds: at their index, with their physical offset."""
         held = np.zeros(len(units), np.bool_)
         order = np.argsort(units.queue_index, kind="stable")
         begins = np.searchsorted(units.queue_index[order], np.arange(len(units.queues) + 1)).tolist()
@@ -60,20 +60,20 @@ class HeldUnits:
         return held
 
     def physical_at(self, queue: QueueId, offset: int) -> int | None:
-        """Where the record of one unit lies; None when there is no such unit."""
+        """Return where the record of one entry lies; None when there is no such entry."""
         found = self._read(queue, offset, 1)
         return int(found["physical_offset"][0]) if len(found) and bool(real(found)[0]) else None
 
     def find(self, queue: QueueId, at: PhysicalOffset) -> FoundUnit | None:
-        """The first unit of the queue whose record lies at or above `at`."""
+        """Return the first entry of the queue whose record lies at or above `at`."""
         try:
             units = self._reader.open(queue)
             return first_at_least(units.unit_at_or_after, units.begin, units.maximum, at)
         except FileNotFoundError:
-            return None  # it is just being removed
+            return None  # the queue is just being removed
 
     def _mask_of(self, queue: QueueId, offsets: NDArray[np.int64], physicals: NDArray[np.int64]) -> Flags:
-        """The rows of one queue. They are close together, but for a queue that began anew in between."""
+        """Return the flags of one queue. Its offsets are close together, unless the queue began again in between."""
         held = np.zeros(len(offsets), np.bool_)
         if not is_file_name(queue.topic):
             return held
@@ -89,7 +89,7 @@ class HeldUnits:
         return held
 
     def _read(self, queue: QueueId, start: int, count: int) -> NDArray[np.void]:
-        """Units from index `start` on, as many as there are of `count`, over the border of two files if need be."""
+        """Read up to `count` entries from index `start` on, across the border of two files if need be."""
         directory = self._directory / queue.topic / str(queue.number)
         parts = []
         while count > 0:
@@ -106,7 +106,7 @@ class HeldUnits:
 
 
 class _Expected(NamedTuple):
-    """Where the next unit of a light queue is expected. `physical`: its record is known to lie there."""
+    """The expected offset of a light queue's next entry. `physical`: where its record lies, if known."""
 
     offset: int
     physical: int | None
@@ -116,10 +116,11 @@ _NO_MORE: Final = _Expected(0, (1 << 63) - 1)
 
 
 class HeldNumbering:
-    """Numbers light queues as the file queues hold them. See `store.consumequeue.dispatch.LightQueueNumbering`.
+    """Assigns light queues the offsets that the file queues hold.
 
-    RocketMQ's numbers differ from what its records state (`DenseNumbering`), and a topic may have been deleted and
-    begun anew. So each unit is looked up: nearly always it is the one behind the unit before.
+    Implements `store.consumequeue.dispatch.LightQueueNumbering`. RocketMQ's offsets differ from what its records state
+    (`DenseNumbering`), and a topic may have been deleted and created again. So each entry is looked up: nearly always
+    it is the one after the previous entry.
     """
 
     def __init__(self, held: HeldUnits) -> None:
@@ -131,7 +132,7 @@ class HeldNumbering:
         self._next.rotate()
 
     def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
-        """None: the queue does not hold the record."""
+        """Return the offset; None: the queue does not hold the record."""
         queue = QueueId(name, 0)
         if not is_file_name(name):
             return None

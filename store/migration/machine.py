@@ -1,24 +1,24 @@
-"""The steps of a migration, and what has to be the case before each of them (ADR 14).
+"""The steps of a migration, and the conditions of each of them (ADR 14).
 
 A step has up to three parts. `prepare` and `finish` block for the disk and belong on another thread; `switch` is the
-step itself, on the thread that dispatches: the rows in one durable batch, then memory. In front of the batch nothing
-has changed, behind it the next start stands where the step led to.
+step itself, on the thread that dispatches: the rows in one durable batch, then memory. Before the batch nothing has
+changed; after it the next start is in the phase to which the step led.
 
 | step                           | prepare                 | rows, in one batch            | finish                |
 |--------------------------------|-------------------------|-------------------------------|-----------------------|
 | `file` → `double_write`        | mark RocksDB, remove    | phase, range of the backfill, |                       |
-|                                | what lies there, make   | mark away                     |                       |
+|                                | what lies there, make   | unmark                        |                       |
 |                                | the database            |                               |                       |
 | `double_write` ↔ `backfilling` |                         | phase                         |                       |
 | `backfilling` ↔ `verified`     |                         | phase                         |                       |
 | `verified` ↔ `reading_rocksdb` |                         | phase                         |                       |
-| `reading_rocksdb` → `rocksdb`  | (queues are flushed)    | phase, mark files             | remove files, mark    |
-|                                |                         |                               | away                  |
+| `reading_rocksdb` → `rocksdb`  | (queues are flushed)    | phase, mark files             | remove files, unmark  |
 | `double_write` → `file`        |                         | phase, mark RocksDB           | close and remove the  |
-|                                |                         |                               | database, mark away   |
+|                                |                         |                               | database, unmark      |
 
-Killed in `prepare`, a start removes what is marked. Killed behind the rows of `file` → `double_write`, a start makes
-the database. Killed in `finish`, RocksDB is removed by the next start, files by the next broker.
+If the process is killed in `prepare`, a start removes what is marked. If it is killed after the rows of `file` →
+`double_write`, a start makes the database. If it is killed in `finish`, the next start removes RocksDB, and the next
+broker removes files.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ log = structlog.get_logger(__name__)
 
 NAMES_LOGGED_MAX: Final = 16
 _NEEDS_AGREEMENT: Final = (QueuePhase.BACKFILLING, QueuePhase.VERIFIED, QueuePhase.READING_ROCKSDB)
-"""Phases that are left forwards only with a report that stands."""
+"""The phases that require a valid report of agreement before a step forwards."""
 
 
 class MigrationFigures(NamedTuple):
-    """Offsets are those of the log. Without a backfill there is no range of it."""
+    """The position of a migration. Offsets are those of the log; without a backfill its range is None."""
 
     read_rocksdb: bool
     assign_rocksdb: bool
@@ -64,11 +64,11 @@ class MigrationFigures(NamedTuple):
     backfill_end: PhysicalOffset | None
     log_begin: PhysicalOffset
     lag_bytes: int
-    """How much of the log the one of the two that is behind has still to get."""
+    """Bytes of the log by which the slower of the two stores lags behind the other."""
 
     @property
     def backfill_ratio(self) -> float:
-        """How much of what the log still has of the range is through, from 0 to 1."""
+        """The share of the backfill's range that is done, from 0 to 1. Only what the log still has counts."""
         if self.backfilled_to is None or self.backfill_end is None:
             return 1.0
         total = self.backfill_end - self.log_begin
@@ -76,7 +76,7 @@ class MigrationFigures(NamedTuple):
 
 
 class QueueMigration:
-    """The migration of one open store. Belongs to the thread that dispatches; other threads are told where."""
+    """The migration of one open store. Belongs to the thread that dispatches, except where a method says otherwise."""
 
     def __init__(
         self,
@@ -110,12 +110,12 @@ class QueueMigration:
 
     @property
     def is_backfilled(self) -> bool:
-        """Whether RocksDB got all that the files had when double write began."""
+        """True once RocksDB has everything that the files had when double write began."""
         done, end = self._identity.backfilled_to, self._identity.backfill_end
         return done is None or end is None or done >= end
 
     def figures(self) -> MigrationFigures:
-        """How far it is, for people. Any thread."""
+        """Return the position of the migration, for people. Any thread."""
         queues, identity = self._queues, self._identity
         return MigrationFigures(
             read_rocksdb=queues.places.reads_rocksdb(self.phase),
@@ -129,9 +129,9 @@ class QueueMigration:
     # -- conditions
 
     def target_of_advance(self) -> QueuePhase:
-        """The next phase. Raises Forbidden, in words, where no step leads on, Busy where one may in a while.
+        """Return the next phase. Raises Forbidden with the reason if no step leads on, Busy if one may in a while.
 
-        Whether there is a report that stands is not looked at: `needs_comparison`.
+        It does not check for a valid report: see `needs_comparison`.
         """
         phase = self.phase
         target = phase.next
@@ -143,7 +143,7 @@ class QueueMigration:
         return target
 
     def target_of_rollback(self) -> QueuePhase:
-        """The phase before. Raises Forbidden, in words, where no step leads back."""
+        """Return the phase before. Raises Forbidden with the reason if no step leads back."""
         phase = self.phase
         target = phase.previous
         if target is None:
@@ -157,7 +157,7 @@ class QueueMigration:
         return target
 
     def needs_comparison(self, target: QueuePhase) -> str | None:
-        """Why queues have to be compared before the step to `target`; None when they need not."""
+        """Return why queues must be compared before the step to `target`; None when they need not be."""
         if self.phase not in _NEEDS_AGREEMENT or target is not self.phase.next:
             return None
         report = self._rows.report()
@@ -179,7 +179,7 @@ class QueueMigration:
             raise Busy(f"the backfill is not through: {self._identity.backfilled_to} of {self._identity.backfill_end}")
 
     def _require_settings(self, target: QueuePhase) -> None:
-        """The next start must not be refused because of this step."""
+        """Raise Forbidden if the next start would be refused because of this step."""
         mode = self._settings.queue_mode
         if mode is not None and mode is not target.mode:
             raise Forbidden(
@@ -195,7 +195,7 @@ class QueueMigration:
     # -- steps
 
     def prepare(self, target: QueuePhase) -> KeyValueEngine | None:
-        """The part of the step that takes long. Any thread. Returns the database that was made for it.
+        """Do the part of the step that takes long, and return the database made for it. Any thread.
 
         Raises OSError, kv.KvError; then nothing has changed.
         """
@@ -207,10 +207,10 @@ class QueueMigration:
         return self._engines.open_queues(directory, create=True)
 
     def switch(self, target: QueuePhase, asked_by: str, engine: KeyValueEngine | None) -> Callable[[], None]:
-        """Take the step. Returns what is left to do on another thread, long or not.
+        """Take the step. Returns the work that is left for another thread, long or not.
 
-        `engine` is what `prepare` has returned; it is closed when the step is not taken. Raises Forbidden, Busy,
-        kv.KvError; then nothing has changed.
+        `engine` is the result of `prepare`; it is closed if the step is not taken. Raises Forbidden, Busy, kv.KvError;
+        then nothing has changed.
         """
         try:
             return self._switch(target, asked_by, engine)
@@ -241,7 +241,7 @@ class QueueMigration:
         return finish
 
     def _require(self, target: QueuePhase) -> None:
-        """All conditions once more: things may have changed since somebody looked."""
+        """Check all conditions again: they may have changed since the caller's check."""
         expected = self.target_of_advance() if target is self.phase.next else self.target_of_rollback()
         if target is not expected:
             raise Forbidden(f"no step leads from {self.phase.value} to {target.value}")
@@ -301,13 +301,13 @@ class QueueMigration:
     # -- what comes of it
 
     def comparison(self, asked_by: str) -> Comparison:
-        """Compares the queues as they are now."""
+        """Begin a comparison of the queues as they are now."""
         both = self._queues.store
         assert isinstance(both, DoubleWriteConsumeQueues)
         return begin_comparison(both, self._clock, asked_by=asked_by)
 
     def start_check(self) -> Comparison | None:
-        """Compares where the queues begin and end in both: what a start can afford. None where there is one kind."""
+        """Begin a comparison of the queues' bounds, which a start can afford. None when there is one kind of queues."""
         both = self._queues.store
         if not isinstance(both, DoubleWriteConsumeQueues) or both.files is None or both.rocks is None:
             return None
@@ -315,7 +315,7 @@ class QueueMigration:
         return begin_comparison(both, self._clock, asked_by="the start", complete_from=complete_from, bounds_only=True)
 
     def keep_start_report(self, report: AgreementReport) -> None:
-        """What the start has found, until the next one. Nothing is repaired. Any thread."""
+        """Keep the findings of the start until the next one. Nothing is repaired. Any thread."""
         self._at_start = report
         if report.agrees:
             log.info("files and RocksDB agree on the bounds of the queues", queues=report.queues)
@@ -331,32 +331,35 @@ class QueueMigration:
 
     @property
     def at_start(self) -> AgreementReport | None:
-        """What the start has found; None while it looks, and where there is one kind of queues."""
+        """The findings of the start; None while it compares, and when there is one kind of queues."""
         return self._at_start
 
     def mismatches(self) -> int:
-        """How many differences the last comparison found. Any thread."""
+        """Return the number of differences that the last comparison found. Any thread."""
         report = self._rows.report()
         return 0 if report is None else sum(report.differences.values())
 
     def backfill(self) -> Backfill | None:
-        """What brings older entries into RocksDB; None when there is nothing to do, or not yet."""
+        """Return the job that copies older entries into RocksDB; None when there is nothing to do, or not yet."""
         if self.phase is not QueuePhase.BACKFILLING or self.is_backfilled:
             return None
         return Backfill(self._disk, self._queues, self._segments, self._identity)
 
     def keep_report(self, report: AgreementReport) -> None:
-        """Write down what a comparison has found. Any thread."""
+        """Store the report of a comparison. Any thread."""
         self._rows.save_report(report)
 
     def removal(self) -> FileQueueRemoval | None:
-        """What removes the file queues that a step has left; None when there are none. `removed` when it is through."""
+        """Return the job that removes the file queues left by a step; None when there are none.
+
+        Call `removed` when it is done.
+        """
         if self.phase is not QueuePhase.ROCKSDB or self._rows.removing() is not Removing.FILES:
             return None
         return FileQueueRemoval(self._disk, StorePaths(self._settings.root).consume_queue)
 
     def removed(self) -> None:
-        """Nothing is left of the file queues. Any thread."""
+        """Record that all file queues are removed. Any thread."""
         self._identity.forget_files()
         self._rows.removed()
         log.info("file queues are removed")

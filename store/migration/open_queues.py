@@ -19,10 +19,10 @@ from quarry_mq.store.native import Native
 
 
 class OpenQueues:
-    """Where the queues are, who reads and who numbers them.
+    """Holds the queues of an open store, and which of them are read and which assign offsets.
 
-    Belongs to the thread that dispatches, which alone may change anything; others may look at it. A store that was
-    opened in phase `rocksdb` has RocksConsumeQueues for its `store`, any other one queues that can be switched.
+    Belongs to the thread that dispatches, which alone may change anything; other threads may read. `store` is a
+    RocksConsumeQueues if the store was opened in phase `rocksdb`, otherwise queues that can be switched.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class OpenQueues:
         numbering: LightQueueNumbering,
         doubled: Callable[[str], bool] | None = None,
     ) -> None:
-        """`engine` is the database of `rocks`. `doubled` tells the topics that are written twice; None: all are."""
+        """Hold queues. `engine` is the database of `rocks`; `doubled` selects double-written topics, None: all are."""
         self._phase = phase
         self.places = places
         self.engine = engine
         self.file_directory = file_directory
         self.rocks_directory = rocks_directory
         self.numbering = numbering
-        """For records that are read back from the log when the store is opened."""
+        """The offsets of light queues for records that are read back from the log when the store is opened."""
         self.doubled = doubled
         self._rocks = rocks
         self._native: Native | None = None
@@ -56,20 +56,20 @@ class OpenQueues:
 
     @property
     def store(self) -> ConsumeQueueStore:
-        """What is written, read and recovered. Stays the same object."""
+        """The queues that are written, read and recovered. Always the same object."""
         if self._switchable is not None:
             return self._switchable
         assert self._rocks is not None
         return self._rocks
 
     def use(self, native: Native) -> None:
-        """Remember more of queues in RocksDB, with the native part; also of such as are added later."""
+        """Cache more of RocksDB's queues with the native part, including queues that are added later."""
         self._native = native
         if self.rocks is not None:
             self.rocks.use(native)
 
     def warm(self, behind: bytes) -> bytes | None:
-        """Have some more of queues in RocksDB at hand, see `KnownQueues.warm`."""
+        """Load more of RocksDB's queues into the cache, see `KnownQueues.warm`."""
         return None if self.rocks is None else self.rocks.warm(behind)
 
     @property
@@ -82,7 +82,7 @@ class OpenQueues:
 
     @property
     def directory(self) -> Path:
-        """Where most of it lies: its file system is one that can be full."""
+        """The directory with most of the queues: its file system is one that can be full."""
         return self.rocks_directory if self.engine is not None else self.file_directory
 
     @property
@@ -91,18 +91,18 @@ class OpenQueues:
 
     @phase.setter
     def phase(self, phase: QueuePhase) -> None:
-        """Read and number as the phase says from now on. Nothing is opened or closed."""
+        """Read and assign offsets as the phase requires from now on. Nothing is opened or closed."""
         self._phase = phase
         if self._switchable is not None:
             self._switchable.read_rocks = self.places.reads_rocksdb(phase)
-            # the next offsets that are cached stay good: both hold the same units, and so have the same maxima
+            # the cached next offsets stay valid: both hold the same entries, and so have the same max offsets
             self._switchable.assign_rocks = self.places.assigns_rocksdb(phase)
             if self._switchable.rocks is not None:
                 self._switchable.rocks.is_complete = phase.rocksdb_is_complete
 
     @property
     def lag_bytes(self) -> int:
-        """How much of the log one of the two has and the other has not: a put has failed in one. Any thread."""
+        """Bytes of the log that only one of the two covers, because a put has failed in the other. Any thread."""
         with self.using_rocks() as rocks:
             files = self.files
             if files is None or rocks is None:
@@ -111,14 +111,14 @@ class OpenQueues:
 
     @property
     def removals(self) -> int:
-        """See `DoubleWriteConsumeQueues.removals`."""
+        """The counter `DoubleWriteConsumeQueues.removals`; 0 when queues cannot be switched."""
         return 0 if self._switchable is None else self._switchable.removals
 
     # -- on other threads
 
     @contextmanager
     def using_rocks(self) -> Iterator[RocksConsumeQueues | None]:
-        """RocksDB's queues, which are not closed before the block is left; None when there are none (any more)."""
+        """Give RocksDB's queues, which stay open until the block is left; None when there are none (any more)."""
         if self._switchable is None:
             yield self._rocks
             return
@@ -126,13 +126,13 @@ class OpenQueues:
             yield self._switchable.rocks
 
     def statistics(self) -> dict[str, int]:
-        """Figures of the database, see `KeyValueEngine.statistics`. Any thread."""
+        """Return statistics of the database, see `KeyValueEngine.statistics`. Any thread."""
         with self.using_rocks():
             engine = self.engine
             return {} if engine is None else engine.statistics()
 
     def wait_for_users(self) -> None:
-        """Blocks until no other thread uses what was dropped before this call. Not on the thread that dispatches."""
+        """Block until no other thread uses queues dropped before this call. Not on the thread that dispatches."""
         if self._switchable is not None:
             self._switchable.in_use.wait_for_users()
 
@@ -146,13 +146,13 @@ class OpenQueues:
         self.engine, self._switchable.rocks = engine, rocks
 
     def drop_rocks(self) -> None:
-        """Neither read nor write RocksDB any more; files hold everything."""
+        """Stop reading and writing RocksDB; files hold everything."""
         assert self._switchable is not None
         assert self._switchable.files is not None
         self.engine, self._switchable.rocks = None, None
 
     def drop_files(self) -> None:
-        """Neither read nor write files any more; RocksDB holds everything."""
+        """Stop reading and writing files; RocksDB holds everything."""
         assert self._switchable is not None
         assert self._switchable.rocks is not None
         self._switchable.files = None

@@ -1,4 +1,4 @@
-"""All units of a store that nobody writes, from one kind of queues into the other."""
+"""Copy all entries of a stopped store from one kind of queues into the other."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from quarry_mq.store.recovery.recovery import whole_runs
 
 UNITS_PER_WINDOW: Final = 65_536
 QUEUES_PER_FLUSH: Final = 10_000
-"""Bounds what is remembered of files that are not durable yet."""
+"""Queues between two flushes: bounds the memory for files that are not durable yet."""
 BYTES_PER_FLUSH: Final = 1 << 30
 
 
 def files_to_rocksdb(
     disk: Disk, segments: SegmentList, files: FileConsumeQueues, rocks: RocksConsumeQueues, report: ReportProgress
 ) -> None:
-    """Fill empty queues in RocksDB with what the files hold of the log, as the files number it.
+    """Fill empty queues in RocksDB with the entries that the files hold of the log, at the files' offsets.
 
-    The log is read once from end to end, since the files have no store times. What it has and the files have not
-    (deleted topics) stays out. Queues without a record in the log keep their next offset. Durable when it returns.
+    The log is read once from end to end, since the files have no store times. Records without an entry in the files
+    (deleted topics) are left out. Queues without a record in the log keep their next offset. Durable when it returns.
     Raises StoreDamaged, kv.KvError, OSError.
     """
     start, end = segments.minimum, files.dispatched_up_to() or segments.minimum
@@ -60,7 +60,7 @@ def rocksdb_to_files(
     units_estimate: int,
     report: ReportProgress,
 ) -> None:
-    """Fill empty file queues with what RocksDB holds of the log, each unit at its offset, but for `queues_left_out`.
+    """Fill empty file queues with RocksDB's entries of the log, each at its offset, except `queues_left_out`.
 
     Durable when it returns. Raises kv.KvError, StoreDamaged.
     """
@@ -80,12 +80,12 @@ def rocksdb_to_files(
 
 
 def queues_left_out(rocks: RocksConsumeQueues) -> list[QueueId]:
-    """The light queues whose names no file can have: they are in RocksDB alone, and lost where that goes."""
+    """Return the light queues whose names cannot be file names: they are in RocksDB alone, and removed with it."""
     return [queue for queue in rocks.unit_reader().queues() if not is_file_name(queue.topic)]
 
 
 def windows_of(reader: UnitReader, queue: QueueId, minimum: PhysicalOffset) -> Iterator[UnitWindow]:
-    """The units of a queue whose records lie at or above `minimum`."""
+    """Yield the entries of a queue whose records lie at or above `minimum`."""
     units = reader.open(queue)
     first = first_at_least(units.unit_at_or_after, units.begin, units.maximum, minimum)
     if first is None:

@@ -1,4 +1,4 @@
-"""Taking away the queues that a store does not need any more. What is removed can be made again from the log."""
+"""Remove queues that a store does not need any more. They can be made again from the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quarry_mq.store.layout.paths import parse_segment_name
 def remove_database(disk: Disk, directory: Path) -> None:
     """Remove the files of a database, and its directory unless it holds anything else (file queues lie there, too).
 
-    `CURRENT` goes last, so that a removal that was killed is seen for what it is. Raises OSError.
+    `CURRENT` goes last, so that an interrupted removal can be recognized. Raises OSError.
     """
     files = [entry.name for entry in disk.list_directory(directory) if not entry.is_directory]
     for name in sorted(files, key=lambda name: (name == DATABASE_MARKER, name)):
@@ -23,9 +23,9 @@ def remove_database(disk: Disk, directory: Path) -> None:
 
 
 class FileQueueRemoval:
-    """Removes all file queues below `directory`, a few files at a time. Killed anywhere, a new one goes on.
+    """Removes all file queues below `directory`, a few files at a time. After a kill, a new object continues.
 
-    What has not the name of a queue file stays, and so do the directories that hold it.
+    Files without the name of a queue file stay, and so do the directories that hold them.
     """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
@@ -34,7 +34,7 @@ class FileQueueRemoval:
         self._work = self._steps()
 
     def step(self) -> bool:
-        """Remove the files of one queue. Returns whether anything is left. Raises OSError; then it is to begin anew."""
+        """Remove the files of one queue; return whether any are left. After an OSError, begin with a new object."""
         return next(self._work, None) is not None
 
     def _steps(self) -> Iterator[Path]:

@@ -1,13 +1,13 @@
-"""What is written down of a migration: rows of the family `meta` of `quarry/` (docs/formats/delivery-state.md).
+"""The stored state of a migration: rows of the family `meta` of `quarry/` (docs/formats/delivery-state.md).
 
 | key                            | value | meaning |
 |--------------------------------|-------|---------|
 | `migration/step/` and a u32    | JSON  | one step: `at_ms`, `from`, `to`, `by`; numbered from 0 |
 | `migration/report`             | JSON  | the last comparison of the queues (`AgreementReport`) |
-| `migration/removing`           | ASCII | `files` or `rocksdb`: what a step left behind is being removed |
-| `migration/doubled_topics`     | JSON  | the patterns of the topics that are written twice; no row: all are |
+| `migration/removing`           | ASCII | `files` or `rocksdb`: what a step left is being removed |
+| `migration/doubled_topics`     | JSON  | the patterns of the topics that are double-written; no row: all are |
 
-A step goes into one batch with the phase that it leads to.
+A step is written in one batch with the phase that it leads to.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ABOUT_ROCKSDB: Final = (_BACKFILLED_TO, _BACKFILL_END, _REPORT, _DOUBLED)
 
 
 class Removing(Enum):
-    """What nobody needs any more after a step."""
+    """The queues that are no longer needed after a step."""
 
     FILES = "files"
     ROCKSDB = "rocksdb"
@@ -55,7 +55,7 @@ class MigrationStep:
 
 
 class MigrationRows:
-    """Reads and writes them, each change durable when its call returns. Raises kv.KvError."""
+    """Reads and writes the rows of a migration. Each change is durable when its call returns. Raises kv.KvError."""
 
     def __init__(self, engine: KeyValueEngine) -> None:
         self._engine = engine
@@ -70,7 +70,7 @@ class MigrationRows:
         removing: Removing | None = None,
         backfill: tuple[PhysicalOffset, PhysicalOffset] | None = None,
     ) -> None:
-        """Write the new phase, the step, and what is to be removed or brought over after it, all or nothing."""
+        """Write the new phase, the step, and what is to be removed or backfilled after it, all or nothing."""
         batch = self._engine.batch()
         fields = {
             "at_ms": step.at_ms,
@@ -92,7 +92,7 @@ class MigrationRows:
         self._engine.write(batch, sync=True)
 
     def steps(self) -> Iterator[MigrationStep]:
-        """The oldest first."""
+        """Yield the steps, the oldest first."""
         for _, value in self._family.iterate(prefix_range(_STEP)):
             fields = json.loads(value)
             yield MigrationStep(
@@ -109,7 +109,7 @@ class MigrationRows:
     # -- the backfill
 
     def begin_backfill(self, start: PhysicalOffset, end: PhysicalOffset) -> None:
-        """What RocksDB is to get is the log's range [start, end)."""
+        """Store the log's range [start, end) from which RocksDB is to be filled."""
         batch = self._engine.batch()
         self._put_backfill(batch, start, end)
         self._engine.write(batch, sync=True)
@@ -121,7 +121,7 @@ class MigrationRows:
     # -- the report
 
     def report(self) -> AgreementReport | None:
-        """What the last comparison found."""
+        """Return the report of the last comparison."""
         value = self._family.get(_REPORT)
         return None if value is None else AgreementReport.decode(value)
 
@@ -129,7 +129,7 @@ class MigrationRows:
         self._put(_REPORT, report.encode())
 
     def doubt(self, reason: str) -> None:
-        """Something has happened that the last report does not cover."""
+        """Store the reason why the last report is not valid any more."""
         report = self.report()
         if report is not None and report.doubt is None:
             self.save_report(report.doubted(reason))
@@ -141,11 +141,11 @@ class MigrationRows:
         return None if value is None else Removing(value.decode())
 
     def begin_removing(self, what: Removing) -> None:
-        """A start that comes before it is through removes what is there."""
+        """Mark queues for removal: until `removed`, a start removes what is there."""
         self._put(_REMOVING, what.value.encode())
 
     def removed(self) -> None:
-        """Nothing is left of it."""
+        """Delete the mark, as all marked queues are removed."""
         batch = self._engine.batch()
         batch.delete(self._family, _REMOVING)
         self._engine.write(batch, sync=True)
