@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(name: str, options: Options, flames: Path | None = None) -> Line:
-    """The line of one benchmark: its cases, or why it was skipped, or how it failed."""
+    """Run one benchmark and return its line: its cases, or why it was skipped, or how it failed."""
     benchmark = import_module(f"bench.{name}")
     line = line_of(name, benchmark.QUESTION, options)
     print(f"{name}: {benchmark.QUESTION}", file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
-"""What does it cost to store a message and make it visible, without any network?
+"""Measures the cost of storing a message and making it visible, without any network.
 
 The peer is the physical limit: the same bytes in the same portions, copied by a bare loop into a mapped file that zeros
-were written to (and under `sync` followed by the same fdatasync). The ratio says how much of what the machine can do is
-left after encoding, checksums, numbering and consume queues.
+were written to (and under `sync` followed by the same fdatasync). The ratio is the share of the machine's capacity that
+is left after encoding, checksums, offset assignment and consume queues.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ PEER: Final = {
     Durability.SYNC: "same bytes copied into a mapped file, fdatasync",
 }
 Load = tuple[Durability, int]
-"""What a call must survive, and how many messages it takes."""
+"""The durability of a call, and the number of its messages."""
 
 TARGETS_PER_SECOND: Final[dict[Load, int]] = {(Durability.ASYNC, 1): 80_000, (Durability.ASYNC, 64): 200_000}
-"""What the design asks of the hot path on one core."""
+"""Messages per second that the design requires of the hot path on one core."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Calls per sample: a flush costs as much as hundreds of appends."""
+    """Calls per sample of each load: a flush costs as much as hundreds of appends."""
 
     calls: dict[Load, int]
     rounds: int
@@ -82,7 +82,7 @@ def _case(scratch: Path, random: Random, load: Load, sizes: Sizes) -> Case:
     directory.mkdir()
     with scratch_store(directory / "store", durability) as store:
         messages = store.messages
-        # the first append to a queue looks its next offset up; that is not what is asked here
+        # the first append to a queue looks its next offset up; the benchmark does not measure that
         [first] = _portions(random, 1, 64)
         record_size = messages.append(first)[0].size
 
@@ -122,7 +122,7 @@ def _portions(random: Random, calls: int, per_call: int) -> list[list[Message]]:
 
 
 def _append(store: MessageStore, portions: Sequence[Sequence[Message]], durability: Durability) -> int:
-    """Store and dispatch each portion as a broker's round does; under `async` it flushes on a timer instead."""
+    """Store and dispatch each portion as a broker's batch does; under `async` it flushes on a timer instead."""
     if durability is Durability.SYNC:
         for portion in portions:
             store.append(portion)
@@ -135,7 +135,7 @@ def _append(store: MessageStore, portions: Sequence[Sequence[Message]], durabili
 
 
 class _MappedFile:
-    """A file that zeros were written to, mapped; removed at the end."""
+    """A mapped file that zeros were written to; it is removed at the end."""
 
     def __init__(self, path: Path, size: int, durability: Durability) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""A broker and RocketMQ under load from the official Java client, started and warmed."""
+"""Starts a broker and RocketMQ, and warms both under load from the official Java client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from quarry_mq.store.settings import Durability
 
 PEER: Final = "RocketMQ 5.5.0"
 QUEUES: Final = 8
-"""Quarry's default for a topic that a client asks for."""
+"""Queues of a topic: Quarry's default for a topic that a client asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ SIZES: Final = {
     Scale.QUICK: Sizes(sample_s=2, rounds=1, warm_rocketmq_s=10, warm_quarry_s=2),
     Scale.TINY: Sizes(sample_s=1, rounds=1, warm_rocketmq_s=1, warm_quarry_s=0.5),
 }
-"""RocketMQ needs about a minute of load to reach its speed."""
+"""Sizes by scale. RocketMQ needs about a minute of load to reach its full speed."""
 
 
 class Pair(NamedTuple):
-    """Both servers, and the load that goes to either."""
+    """Both servers, and the load generator for either."""
 
     quarry: Quarry
     rocketmq: RocketMQ
@@ -50,7 +50,7 @@ class Pair(NamedTuple):
 
 
 def require_peer(options: Options, name: str) -> None:
-    """Raises CannotRun where Java or RocketMQ cannot be had, or would take too long for what was asked."""
+    """Raise CannotRun if Java or RocketMQ is not available, or would take too long for the requested scale."""
     if options.scale is not Scale.FULL and not options.named:
         raise CannotRun(f"RocketMQ takes minutes; `python -m bench {name}` asks for it by name")
     for project in (load_generator.PROJECT, rocketmq_server.PROJECT):
@@ -59,7 +59,7 @@ def require_peer(options: Options, name: str) -> None:
 
 @contextmanager
 def warm_pair(options: Options, durability: Durability, modes: Modes) -> Iterator[Pair]:
-    """Both, with one topic, after so much load in all modes as `SIZES` says."""
+    """Start both servers with one topic, and load them in all modes for as long as `SIZES` says."""
     sizes = SIZES[options.scale]
     scratch = options.scratch / durability.value
     scratch.mkdir()

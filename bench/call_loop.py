@@ -1,6 +1,6 @@
-"""Calls on many connections from one thread, and what is due at a time: for load of which every call matters.
+"""Makes calls on many connections from one thread, and runs timed work: for load of which every call matters.
 
-What answers say is handed on as it comes, so times that are taken there include this process's own.
+Answers are handed on as they come, so times that are taken on them include this process's own delays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Answered = Callable[[bytes], bool]
 
 
 class Loop:
-    """Calls on connections of its own, and what is due at a time."""
+    """Makes calls on its own connections, and runs work at its time."""
 
     def __init__(self, random: Random) -> None:
         self._poll = select.epoll()
@@ -49,7 +49,7 @@ class Loop:
     def call(
         self, connection: Connection, method: str, body: bytes, client_id: bytes, answered: Answered | None
     ) -> None:
-        """`answered` None: a stream on which the client may say more; what comes there is not looked at."""
+        """Start a call. `answered` None: a stream on which the client may send more, and whose answers are ignored."""
         maker = self._makers.get(method)
         if maker is None:
             maker = self._makers[method] = CallMaker(self._random, f"/apache.rocketmq.v2.MessagingService/{method}")
@@ -59,11 +59,14 @@ class Loop:
         self.at(time.monotonic() + seconds, work)
 
     def at(self, due_s: float, work: Callable[[], None]) -> None:
-        """On the monotonic clock."""
+        """Run the work at this time of the monotonic clock."""
         heappush(self._due, (due_s, next(self._numbers), work))
 
     def run_until(self, done: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-        """Raises RuntimeError when it takes longer; the text says `what` is missing."""
+        """Run the loop until the condition holds.
+
+        Raises RuntimeError if that takes longer; the text says `what` is missing.
+        """
         end_s = time.monotonic() + patience_s
         while not done():
             now_s = time.monotonic()
@@ -108,7 +111,7 @@ class Connection:
         self._unsent.append(maker.call(number, body, client_id=client_id, goes_on=answered is None))
 
     def flush(self) -> None:
-        """As much as the server's window allows."""
+        """Send waiting calls, as many as the server's window allows."""
         unsent = self._unsent
         while unsent and self._raw.is_greeted and self._raw.window > len(unsent[0]):
             size = number = 0
@@ -121,7 +124,7 @@ class Connection:
             del unsent[:number]
 
     def _take(self, stream_id: int, payload: memoryview) -> None:
-        """The messages of one answer, whatever frames they come in."""
+        """Take the messages of one answer, whatever frames they come in."""
         if stream_id not in self._answers:
             return
         answer, answered = self._answers[stream_id]

@@ -1,12 +1,13 @@
-"""What does an official client get from Quarry, and what from RocketMQ, on the same machine in the same minutes?
+"""Compares what an official client gets from Quarry and from RocketMQ, on the same machine in the same minutes.
 
 The official Java client loads both servers in turns, once with sends answered when they are on disk (Quarry `sync`,
-RocketMQ SYNC_FLUSH) and once with sends answered at once (`async`, ASYNC_FLUSH). What the sending modes stored is what
-the receiving mode reads. How long a send takes is measured at a fixed rate, too, half of what the slower one reached: a
-server that is never idle tells little about one that works. Client and server share the cores, so beside the rates look
-at the CPU time that the server takes per message: it says what the server could do if the client ran elsewhere.
+RocketMQ SYNC_FLUSH) and once with sends answered at once (`async`, ASYNC_FLUSH). The receiving mode reads the messages
+that the sending modes stored. The duration of a send is also measured at a fixed rate, half of what the slower server
+reached: latencies of a saturated server say little about normal work. Client and server share the cores, so compare not
+only the rates, but also the server's CPU time per message: it says what the server could do if the client ran
+elsewhere.
 
-RocketMQ needs about a minute of load to reach its speed, which is what most of the time goes to.
+RocketMQ needs about a minute of load to reach its full speed; the benchmark spends most of its time on that.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What do members of a cluster cost each other while nothing happens, and how soon do all know what one was told?
+"""Measures what members of a cluster cost each other while idle, and how soon all of them know a change.
 
-Each member asks each other one for what has changed, so calls grow with the square of their number, and so do the ways
-on which a change comes. Brokers in processes of their own, as many as the case says, on one machine. Measured are their
-CPU time while nobody asks anything of them, changes made on one of them until the last one has it, many changes at
-once, routes, and a new member with an empty store. The peer is a broker without a cluster that is told the same.
+Each member asks each other member for changes, so calls grow with the square of their number, and so do the paths on
+which a change comes. The brokers run in processes of their own on one machine, as many as the case says. Measured are
+their CPU time while idle, single changes on one member until the last one has them, many changes at once, routes, and a
+new member with an empty store. The peer is a broker without a cluster that gets the same changes.
 
-On one machine members share its cores: what a call costs is right, how long a change takes grows with what the machine
-lacks. On machines of their own it does not.
+On one machine the members share its cores: the cost of a call is right, but the time of a change grows with the cores
+that the machine lacks. With a machine for each member it does not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ QUESTION: Final = "What do members of a cluster cost each other, and how soon do
 LOOK_INTERVAL_S: Final = 0.002
 PATIENCE_S: Final = 300.0
 QUEUES_PER_TOPIC: Final = 8
-"""Quarry's default."""
+"""Queues of a topic: Quarry's default."""
 
 CALL_TIMEOUT_S: Final = 30.0
 MB: Final = 1_000_000
@@ -46,9 +46,9 @@ MB: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`changes` are made one after the other in each round, `topics` at once.
+    """Counts of each case: `changes` are made one after the other in each round, `topics` at once.
 
-    `settled_s`: what a change has left to do is done by then, since each has asked each.
+    `settled_s`: seconds after which the work that follows a change is done, because each member has asked each other.
     """
 
     members: Sequence[int]
@@ -109,7 +109,7 @@ def _case(options: Options, sizes: Sizes, number: int, alone: _Member) -> Case:
 
 
 def _routes(member: _Member, members: int, number: int) -> dict[str, object]:
-    """What a question for a route costs, of a topic with eight queues on each member."""
+    """Measure the cost of a route query, for a topic with eight queues on each member."""
     topic = "bench-route"
     member.tell(topic)
     with closing(QueueLoad(member.broker, Random(1))) as load:
@@ -125,7 +125,7 @@ def _routes(member: _Member, members: int, number: int) -> dict[str, object]:
 
 
 class _Member(NamedTuple):
-    """A running broker, and what it can be told."""
+    """A running broker with its admin services."""
 
     broker: Quarry
     topics: AdminServiceStub
@@ -158,7 +158,7 @@ class _Member(NamedTuple):
 
 
 class _Told:
-    """Some brokers, the first of which is told what is new."""
+    """A set of brokers; new topics are created on the first."""
 
     _numbers = count()
 
@@ -170,13 +170,16 @@ class _Told:
         time.sleep(self._settled_s)
 
     def idle_cores(self, seconds: float) -> float:
-        """What all of them take of the machine while nobody asks anything of them."""
+        """Return the cores that all brokers use while idle."""
         cpu_s, begin_s = self.cpu_s(), time.perf_counter()
         time.sleep(seconds)
         return (self.cpu_s() - cpu_s) / (time.perf_counter() - begin_s)
 
     def changes(self, number: int, idle_cores: float) -> Sample:
-        """One after the other, each until all have it. CPU time is counted until nobody has anything left to do."""
+        """Make changes one after the other, each until all members have it.
+
+        CPU time counts until the work after it is done.
+        """
         with self._spent(idle_cores) as spent:
             wall_s = 0.0
             for name in (f"bench-change-{next(self._numbers)}" for _ in range(number)):
@@ -188,7 +191,7 @@ class _Told:
         return Sample(number, wall_s, spent[0])
 
     def at_once(self, number: int, idle_cores: float) -> Sample:
-        """All of them, as fast as the first one takes them."""
+        """Create all topics as fast as the first member takes them."""
         prefix = f"bench-many-{next(self._numbers)}-"
         with self._spent(idle_cores) as spent:
             begin_s = time.perf_counter()
@@ -204,7 +207,7 @@ class _Told:
 
     @contextmanager
     def _spent(self, idle_cores: float) -> Iterator[list[float]]:
-        """CPU seconds of the block, and of what follows from it, without what they take anyway."""
+        """Measure the CPU seconds of the block and of the work that follows from it, without the idle consumption."""
         spent: list[float] = []
         cpu_s, begin_s = self.cpu_s(), time.perf_counter()
         yield spent
@@ -213,7 +216,7 @@ class _Told:
 
 
 class _Starting:
-    """Starts brokers that end with the block; each is running before the next one looks for free ports."""
+    """Starts brokers that end with the block. Each is running before the next one looks for free ports."""
 
     def __init__(self, running: ExitStack) -> None:
         self._running = running
@@ -235,7 +238,7 @@ def _brokers() -> Iterator[_Starting]:
 
 
 class _Cluster:
-    """So many members, all of which reach all."""
+    """A cluster with this number of members, all of which reach all others."""
 
     def __init__(self, directory: Path, sizes: Sizes, number: int, start: _Starting) -> None:
         directory.mkdir()
@@ -256,7 +259,7 @@ class _Cluster:
         return self.told.idle_cores(seconds)
 
     def join(self, start: _Starting) -> dict[str, object]:
-        """A new member with an empty store, until it has what the others have and all know it."""
+        """Add a new member with an empty store; wait until it has what the others have, and all know it."""
         topics = self._members[0].count("bench-")
         begin_s = time.perf_counter()
         new = self._start("quarry-new", start)

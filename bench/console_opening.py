@@ -1,8 +1,8 @@
-"""How long until a page of the console is there in a browser, with a million queues?
+"""Measures how long it takes until a page of the console is ready in a browser, with a million queues.
 
 Chromium opens each page as if it had been typed into a new window: files of the console come from its cache after the
-first time, figures from the broker. A page is there when no section of it waits for an answer any more. The same with
-a thousand queues, in turns. The goal: a second at most for each page.
+first time, numbers from the broker. A page is ready when none of its sections waits for an answer any more. The peer
+has a thousand queues; both are measured in turns. The goal: a second at most for each page.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ THERE: Final = """() => document.querySelectorAll("main h1").length === 1
   && document.querySelectorAll("main [aria-busy=true]").length === 0"""
 
 SIZES: Final = {
-    # queues, those of the peer, groups, rounds
+    # queues, queues of the peer, groups, rounds
     Scale.FULL: (1_000_000, 1_000, 1_000, 7),
     Scale.QUICK: (50_000, 1_000, 200, 3),
     Scale.TINY: (400, 80, 5, 1),
@@ -91,7 +91,7 @@ def run(options: Options) -> list[Case]:
 
 
 class _Opened:
-    """The pages of one broker's console, and how long each took."""
+    """The pages of one broker's console, with the times that they took to open."""
 
     def __init__(self, broker: ConsoleBroker, context: BrowserContext, random: Random) -> None:
         self._broker = broker
@@ -107,7 +107,7 @@ class _Opened:
         return Sample(len(PAGES), time.perf_counter() - began_s, cpu_s_of(self._broker.pid) - cpu_s)
 
     def _open(self, path: str) -> float:
-        """In a new tab, in seconds. Raises playwright's TimeoutError."""
+        """Open a page in a new tab; return the seconds. Raises playwright's TimeoutError."""
         number = self._random.randrange(self._broker.topics)
         where = path.format(topic=topic_name(number), group=group_name(number % 5), part=f"{number:07d}"[3:])
         page = self._context.new_page()
@@ -130,7 +130,7 @@ class _Opened:
 
 @contextmanager
 def _browser() -> Iterator[Iterator[BrowserContext]]:
-    """Windows that share nothing. Raises CannotRun without a browser."""
+    """Give browser windows that share nothing. Raises CannotRun without a browser."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:

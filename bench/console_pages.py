@@ -1,9 +1,9 @@
-"""How long do the calls take that a page of the console makes, with a million queues, and does anybody wait for them?
+"""Measures the calls of a console page with a million queues, and whether sends are delayed by them.
 
 Two shapes of stores: topics of eight queues, and as many topics as queues. A broker opens each, and all calls of
 `quarry.admin.v1.OverviewService` are made again and again, every search for a part of a name with another part, while
-one connection sends, one call at a time. The same with a thousand queues. The goal: 99 of 100 calls of each kind take
-a second at most.
+one connection sends, one call at a time. The peer has a thousand queues. The goal: 99 of 100 calls of each kind take a
+second at most.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNDISTURBED_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`rounds` of `calls` calls of each kind."""
+    """Counts by scale: `rounds` of `calls` calls of each kind."""
 
     many: int
     few: int
@@ -48,16 +48,16 @@ SIZES: Final = {
     Scale.TINY: Sizes(400, 80, groups=5, calls=2, rounds=1),
 }
 SHAPES: Final = (8, 1)
-"""Queues of each topic."""
+"""Numbers of queues of each topic."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """Times in milliseconds."""
+    """Measured times in milliseconds."""
 
     calls_ms: dict[str, list[float]] = field(default_factory=dict)
     cpu_ms: dict[str, list[float]] = field(default_factory=dict)
-    """Of the broker, while nobody sends: other work on the machine does not show in it."""
+    """CPU time of the broker for a call while no sends are made: other work on the machine does not show in it."""
     sends_ms: list[float] = field(default_factory=list)
     undisturbed_ms: list[float] = field(default_factory=list)
 
@@ -112,7 +112,7 @@ def _case(options: Options, sizes: Sizes, queues_per_topic: int) -> Case:
 
 
 class _Calls:
-    """What is called on one broker."""
+    """Makes the calls on one broker, and sends meanwhile."""
 
     def __init__(self, broker: ConsoleBroker, random: Random) -> None:
         self._broker = broker
@@ -120,7 +120,7 @@ class _Calls:
         self.seen = Seen()
 
     def sample(self, calls: int) -> Sample:
-        """So many calls of each kind, after as many sends that are not disturbed."""
+        """Make `calls` calls of each kind while sends are made, after a stretch of undisturbed sends."""
         self._send_until(Event(), self.seen.undisturbed_ms, seconds=UNDISTURBED_S)
         self._count_cpu()
         over = Event()
@@ -138,7 +138,7 @@ class _Calls:
             sender.join()
 
     def _count_cpu(self) -> None:
-        """A call of each kind, one after the other and nothing beside them."""
+        """Measure the CPU time of a call of each kind, one after the other and with no other load."""
         with grpc.insecure_channel(self._broker.admin) as channel:
             service = OverviewServiceStub(channel)  # type: ignore[no-untyped-call]
             for name, call in self._page():
@@ -148,7 +148,7 @@ class _Calls:
                 self.seen.cpu_ms.setdefault(name, []).append(taken_ms)
 
     def _page(self) -> Iterator[tuple[str, Callable[[Any], Any]]]:
-        """Each kind of call, with what makes it."""
+        """Yield each kind of call, with the function that makes it."""
         number = self._random.randrange(self._broker.topics)
         topics, groups = pb.ListTopicFiguresRequest, pb.ListGroupFiguresRequest
         yield "overview", _calling("GetOverview", pb.GetOverviewRequest())
@@ -178,7 +178,7 @@ class _Calls:
         return 1
 
     def _send_until(self, over: Event, times_ms: list[float], seconds: float = 3_600.0) -> None:
-        """One connection: the next send is made when the last one is answered."""
+        """Send on one connection: each send is made when the last one is answered."""
 
         def bodies() -> Iterator[bytes]:
             end_s = time.perf_counter() + seconds

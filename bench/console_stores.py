@@ -1,7 +1,7 @@
-"""Brokers with very many topics, and groups that are long away, as pages of the console have to show them.
+"""Makes brokers with very many topics, and with groups that are not connected, for pages of the console to show.
 
-Stores are made in this process: a message in each queue, and groups that have read ten topics each and one topic
-together, so that nothing of them is in memory.
+The stores are made in this process, so that nothing of them is in the broker's memory: a message in each queue, and
+groups that have read ten topics each and one topic together.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COUNTED_TIMEOUT_S: Final = 120.0
 
 
 class ConsoleBroker(Quarry):
-    """One whose store has so many topics and groups."""
+    """A broker whose store has this number of topics and groups."""
 
     def __init__(self, directory: Path, topics: int, queues_per_topic: int, groups: int) -> None:
         super().__init__(directory, Durability.ASYNC, SETTINGS, has_console=True)
@@ -43,7 +43,7 @@ class ConsoleBroker(Quarry):
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """With its store made, until all of its topics are counted."""
+        """Make the store and start the broker; the block begins when all topics are counted."""
         with scratch_store(self.store, Durability.ASYNC) as store:
             self._fill(store)
         self.start()
@@ -54,7 +54,7 @@ class ConsoleBroker(Quarry):
             self.close()
 
     def _wait_until_counted(self) -> None:
-        """Until the broker knows how many topics there are: the first round in the background."""
+        """Wait until the broker knows how many topics there are, which its first sweep in the background counts."""
         deadline_s = time.perf_counter() + COUNTED_TIMEOUT_S
         with grpc.insecure_channel(self.admin) as channel:
             service = OverviewServiceStub(channel)  # type: ignore[no-untyped-call]

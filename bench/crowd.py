@@ -1,9 +1,9 @@
-"""Many clients of brokers in one process: each holds a receive that waits, acknowledges what it gets, and stays known.
+"""Simulates many clients of brokers in one process: each waits in a receive, acknowledges messages, and stays known.
 
-They do what libraries do, on few connections: an open telemetry stream each, a heartbeat every 10 s, long polls of
-15 to 25 s, and clients of lite topics repeat every 30 s which ones they want. One loop serves them all, so what it
-measures includes its own time. But when it is late they stay as they were spread over time, as independent clients do:
-else each pause of its own would come back as a burst of calls, again and again.
+They do what client libraries do, on few connections: an open telemetry stream each, a heartbeat every 10 s, long polls
+of 15 to 25 s, and clients of lite topics repeat their subscriptions every 30 s. One loop serves all of them, so
+measured times include its own. When it is late, the clients' calls stay spread over time, as those of independent
+clients do: else each pause of the loop would come back as a burst of calls, again and again.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as servic
 HEARTBEAT_S: Final = 10.0
 REPEAT_S: Final = 30.0
 POLLING_S: Final = [15 + 10 * number / 64 for number in range(64)]
-"""The receives of all clients, one after another."""
+"""Seconds of the long polls; each client uses one after another."""
 
 POLLING_MIN_S: Final = 5
-"""Quarry's least."""
+"""Seconds of the shortest long poll that Quarry allows."""
 INVISIBLE_S: Final = 60
 SETTLING_S: Final = 1.0
 BODY: Final = bytes(range(200))
 STAMP: Final = Struct(">q")
-"""At the beginning of a body: when it was sent, in ns of the monotonic clock."""
+"""The first bytes of a body: the time of its send in ns of the monotonic clock."""
 
 AT_ONCE: Final = 64
-"""Calls of all clients together that are under way while they come."""
+"""Calls of all clients together that are under way while they connect."""
 
 Wants = Callable[[int], Sequence[str]]
-"""The names of the lite topics that a client wants, by its number; none: it gets messages of an ordinary topic."""
+"""Gives the lite topics that a client subscribes to, by its number; none: it reads an ordinary topic."""
 
 
 class Reading(NamedTuple):
-    """A stretch of load at a fixed rate."""
+    """The result of a stretch of load at a fixed rate."""
 
     sample: Sample
     """Messages that were sent, received and acknowledged, and the broker's CPU time."""
     wakes_ms: list[float]
-    """From the call of a send to when the receive that waited has its message."""
+    """Milliseconds from the call of a send until the waiting receive has its message."""
     sends_ms: list[float]
-    """From the call of a send to its answer."""
+    """Milliseconds from the call of a send to its answer."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class _Client:
 
 @dataclass(slots=True)
 class _Going:
-    """What a stretch of load has got to."""
+    """The counts and times of a stretch of load so far."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -87,10 +87,10 @@ class Crowd:
         self._going = _Going()
         self._receives = cycle([_receive_body(group, topic, polling_s) for polling_s in POLLING_S])
 
-    # -- coming and going
+    # -- connecting and closing
 
     def come(self, broker: Broker) -> None:
-        """Connect and say who they are; they are known then, and wait for nothing yet."""
+        """Connect all clients and introduce them. They are known to the broker then, but do not receive yet."""
         self._connections = [self._loop.connect(broker.endpoint) for _ in range(self._connection_count + 1)]
         own = cycle(self._connections[1:])
         self._clients = [
@@ -104,22 +104,25 @@ class Crowd:
         self._all(self._beat)
 
     def go(self) -> None:
-        """Without a word."""
+        """Close all connections without telling the broker."""
         self._loop.close(self._connections)
         self._connections, self._clients = [], []
 
     def subscribe(self, *, anew: bool) -> Sample:
-        """Each says what it wants: `anew` from the newest message on, else only once more. Lite topics are counted."""
+        """Let each client subscribe: with `anew` from the newest message on, else as a repetition.
+
+        Lite topics are counted.
+        """
         action = definition.PARTIAL_ADD if anew else definition.COMPLETE_ADD
         begin_s = time.perf_counter()
         self._all(lambda client, done: self._want(client, action, done))
         return Sample(sum(len(each.wants) for each in self._clients), time.perf_counter() - begin_s, 0.0)
 
     def wait(self) -> None:
-        """From now on each one receives without end and stays known; returns when all of them wait.
+        """Let each client receive from now on and stay known. Returns when all of them wait in a receive.
 
-        They do not come all at once to most brokers: their first receives end at different times, and so do the later
-        ones. A call behind the receives of each connection is answered when they were taken in.
+        As real clients do not start at the same time, their first receives end at different times, and so do the later
+        ones. The answer to a call after the receives of a connection shows that the broker has taken them in.
         """
         for number, client in enumerate(self._clients):
             share = number / len(self._clients)
@@ -133,7 +136,7 @@ class Crowd:
     def _all(
         self, call: Callable[[_Client, Callable[[], None]], None], clients: Sequence[_Client] | None = None
     ) -> None:
-        """One call of each, some at a time; returns when all are answered."""
+        """Make one call for each client, some at a time. Returns when all are answered."""
         rest, left = iter(self._clients if clients is None else clients), [0]
 
         def start() -> None:
@@ -206,7 +209,7 @@ class Crowd:
         self._going.wakes_ms.append((time.monotonic_ns() - sent_ns) / 1e6)
 
     def _acknowledge(self, client: _Client, messages: Sequence[definition.Message]) -> None:
-        """One call for each message, as libraries do."""
+        """Acknowledge each message by its own call, as client libraries do."""
         for message in messages:
             request = service.AckMessageRequest()
             request.group.name, request.topic.name = self._group, self._topic
@@ -227,14 +230,14 @@ class Crowd:
     def load(
         self, broker: Broker, lite_topics: Iterator[str], *, per_second: float, is_over: Callable[[float], bool]
     ) -> Reading:
-        """Send at a fixed rate, whatever is answered when, until `is_over` after so many seconds.
+        """Send at a fixed rate, independent of answers, until `is_over` holds for the elapsed seconds.
 
-        Raises RuntimeError when not all of it is received and acknowledged.
+        Raises RuntimeError when not all messages are received and acknowledged.
         """
         self._going = going = _Going()
         gc.collect()
         gc.disable()
-        # all clients were kept waiting for that, and what they do then is not to be part of what is measured
+        # all clients had to wait for the collection, and what they do afterwards is not to be measured
         settled_s = time.monotonic() + SETTLING_S
         self._loop.run_until(lambda: time.monotonic() > settled_s, "a moment")
         cpu_s, begin_s = cpu_s_of(broker.pid), time.monotonic()
@@ -271,7 +274,7 @@ class Crowd:
 
 
 class _Repeating:
-    """A call that a client makes again and again, as long as it is there."""
+    """A call that a client repeats as long as it is connected."""
 
     def __init__(
         self,
@@ -287,7 +290,7 @@ class _Repeating:
         self._due_s = 0.0
 
     def begin(self, share: float) -> None:
-        """The first one is after this share of the interval."""
+        """Schedule the first call after this share of the interval."""
         self._due_s = time.monotonic() + share * self._interval_s
         self._loop.at(self._due_s, self)
 
@@ -303,7 +306,7 @@ def _nothing() -> None:
 
 
 def send_body(topic: str, lite_topics: Sequence[str], stamp_ns: int = 0) -> bytes:
-    """One send with a message for each; the name "" is none."""
+    """Return a send with a message for each lite topic; the name "" stands for none."""
     request = service.SendMessageRequest()
     for lite_topic in lite_topics:
         message = request.messages.add(body=STAMP.pack(stamp_ns) + BODY[STAMP.size :])

@@ -1,4 +1,4 @@
-"""Delivery as `server.broker` builds it, on a loop whose passes are ended by hand: no network, no waiting."""
+"""Runs delivery as `server.broker` builds it, on a loop whose iterations are ended by hand: no network, no waiting."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.record import StoredMessage
 
 CLIENT: Final = "127.0.0.1@4711@1@abcdefgh"
-"""As long as the client ids of the official clients."""
+"""A client id as long as those of the official clients."""
 MESSAGES_PER_CALL: Final = 64
 
 
 class NoDeadLetters:
-    """Nothing is delivered so often here."""
+    """A dead-letter sink that must not be used: no message is delivered that often here."""
 
     def forward(self, group: str, topic: str, record: StoredMessage, attempts: int, forwarded: Forwarded) -> None:
         raise AssertionError((group, topic, record.physical_offset, attempts, forwarded))
@@ -71,14 +71,14 @@ class HandLoopedDelivery:
         return self._delivery.inflight_count
 
     def receive(self, request: ReceiveRequest) -> Sequence[Delivered]:
-        """One receive, in a pass of its own."""
+        """Make one receive, in its own loop iteration."""
         self._delivered = ()
         self._delivery.receive(request, 0, self._take)
         self._end_pass()
         return self._delivered
 
     def acknowledge(self, group: str, delivered: Iterable[Delivered]) -> None:
-        """All in one pass."""
+        """Acknowledge all messages in one loop iteration."""
         for each in delivered:
             self._delivery.acknowledge(group, TOPIC, each.receipt_handle)
         self._end_pass()

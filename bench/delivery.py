@@ -1,9 +1,9 @@
-"""What does it cost to hand a message out and take its acknowledgement, without any network?
+"""Measures the cost of delivering a message and taking its acknowledgement, without any network.
 
-A receive of 32 messages, written at the end of its loop pass; then 32 acknowledgements, written at the end of theirs:
-the least a broker does per message with one busy consumer. Every round is a new group that reads the same messages.
-The peer is what the storage alone takes for the same: one range read of the entries, the records copied out of the
-mapped log, and in-flight rows of the same size written and deleted in the same kind of database.
+A receive of 32 messages, written at the end of its loop iteration; then 32 acknowledgements, written at the end of
+theirs: the least a broker does per message with one busy consumer. Every round is a new group that reads the same
+messages. The peer does only the storage work: one range read of the entries, the records copied out of the mapped log,
+and in-flight rows of the same size written and deleted in the same kind of database.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ INVISIBLE_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`messages` is how many are handed out and acknowledged per sample: whole batches of every queue."""
+    """Sizes by scale. `messages` are delivered and acknowledged per sample: whole batches of every queue."""
 
     messages: int
     rounds: int
@@ -90,7 +90,7 @@ class _Consumer:
         self._groups = count()
 
     def drain(self) -> int:
-        """Receive and acknowledge until there is nothing left; returns how many."""
+        """Receive and acknowledge until no message is left; return how many there were."""
         group = f"bench-group-{next(self._groups)}"
         request = request_of(group, QUEUES, BATCH, INVISIBLE_MS)
         total = 0

@@ -1,8 +1,8 @@
-"""How fast does a filter decide?
+"""Measures how fast a filter decides.
 
 SQL expressions over the properties of messages, as a subscription with few matches evaluates them. The peer is the same
-condition written by hand in Python, with the same rules for what is missing: what a compiler could reach at best. Tag
-filters are beside them.
+condition written by hand in Python, with the same rules for missing values: the best that a compiler could reach. Tag
+filters are shown beside them.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _matching(matches: Callable[[Properties], bool], messages: list[Properties])
 
 
 def _messages(random: Random, count: int) -> list[Properties]:
-    """A third has no amount, a tenth one that is no number."""
+    """Make messages: a third has no amount, a tenth has an amount that is no number."""
     messages: list[Properties] = []
     for number in range(count):
         properties = {

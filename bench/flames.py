@@ -1,7 +1,7 @@
-"""Flame graphs of the brokers that benchmarks start, on demand: `python -m bench --flames DIRECTORY NAME`.
+"""Draws flame graphs of the brokers that benchmarks start, on demand: `python -m bench --flames DIRECTORY NAME`.
 
-py-spy looks at each broker from outside, with its native frames: those of compiled modules, of the native part and of
-RocksDB. It stops the broker for each look, so the figures of such a run are not worth keeping.
+py-spy samples each broker from outside, with its native frames: those of compiled modules, of the native part and of
+RocksDB. It stops the broker for each sample, so the results of such a run are not kept.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from bench.harness import CannotRun
 
 LOOKS_PER_S: Final = 100
 END_TIMEOUT_S: Final = 60.0
-"""For reading the symbols of what was seen, and drawing it."""
+"""Seconds that py-spy may take to read the symbols of its samples and draw the graph."""
 
 
 class Flame:
-    """Looks at one process until that ends."""
+    """Samples one process until that ends."""
 
     def __init__(self, program: str, pid: int, path: Path) -> None:
         self.path = path
@@ -30,7 +30,7 @@ class Flame:
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
     def end(self) -> None:
-        """To be called once the process has ended. Raises CannotRun with py-spy's words when it drew nothing."""
+        """Wait for the graph, once the process has ended. Raises CannotRun with py-spy's text when it drew nothing."""
         try:
             _, said = self._process.communicate(timeout=END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -41,10 +41,13 @@ class Flame:
 
 
 class Flames:
-    """Those of one benchmark: `<benchmark>-1.svg` and so on, in the order in which its brokers were started."""
+    """The flame graphs of one benchmark:
+
+    `<benchmark>-1.svg` and so on, in the order in which its brokers were started.
+    """
 
     def __init__(self, directory: Path | None = None, benchmark: str = "") -> None:
-        """Without a directory none is drawn. Raises CannotRun without py-spy."""
+        """Prepare the graphs; without a directory none is drawn. Raises CannotRun without py-spy."""
         self._directory = directory
         self._benchmark = benchmark
         self._numbers = count(1)
@@ -66,7 +69,7 @@ class _Current:
 
 
 def draw(flames: Flames) -> None:
-    """From now on, of each broker that is started."""
+    """Draw a flame graph of each broker that is started from now on."""
     _Current.flames = flames
 
 

@@ -1,7 +1,7 @@
-"""What does a send cost before a broker does anything with it: the front, and reading and writing protobuf?
+"""Measures the cost of a send before a broker processes it: the front, and reading and writing protobuf.
 
 The official Java client loads two brokers with nothing behind their fronts, one on `h2` and one on `grpcio`, in turns.
-Client and server share the cores and one client takes more of them than the server on `h2`, so its rate is the
+Client and server share the cores, and on `h2` one client takes more of them than the server, so the rate is the
 client's as much as the server's. The CPU time per message is the server's alone.
 """
 
@@ -29,7 +29,7 @@ MODES: Final[Modes] = {
 
 CPU_RATIO_TARGET: Final = 0.1
 RATE_TARGET: Final = 8.0
-"""What the design asks of the front: so many times the rate of grpcio at a tenth of its CPU time."""
+"""Rate as a multiple of grpcio's that the design requires of the front, at a tenth of grpcio's CPU time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
-"""What becomes of the front when much comes together: connections, calls that wait, clients that do not read?
+"""Measures the front at scale: many connections, many waiting calls, and clients that stop reading.
 
-A client that costs little (`bench.raw_client`) asks brokers with nothing behind their fronts:
+A client that costs little (`bench.raw_client`) calls brokers with nothing behind their fronts:
 
-- sends over a thousand connections, compared with sends over one. Calls that come together on a connection share a
-  read and a write of the socket; one call at a time on each connection is the worst case, where nothing is shared;
+- sends over a thousand connections, compared with sends over one. Calls that come together on a connection share a read
+  and a write of the socket; one call at a time on each connection is the worst case, as it shares nothing;
 - ten thousand ReceiveMessage calls that are kept open, then woken one by one while the others wait. The wake latency is
-  from the handler's answer to the client's read. The peer is grpcio, as in the next;
+  from the handler's answer to the client's read. The peer is grpcio, as in the next measurement;
 - streams that are read at full speed, then not read at all, then read again. The growth of the server's memory while
-  nobody reads is what one client that stops reading costs.
+  the client does not read is the cost of one client that stops reading.
 """
 
 from __future__ import annotations
@@ -42,20 +42,23 @@ QUESTION: Final = (
 BODY_SIZE: Final = 256
 PEER_DEPTH: Final = 256
 WARM_CALLS: Final = 4
-"""So many calls teach the server what a connection's requests look like."""
+"""Calls after which the server has learned what a connection's requests look like."""
 
 MESSAGE_PREFIX_SIZE: Final = 5
 WAITING_CALL_TARGET: Final = 10_000
 WAKE_TARGET_MS: Final = 5.0
-"""What the design asks of the front: bytes per call that waits, and the 99th percentile of its wake latency."""
+"""Limits that the design sets for the front: bytes per waiting call, and the 99th percentile of its wake latency."""
 
 READ_ON_SIZE: Final = 32 * 1024 * 1024
-"""More than the socket buffers of both sides and all of a front's hold of one stream."""
+"""Bytes of an answer that exceed the socket buffers of both sides and all that a front holds of one stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`calls` is how many sends there are in all, `depths` how many at a time on each connection."""
+    """Sizes by scale.
+
+    `calls` is the number of all sends, `depths` are the numbers of calls at a time on each connection.
+    """
 
     connections: int
     calls: int
@@ -101,7 +104,7 @@ def run(options: Options) -> list[Case]:
 
 
 def _connections(server: BareBroker, random: Random, sizes: Sizes, depth: int) -> Case:
-    """The peer is one connection with enough calls in flight for its best rate."""
+    """Compare sends over many connections; the peer is one connection with enough calls in flight for its best rate."""
     body = _send_body(random)
     generator_us: list[float] = []
 
@@ -185,7 +188,7 @@ def _parked_facts(prefix: str, seen: Sequence[_Parked]) -> dict[str, object]:
 
 
 class _Parked:
-    """Calls that are kept open on the connections of `client`, and what they cost."""
+    """Calls that are kept open on the connections of `client`, and their cost."""
 
     def __init__(self, server: BareBroker, client: RawClient, waker: RawClient) -> None:
         self.bytes_per_call = 0.0
@@ -199,14 +202,14 @@ class _Parked:
     def open(self, random: Random, sizes: Sizes) -> None:
         per_connection = sizes.parked // sizes.parked_connections
         send = _send_body(random)
-        # what calls need but do not own is there before: every connection has sent something
+        # memory that calls need but do not own is allocated before: every connection has sent something
         self._client.call_all(make_requests(random, SEND_PATH, send, 0, WARM_CALLS), 1)
         before = resident_bytes_of(self._server.pid)
         requests = make_requests(random, RECEIVE_PATH, _receive_body(), WARM_CALLS, per_connection)
         for connection in self._client.connections:
             for request in requests:
                 self._client.send(connection, request)
-        # a send behind them is answered when they have all been taken in
+        # a send after them is answered when they have all been taken in
         self._client.call_all(make_requests(random, SEND_PATH, send, WARM_CALLS + per_connection, 1), 1)
         self.bytes_per_call = (resident_bytes_of(self._server.pid) - before) / sizes.parked
         self._client.on_data(self._take)
@@ -281,7 +284,7 @@ def _unread(random: Random, sizes: Sizes) -> Case:
 
 
 def _read_on(client: RawClient) -> None:
-    """More than can have waited on the way: the streams go on."""
+    """Read more than can have waited on the way, so that the streams go on."""
     enough = client.data_size + len(client.connections) * READ_ON_SIZE
     client.read_until(lambda: client.data_size >= enough)
 
@@ -304,7 +307,7 @@ def _send_body(random: Random) -> bytes:
 
 
 def _check_answers(client: RawClient) -> None:
-    """A server that refuses everything is fast: refusals end calls without a message."""
+    """Check that calls had answers: a server that refuses everything is fast, and a refusal has no message."""
     for connection in client.connections:
         if connection.messages != connection.ended:
             raise RawClientFailed(f"{connection.ended} calls ended with {connection.messages} answers")

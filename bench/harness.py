@@ -1,8 +1,8 @@
-"""What every benchmark is made of: samples taken in alternating rounds, compared with a peer.
+"""The common parts of benchmarks: samples are taken in alternating rounds, and compared with a peer.
 
-Machines are shared and their speed drifts, so no rate means much alone. Each benchmark measures a peer (another
-server, or the bare resource below the code) in the same run, in turns with the code: A B A B. The ratio is the
-median over the rounds of (ours / peer), each taken from two neighbouring samples.
+Machines are shared and their speed drifts, so a single rate means little. Each benchmark measures a peer (another
+server, or the bare resource below the code) in the same run, in turns with the code: A B A B. The ratio is the median
+over the rounds of (ours / peer), each taken from two neighbouring samples.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from statistics import median
 from typing import Final, NamedTuple
 
 _CPU_CLOCK: Final = 2
-"""What clock_getcpuclockid(3) makes the clock of a process from, beside its number."""
+"""The bits that clock_getcpuclockid(3) adds to a process id to name its clock."""
 
 _LOOK_INTERVAL_S: Final = 0.02
 
 
 class Scale(Enum):
-    """How much work the benchmarks do."""
+    """The amount of work that the benchmarks do."""
 
     FULL = "full"  # for figures
     QUICK = "quick"  # for a first look: seconds each
@@ -36,7 +36,7 @@ class Scale(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """What one run of the benchmarks was asked for. `scratch` is an empty directory that is removed afterwards."""
+    """The options of one run of the benchmarks. `scratch` is an empty directory that is removed afterwards."""
 
     scale: Scale
     seed: int
@@ -46,25 +46,25 @@ class Options:
 
 
 class CannotRun(Exception):
-    """Something the benchmark needs is not on this machine. The text says what."""
+    """Something that the benchmark needs is not on this machine. The text says what."""
 
 
 def require_room(directory: Path, needed: int) -> None:
-    """Raises CannotRun when the disk has not so many bytes to give."""
+    """Raise CannotRun if the disk has fewer free bytes than needed."""
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise CannotRun(f"{needed >> 20} MiB of free disk are needed, there are {free >> 20}")
 
 
 class Sample(NamedTuple):
-    """One stretch of work: how many things were done, in how much wall and CPU time (all threads)."""
+    """One stretch of work: the number of things done, in how much wall and CPU time (all threads)."""
 
     done: int
     wall_s: float
     cpu_s: float
 
     def joined(self, later: Sample) -> Sample:
-        """Both as one."""
+        """Return both samples as one."""
         return Sample(self.done + later.done, self.wall_s + later.wall_s, self.cpu_s + later.cpu_s)
 
     @property
@@ -73,14 +73,14 @@ class Sample(NamedTuple):
 
     @property
     def cpu_us(self) -> float:
-        """CPU time per thing."""
+        """CPU time per thing, in microseconds."""
         return self.cpu_s / self.done * 1e6
 
 
 def measure(work: Callable[[], int]) -> Sample:
-    """Time `work` in this process; it returns how many things it did.
+    """Time `work` in this process. `work` returns how many things it did.
 
-    The garbage collector stays on, as in a broker, but does not look at what was prepared before.
+    The garbage collector stays on, as in a broker, but does not examine objects that were prepared before.
     """
     gc.collect()
     gc.freeze()
@@ -92,18 +92,18 @@ def measure(work: Callable[[], int]) -> Sample:
 
 
 def cpu_s_of(pid: int) -> float:
-    """CPU time the process has taken so far: all threads, user and system, in nanoseconds' resolution (Linux)."""
+    """Return the CPU time of a process so far: all threads, user and system, in nanoseconds' resolution (Linux)."""
     return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
 
 
 BYTES_PER_MESSAGE: Final = 1_400
-"""What a message with a body of 1 KiB takes in a store: a record in the log and its entry."""
+"""Bytes that a message with a body of 1 KiB takes in a store: a record in the log and its entry."""
 
 
 def wait_until_at_rest(pids: Sequence[int], *, look_s: float, cpu_share: float, timeout_s: float) -> None:
-    """Until the disk has what was written, and each of the processes takes less than so much of a core.
+    """Wait until the disk has written everything, and each process takes less than this share of a core.
 
-    Raises RuntimeError when that does not come.
+    Raises RuntimeError when that takes longer than the timeout.
     """
     os.sync()
     give_up_s = time.monotonic() + timeout_s
@@ -117,12 +117,12 @@ def wait_until_at_rest(pids: Sequence[int], *, look_s: float, cpu_share: float, 
 
 
 def resident_bytes_of(pid: int) -> int:
-    """Memory of the process that is in use, in pages of the machine."""
+    """Return the resident memory of a process, in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def private_bytes_of(pid: int) -> int:
-    """Memory of the process that is in use and its own: without mapped files, which the kernel takes back at will."""
+    """Return the private memory of a process: without mapped files, which the kernel reclaims as it needs."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
@@ -130,7 +130,7 @@ def private_bytes_of(pid: int) -> int:
 
 
 def read_bytes_of(pid: int) -> int:
-    """What the process has had read from block devices so far, by calls and through mappings; 0 where nobody counts."""
+    """Return the bytes that a process has read from block devices, by calls and mappings; 0 if not counted."""
     for line in Path(f"/proc/{pid}/io").read_text().splitlines():
         if line.startswith("read_bytes:"):
             return int(line.split()[1])
@@ -139,14 +139,14 @@ def read_bytes_of(pid: int) -> int:
 
 @dataclass(slots=True)
 class PeakMemory:
-    """The most private memory that this process had, looked at every few milliseconds on a thread of its own."""
+    """The highest private memory of this process, sampled every few milliseconds on its own thread."""
 
     bytes: int = 0
 
 
 @contextmanager
 def peak_memory() -> Iterator[PeakMemory]:
-    """What grows until the end of the block, above what there was at its begin, is in `bytes` then."""
+    """Measure the growth of private memory in the block: at its end `bytes` has the highest growth since its begin."""
     before = private_bytes_of(os.getpid())
     peak = PeakMemory()
     is_over = threading.Event()
@@ -169,20 +169,20 @@ def peak_memory() -> Iterator[PeakMemory]:
 
 
 def alternate(rounds: int, ours: Callable[[], Sample], peer: Callable[[], Sample]) -> tuple[list[Sample], list[Sample]]:
-    """Take samples of both in turns: ours, peer, ours, peer, … Neighbours ran under the same weather."""
+    """Take samples of both in turns: ours, peer, ours, peer, … Neighbouring samples ran under similar conditions."""
     pairs = [(ours(), peer()) for _ in range(rounds)]
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """The answer for one set of circumstances. `details` are added to its JSON object as they are."""
+    """The result for one set of circumstances. `details` are added to its JSON object unchanged."""
 
     name: str
     unit: str
-    """What is counted: messages, reads."""
+    """The things that are counted: messages, reads."""
     peer: str
-    """What `ratio` compares with."""
+    """The name of what `ratio` compares with."""
     ours: Sequence[Sample]
     theirs: Sequence[Sample]
     details: Mapping[str, object] = field(default_factory=dict)
@@ -193,7 +193,7 @@ class Case:
         return median(a.per_second / b.per_second for a, b in zip(self.ours, self.theirs, strict=True))
 
     def facts(self) -> dict[str, object]:
-        """The case as JSON shows it."""
+        """Return the case as its JSON object."""
         return {
             "case": self.name,
             "unit": self.unit,

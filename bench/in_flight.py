@@ -1,10 +1,10 @@
-"""What does a group pay that has very many messages in flight?
+"""Measures what very many messages in flight cost their group.
 
-It receives and does not acknowledge, until that many are in flight: rows in RocksDB and nothing in memory. From then on
-its receives and acknowledgements are compared with those of a group that has none in flight. Then delivery is opened
-anew, as after a restart.
+The group receives and does not acknowledge, until that many are in flight: rows in RocksDB and nothing in memory. From
+then on its receives and acknowledgements are compared with those of a group that has none in flight. Then delivery is
+opened again, as after a restart.
 
-The design asks that a group with a million messages in flight works and restarts.
+The design requires that a group with a million messages in flight works and restarts.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ BODY_SIZE: Final = 32
 LOADED: Final = "loaded"
 PEER: Final = "a group with none in flight"
 KEPT_MAX: Final = 100_000
-"""Deliveries that are remembered, so that they can be acknowledged."""
+"""Deliveries that are kept, so that they can be acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`in_flight` before anything is measured; `messages` are received, then acknowledged, per sample."""
+    """Sizes by scale:
+
+    `in_flight` before anything is measured; `messages` are received, then acknowledged, per sample.
+    """
 
     in_flight: int
     messages: int
@@ -85,7 +88,7 @@ Samples = tuple[list[Sample], list[Sample]]
 
 
 def _compare(delivery: HandLoopedDelivery, sizes: Sizes) -> tuple[Samples, Samples]:
-    """Receives, then acknowledgements of what was received, in turns with a group that is new each time."""
+    """Measure receives, then acknowledgements of these messages, in turns with a group that is new each time."""
     taken: dict[str, list[Delivered]] = {}
     groups = [f"bare-{number}" for number in range(sizes.rounds)]
 
@@ -115,7 +118,7 @@ def _compare(delivery: HandLoopedDelivery, sizes: Sizes) -> tuple[Samples, Sampl
 
 
 def _receive(delivery: HandLoopedDelivery, group: str, messages: int) -> list[Delivered]:
-    """Raises RuntimeError when there are fewer."""
+    """Receive that many messages. Raises RuntimeError when there are fewer."""
     request = request_of(group, QUEUES, BATCH, INVISIBLE_MS)
     taken: list[Delivered] = []
     count = 0
@@ -130,7 +133,7 @@ def _receive(delivery: HandLoopedDelivery, group: str, messages: int) -> list[De
 
 
 def _open_again(store: OpenStore) -> dict[str, float]:
-    """How long it takes as after a restart, and then until the group has its first answer."""
+    """Measure how long delivery takes to open as after a restart, and then until the group has its first answer."""
     began_s = time.perf_counter()
     with closing(HandLoopedDelivery(store)) as delivery:
         opened_s = time.perf_counter()

@@ -1,6 +1,6 @@
-"""`python -m bench.index_table`: tables in docs/key-index.md of the last results of `key_index` and `key_stores`.
+"""`python -m bench.index_table` writes the last results of `key_index` and `key_stores` as tables to docs/key-index.md.
 
-What stands between the two marks of a table is replaced. Exit status 1 when there is no result.
+The text between the two marks of a table is replaced. Exit status 1 when there is no result.
 """
 
 from __future__ import annotations

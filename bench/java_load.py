@@ -1,4 +1,4 @@
-"""Two servers under load from the official Java client, in turns."""
+"""Loads two servers in turns by the official Java client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.harness import Sample, alternate, cpu_s_of
 from bench.peers.load import LoadFailed, LoadGenerator
 
 Modes = Mapping[str, Mapping[str, object]]
-"""Mode of the load generator to what it is asked with."""
+"""Maps modes of the load generator to their parameters."""
 
 GROUP: Final = "bench-billing"
 SEND_AND_RECEIVE: Final[Modes] = {
@@ -21,7 +21,7 @@ SEND_AND_RECEIVE: Final[Modes] = {
     "pipeline": {"in_flight": 256, "body": 1024},
     "receive": {"threads": 8, "batch": 32, "group": GROUP},
 }
-"""In this order: receiving takes what sending left."""
+"""Modes in this order: receiving takes the messages that sending left."""
 
 SEND_STEADILY_TOO: Final[Modes] = {**SEND_AND_RECEIVE, "steady": {"rate": 1_000, "body": 1024}}
 
@@ -48,9 +48,9 @@ class Server(Protocol):
 
 
 class JavaLoad:
-    """The load generator, aimed. Raises LoadFailed when a server does not serve it.
+    """The load generator with its target topic. Raises LoadFailed when a server does not serve it.
 
-    `access` is what clients of an endpoint are told beside it: `tls`, `user` and `secret`.
+    `access` has further parameters for clients of an endpoint: `tls`, `user` and `secret`.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class JavaLoad:
                 return
 
     def warm(self, server: Server, seconds: float) -> None:
-        """All modes in turns, so that each has met compiled code of the others' paths too."""
+        """Run all modes in turns, so that each also meets code that was compiled for the others."""
         print(f"  {seconds} s of load on {server.endpoint}", file=sys.stderr, flush=True)
         for mode in self._modes:
             self._run_for(seconds / len(self._modes), mode, server)
@@ -91,9 +91,9 @@ class JavaLoad:
     def compare(
         self, mode: str, rounds: int, ours: Server, peer: Server, **words: object
     ) -> tuple[list[Sample], list[Sample], dict[str, object]]:
-        """Samples of both, and what else is to be said of them: CPU time of the servers, latencies, errors.
+        """Return samples of both, and further results: CPU time of the servers, latencies, errors.
 
-        `words` take the place of the mode's.
+        `words` replace the mode's parameters.
         """
         answers: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
         samples = alternate(
@@ -123,7 +123,7 @@ class JavaLoad:
         if not messages:
             raise LoadFailed(f"no message came through {server.endpoint} in mode {mode}: {answer}")
         answers.append(answer)
-        # the CPU time is that of all messages, some of which ended after the window
+        # the CPU time covers all messages, some of which ended after the window
         return Sample(messages, answer["seconds"], cpu_s * messages / answer["total"])
 
     def _run_for(
@@ -137,7 +137,10 @@ class JavaLoad:
 
 
 def _latencies(prefix: str, answers: list[dict[str, Any]]) -> dict[str, object]:
-    """`errors` other than 0 and, in mode receive, `empty_receives` other than 0 make a rate doubtful."""
+    """Return medians of latencies.
+
+    `errors` other than 0 and, in mode receive, `empty_receives` other than 0 make a rate doubtful.
+    """
     medians = {f"{name}_ms": median(answer[f"{name}_ms"] for answer in answers) for name in PERCENTILES}
     sums = {name: sum(answer[name] for answer in answers) for name in ("errors", "empty_receives")}
     return {prefix + name: value for name, value in {**medians, **sums}.items()}

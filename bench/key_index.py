@@ -1,14 +1,14 @@
-"""How fast does the tiered index take keys in, and find them in each stage of its files?
+"""Measures how fast the tiered index takes keys in, and finds them in each stage of its files.
 
-Ten files of keys (`bench.key_items`) are filled as a broker does it. Then they stand in all stages at once: the oldest
-half in an object store, an S3-compatible server in a process of its own that is spoken to over HTTP, two compacted, two
-sealed, one being filled. Lookups are of one file each, by the time of its messages, in turns: of a message's id, of all
-sixteen messages of an order, of all that a customer has in this file, of a key that nobody has. What they give is
-where records lie; no record is read. Last, all files are asked for a customer's newest message, and for everything.
+Ten files of keys (`bench.key_items`) are filled as a broker does it. Then files in all stages exist at once: the oldest
+half in an object store, an S3-compatible server in its own process that is reached over HTTP, two compacted, two
+sealed, one being filled. Lookups are in one file each, by the time of its messages, in turns: for a message's id, all
+sixteen messages of an order, all messages of a customer in this file, and a missing key. They return positions of
+records; no record is read. Last, all files are searched for a customer's newest message, and for all of them.
 
-The uploaded files are also read from a server that answers reads later, as one far away would.
+The uploaded files are also read from a server that delays its answers, like one that is far away.
 
-The design asks that keys are taken in at 300,000 per second.
+The design requires that keys are taken in at 300,000 per second.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ FILES: Final = 10
 UPLOADED: Final = 5
 COMPACTED: Final = 2
 ITEMS_PER_SLOT: Final = 4
-"""As in the default settings of the index."""
+"""Items per slot of a file: the default of the index's settings."""
 TARGET_PER_SECOND: Final = 300_000
 DISK_BYTES_EACH: Final = 100
 FAR_MS: Final = 20.0
@@ -69,7 +69,7 @@ BARE_READ_SIZE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`lookups` of each kind per stage and round, `cold` and `far` of ids in all."""
+    """Sizes by scale: `lookups` of each kind per stage and round, `cold` and `far` are numbers of ids in all."""
 
     items_per_file: int
     lookups: int
@@ -101,7 +101,7 @@ def run(options: Options) -> list[Case]:
 
 
 class _CountingObjects:
-    """The objects of a server, and what was read of them."""
+    """The objects of a server; it counts what was read of them."""
 
     def __init__(self, server: ObjectServer) -> None:
         self._objects = CloudObjects.at(server.url, server.options)
@@ -124,7 +124,7 @@ class _CountingObjects:
 
 
 class _BareRequests:
-    """One object, as large as an uploaded file, over one connection: what uploads and lookups have to wait for."""
+    """Bare requests for an object as large as an uploaded file: the least time of uploads and lookups."""
 
     def __init__(self, server: ObjectServer, size: int) -> None:
         host, _, port = server.address.partition(":")
@@ -133,13 +133,13 @@ class _BareRequests:
         self._size = size
 
     def put(self, content: bytes) -> int:
-        """Store it; returns its size."""
+        """Store the object; return its size."""
         self._connection.request("PUT", self._path, body=content)
         self._connection.getresponse().read()
         return len(content)
 
     def sample(self, lookups: int, random: Random) -> Sample:
-        """As many pairs of reads."""
+        """Make as many pairs of reads."""
 
         def work() -> int:
             for _ in range(2 * lookups):
@@ -158,7 +158,7 @@ class _BareRequests:
 
 @dataclass(slots=True)
 class _Stage:
-    """A file in a stage, the items in it by their number, and what looking into it took."""
+    """A file in a stage, the range of its items, and the results of lookups in it."""
 
     file: TieredFile
     first: int
@@ -175,7 +175,7 @@ class _Stage:
 
 
 class _FilledIndex:
-    """The index, and what is done to it, in the order of the methods."""
+    """The index and the steps of the benchmark, in the order of the methods."""
 
     def __init__(self, options: Options, sizes: Sizes, columns: KeyColumns, server: ObjectServer) -> None:
         self._scratch = options.scratch
@@ -191,7 +191,7 @@ class _FilledIndex:
 
     def open(self, server: ObjectServer) -> None:
         self._objects = _CountingObjects(server)
-        # no slots in memory: each lookup is one of a file that nobody asked lately
+        # no slots in memory: each lookup is like one in a file that was not used recently
         self._index = TieredIndex(
             self._disk, self._root, self._shape, objects=self._objects, keep_uploaded=False, slot_cache_bytes=0
         )
@@ -243,7 +243,7 @@ class _FilledIndex:
         )
 
     def _write(self, size: int, at_once: int) -> int:
-        """So many bytes, in pieces, to a file of their own; returns how many."""
+        """Write this number of bytes, in pieces, to a separate file; return the number."""
         path = self._scratch / "plain"
         piece = self._random.randbytes(at_once)
         with closing(self._disk.create_segment(path, size)) as file:
@@ -254,7 +254,7 @@ class _FilledIndex:
         return size
 
     def compact(self) -> Case:
-        """All but the two that were sealed last."""
+        """Compact all files but the two that were sealed last."""
         self._files.settle(self._files.state)
         names = iter([each.name for each in self._index.files])
         peaks: list[int] = []
@@ -328,7 +328,7 @@ class _FilledIndex:
         return [self._case_of(stage, stages) for stage in stages.values()]
 
     def _stages(self) -> dict[Stage, _Stage]:
-        """The newest file of each."""
+        """Return the newest file of each stage."""
         size = self._sizes.items_per_file
         stages = {}
         for number, file in enumerate(self._index.files):
@@ -372,7 +372,7 @@ class _FilledIndex:
         )
 
     def _reads_of(self, stage: _Stage) -> dict[str, float]:
-        """What the lookups of ids read: counted for the object store, told by the format for files of this machine."""
+        """Return what lookups of ids read: counted for the object store, computed from the format for local files."""
         kind, count = stage.file.stage, self._sizes.rounds * self._sizes.lookups
         slots = self._columns.items(stage.first, stage.end).hashes % self._shape.slots
         chain = float(np.bincount(slots)[slots[::KEYS_EACH]].mean())
@@ -392,7 +392,7 @@ class _FilledIndex:
         return look_up_cold(find, texts, lambda: self._disk.drop_cached(path))
 
     def look_for_newest(self) -> Case:
-        """Over all files, without a time."""
+        """Look up keys over all files, without a time."""
         wanted = {
             "customer, newest": (KeyKind.CUSTOMER, 1),
             "customer, newest 32": (KeyKind.CUSTOMER, 32),
@@ -421,7 +421,7 @@ class _FilledIndex:
         )
 
     def look_up_far_away(self, server: ObjectServer) -> Case:
-        """In one uploaded file, and in all of them: what is far away is read several at a time."""
+        """Look up ids in one uploaded file, and in all of them: remote files are read several at a time."""
         stage, count = self._stages()[Stage.UPLOADED], self._sizes.far
         header, begin_ms = stage.file.header, self._index.files[0].header.begin_ms
         ids = self._columns.some(KeyKind.ID, stage.first, stage.end, count, self._random)
@@ -444,7 +444,7 @@ class _FilledIndex:
 
 
 def _bare_reads(path: Path, lookups: int, random: Random) -> Sample:
-    """As many pairs of reads, each pair with an open and a close."""
+    """Make as many pairs of reads, each pair with an open and a close."""
     size = path.stat().st_size
 
     def work() -> int:
@@ -459,7 +459,7 @@ def _bare_reads(path: Path, lookups: int, random: Random) -> Sample:
 
 
 def _keys_from_messages() -> Sample:
-    """What is done before: the keys of dispatched messages are put together and hashed."""
+    """Measure the work before: keys of dispatched messages are collected and hashed."""
     requests = []
     for number in range(WRITTEN_AT_ONCE):
         offset, stored_ms = PhysicalOffset(number * 1024), BEGIN_MS + number

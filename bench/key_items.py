@@ -1,8 +1,8 @@
-"""Keys as messages have them, for benchmarks of indexes: made from a seed, the same for every store.
+"""Generates realistic keys of messages for benchmarks of indexes, from a seed, the same for every store.
 
 Messages of 200 to 2,000 bytes come 1 to 3 ms after each other. Each has two keys: an id of its own, and the number of
-an order (four of five messages) or of a customer. An order has sixteen messages, which come not long after each other;
-those of a customer, up to ten thousand, are spread over all.
+an order (four of five messages) or of a customer. An order has sixteen messages, which come shortly after each other; a
+customer has up to ten thousand messages, which are spread over all.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ CUSTOMER_MESSAGES: Final = 10_000
 MESSAGE: Final = np.dtype(
     [("offset", np.int64), ("stored_ms", np.int64), ("hash", np.int32, (2,)), ("number", np.int32), ("kind", np.uint8)]
 )
-"""The number is that of its order or customer."""
+"""The row of a message. `number` is that of its order or customer."""
 ALL: Final = 1 << 40
 """A limit that no answer reaches."""
 
 Find = Callable[[str], tuple[int, int]]
-"""Looks for a key text; gives how many items it found, and in how many files it looked."""
+"""Looks up a key text; returns how many items it found, and in how many files it searched."""
 
 
 class KeyKind(IntEnum):
-    """What a lookup is for, by how many messages have the key."""
+    """The kind of a lookup, by how many messages have the key."""
 
     ID = 0
     ORDER = 1
@@ -60,7 +60,7 @@ class KeyKind(IntEnum):
 
 
 class KeyColumns:
-    """What the items are of, from a file: several processes use the same. Items 2 m and 2 m + 1 are of message m."""
+    """The items, read from a file that several processes share. Items 2 m and 2 m + 1 are those of message m."""
 
     def __init__(self, path: Path) -> None:
         self._messages: NDArray[np.void] = np.load(path, mmap_mode="r")
@@ -89,23 +89,23 @@ class KeyColumns:
         return cls(path)
 
     def __len__(self) -> int:
-        """Items."""
+        """Return the number of items."""
         return KEYS_EACH * len(self._messages)
 
     def items(self, begin: int, end: int) -> KeyItems:
-        """Those of whole messages."""
+        """Return the items of [begin, end), which must be those of whole messages."""
         some = self._of(begin, end)
         offsets, times_ms = (np.repeat(some[name], KEYS_EACH) for name in ("offset", "stored_ms"))
         return KeyItems(some["hash"].reshape(-1), offsets, times_ms)
 
     def batches(self, begin: int, end: int) -> list[KeyItems]:
-        """As many at a time as a broker writes."""
+        """Return the items in batches of the size that a broker writes."""
         edges = [*range(begin, end, WRITTEN_AT_ONCE), end]
         items = self.items(begin, end)
         return [items.rows(first - begin, last - begin) for first, last in pairwise(edges)]
 
     def times_ms(self, begin: int, end: int) -> tuple[int, int]:
-        """When the first and the last of some items were stored."""
+        """Return the store times of the first and the last of these items."""
         some = self._of(begin, end)
         return int(some["stored_ms"][0]), int(some["stored_ms"][-1])
 
@@ -113,7 +113,7 @@ class KeyColumns:
         return int(self._messages[item // KEYS_EACH]["offset"])
 
     def some(self, kind: KeyKind, begin: int, end: int, count: int, random: Random) -> list[str]:
-        """Texts of keys that items of [begin, end) have, or of none."""
+        """Return key texts that items of [begin, end) have, or that no item has."""
         if kind is KeyKind.MISSING:
             numbers = [random.getrandbits(64) for _ in range(count)]
         elif kind is KeyKind.ID:
@@ -129,9 +129,9 @@ class KeyColumns:
 
 
 def key_of(kind: KeyKind, number: int) -> str:
-    """An id is as those of the official clients: who made it, the second, a counter. Other numbers do not count up.
+    """Return the text of a key. An id is like those of the official clients: client, second, counter.
 
-    So hashes are spread over all that there are, as they are where many clients send.
+    Other numbers do not count up, so that hashes are spread over all values, as with many senders.
     """
     if kind is KeyKind.ID:
         return f"{CLIENT}{FIRST_SECOND + number // IDS_PER_SECOND:08X}{number:08X}"
@@ -148,7 +148,7 @@ def _hashes_of(keys: Sequence[str]) -> Hashes:
 
 @dataclass(slots=True)
 class Lookups:
-    """How long each took, and what it gave. `files` and `items` are of all together."""
+    """Durations and results of lookups. `files` and `items` are sums over all of them."""
 
     took_s: list[float] = field(default_factory=list)
     cpu_s: float = 0.0
@@ -157,7 +157,7 @@ class Lookups:
 
     @classmethod
     def joined(cls, some: Iterable[Lookups]) -> Lookups:
-        """All as one."""
+        """Return all lookups as one."""
         all_of_them = cls()
         for each in some:
             all_of_them.took_s += each.took_s
@@ -182,7 +182,7 @@ class Lookups:
 
 
 def look_up(find: Find, texts: Iterable[str]) -> Lookups:
-    """One after the other."""
+    """Look up the texts one after the other."""
     lookups = Lookups()
     cpu_s = time.process_time()
     for text in texts:
@@ -196,7 +196,7 @@ def look_up(find: Find, texts: Iterable[str]) -> Lookups:
 
 
 def look_up_cold(find: Find, texts: Iterable[str], forget: Callable[[], None]) -> dict[str, float]:
-    """Each after `forget` had the kernel drop what it had cached: what the device is asked for."""
+    """Look up each text after `forget` made the kernel drop its cache, to measure what is read from the device."""
     took_s, read_bytes = [], 0
     for text in texts:
         forget()

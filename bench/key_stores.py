@@ -1,10 +1,10 @@
-"""What do keys cost in the tiered index, in RocketMQ's index files and in RocksDB?
+"""Compares the cost of keys in the tiered index, in RocketMQ's index files and in RocksDB.
 
-Four stores, each in a process of its own (`bench.peers.key_stores`), take the same items (`bench.key_items`) in ten
-parts, in turns; after each part everything that is otherwise done in the background is waited for. Then each is opened
-in a new process and asked, in turns, for what people ask: a message by its id, with the time when it was sent or
-without, an order's sixteen messages, a customer's newest, and keys that nobody has. An answer is where records lie; no
-record is read. Page caches are warm, but for `cold`: there the kernel has dropped what it had cached of the files.
+Four stores, each in its own process (`bench.peers.key_stores`), take the same items (`bench.key_items`) in ten parts,
+in turns; after each part the work that is otherwise done in the background is waited for. Then each is opened in a new
+process and asked, in turns, typical questions: for a message by its id, with or without the time when it was sent, for
+an order's sixteen messages, a customer's newest, and missing keys. An answer has positions of records; no record is
+read. Page caches are warm, but for `cold`: there the kernel has dropped what it had cached of the files.
 
 Last, the oldest tenth expires. The files of the tiered index are then uploaded to an object store on this machine, and
 read there.
@@ -30,17 +30,20 @@ from quarry_mq.store.index.wanted import TIME_MAX_MS
 QUESTION: Final = "What do keys cost in the tiered index, in RocketMQ's index files and in RocksDB?"
 PARTS: Final = 10
 ITEMS_PER_SLOT: Final = 4
-"""As in the default settings of both kinds of files."""
+"""Items per slot: the default of both kinds of files."""
 COLD_PART: Final = 3
 COLD_ROUND: Final = 1_000
-"""Other keys than those that were asked for before."""
+"""Round number of the cold lookups, which ask for keys that were not asked for before."""
 DISK_BYTES_EACH: Final = 250
 MB: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Of `kind`, for the newest `limit`; `with_time`: of the tenth in which the message is."""
+    """A question for keys of `kind`, for the newest `limit`.
+
+    With `with_time` it names the tenth that holds the message.
+    """
 
     kind: KeyKind
     limit: int
@@ -59,7 +62,10 @@ COLD: Final = ("an id and its time", "no such key")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`lookups` per question and round, `cold` in all. The two of RocksDB grow with the items, as its data does."""
+    """Sizes by scale: `lookups` per question and round, `cold` in all.
+
+    The two sizes of RocksDB grow with the items, as its data does.
+    """
 
     items: int
     lookups: int
@@ -78,11 +84,11 @@ SIZES: Final = {
 
 @dataclass(slots=True)
 class Measured:
-    """All about one kind of store. Memory, in MB, is the process's own that the store takes."""
+    """The results of one kind of store. Memory, in MB, is the private memory that the store takes."""
 
     puts: list[Sample] = field(default_factory=list)
     all_work: list[Sample] = field(default_factory=list)
-    """The same, with what is done in the background."""
+    """The samples of `puts` with the work that is done in the background."""
     found: dict[str, list[Lookups]] = field(default_factory=lambda: {name: [] for name in QUESTIONS})
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -163,7 +169,7 @@ class _Comparison:
             measured.facts["allocated_bytes_per_item"] = round(allocated / self._sizes.items, 2)
 
     def _look_up(self) -> None:
-        """And let the oldest tenth expire."""
+        """Look up keys, and let the oldest tenth expire."""
         with ExitStack() as ending:
             processes = {kind: ending.enter_context(closing(self._process(kind))) for kind in self._measured}
             for number in range(self._sizes.rounds + 1):
@@ -178,7 +184,7 @@ class _Comparison:
                 facts["bytes_per_item_after_expiry"] = round(lengths / self._sizes.items, 2)
 
     def _ask_all(self, processes: Mapping[KeyStoreKind, KeyStoreProcess], name: str, number: int) -> None:
-        """One round of a question; the first one warms up."""
+        """Ask all stores one question; the first round warms up."""
         part = PARTS - 1 - number % PARTS
         found = {kind: self._ask(process, name, number, part) for kind, process in processes.items()}
         if len({lookups.items for lookups in found.values()}) > 1 and not QUESTIONS[name].with_time:
@@ -187,13 +193,13 @@ class _Comparison:
             self._measured[kind].found[name].append(lookups)
 
     def _expire(self, process: KeyStoreProcess) -> tuple[float, float]:
-        """How long until the oldest tenth is not found any more, and then until its room is free."""
+        """Return how long it takes until the oldest tenth is not found any more, and then until its space is free."""
         expired: Sample = process.run("expire", self._sizes.items // PARTS)
         gone: Sample = process.run("give_back")
         return round(expired.wall_s, 4), round(gone.wall_s, 4)
 
     def _look_up_uploaded(self) -> dict[str, object]:
-        """In the files of the tiered index, all but the newest in the object store."""
+        """Look up keys in the tiered index with all files but the newest in the object store."""
         with (
             closing(ObjectServer(self._scratch / "objects")) as server,
             closing(self._process(KeyStoreKind.TIERED, server)) as process,
@@ -203,7 +209,7 @@ class _Comparison:
             return {name: lookups.facts() for name, lookups in asked.items()}
 
     def _ask(self, process: KeyStoreProcess, name: str, round_number: int, part: int, *, cold: bool = False) -> Any:
-        """A question about keys of one part; without its time it is about all of them."""
+        """Ask about keys of one part; a question without time is about all parts."""
         asked, size = QUESTIONS[name], self._sizes.items // PARTS
         begin, end = (part * size, (part + 1) * size) if asked.with_time else (size, self._sizes.items)
         times_ms = self._columns.times_ms(begin, end) if asked.with_time else (0, TIME_MAX_MS)
@@ -228,6 +234,6 @@ class _Comparison:
 
 
 def _disk_usage(root: Path) -> tuple[int, int]:
-    """Lengths and allocated bytes of all files."""
+    """Return the lengths and allocated bytes of all files."""
     statuses = [path.stat() for path in root.rglob("*") if path.is_file()]
     return sum(each.st_size for each in statuses), sum(each.st_blocks * 512 for each in statuses)

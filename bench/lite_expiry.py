@@ -1,12 +1,12 @@
-"""Do sends wait while half a million lite topics expire?
+"""Measures whether sends are delayed while half a million lite topics expire.
 
-A broker of its own process on a store with very many lite topics of one topic, which a group has read. Every fourth one
-got a message just now, so those that go stand between others that stay. Connections send 1 KiB messages to another
-topic, one call at a time on each. After a quiet stretch the topic is given an expiration, and the broker finds by
-itself what is too old; the stretch that is measured lasts until they are gone. Another quiet stretch follows. Then the
-store is opened, and every lite topic and position is looked at.
+A broker in its own process runs on a store with very many lite topics of one topic, which a group has read. Every
+fourth one got a message just now, so that expiring ones lie between others that stay. Connections send 1 KiB messages
+to another topic, one call at a time on each. After a quiet stretch the topic is given an expiration, and the broker
+finds the old lite topics by itself; the measured stretch lasts until they are gone. Another quiet stretch follows. Then
+the store is opened, and every lite topic and offset is checked.
 
-The design asks for at most twice the 99th percentile.
+The design allows at most twice the 99th percentile.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ GROUP: Final = "agents"
 AGE_MS: Final = 86_400_000
 NAMES_PER_MESSAGE: Final = 500
 MESSAGES: Final = 3
-"""Of each lite topic."""
+"""Messages of each lite topic."""
 
 STAYING: Final = 4
-"""One of so many got a message just now."""
+"""Interval of the lite topics that got a message just now: every fourth one."""
 
 CALL_TIMEOUT_S: Final = 10.0
 REMOVED: Final = 'quarry_queues_removed_total{cause="lite_expired"}'
@@ -63,7 +63,10 @@ SETTINGS: Final = {"QUARRY_LITE_EXPIRY_INTERVAL_MS": "500"}
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`quiet_s` is the length of each stretch without expiry, `requests` how many sends one connection has at most."""
+    """Sizes by scale.
+
+    `quiet_s` is the length of a stretch without expiry, `requests` the most sends of one connection.
+    """
 
     lite_topics: int
     quiet_s: float
@@ -102,7 +105,7 @@ def _open(root: Path, clock: ManualClock) -> OpenStore:
 
 
 def _fill(root: Path, random: Random, sizes: Sizes) -> None:
-    """All messages are a day old, but for the last ones."""
+    """Fill the store. All messages are a day old, but for the last ones."""
     clock = ManualClock(time.time_ns() // 1_000_000 - AGE_MS)
     store = _open(root, clock)
     store.topics.create(Topic(PARENT, TopicType.LITE, 8, 8))
@@ -149,7 +152,7 @@ def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
 
 
 def _expire(broker: Quarry, sizes: Sizes) -> None:
-    """Give the topic an expiration, and wait until what is too old is gone."""
+    """Give the topic an expiration, and wait until the old lite topics are gone."""
     request = admin.UpdateTopicRequest(name=PARENT, attributes={EXPIRATION: "60"})
     with admin_channel(broker) as channel:
         AdminServiceStub(channel).UpdateTopic(request, timeout=CALL_TIMEOUT_S)  # type: ignore[no-untyped-call]
@@ -157,7 +160,7 @@ def _expire(broker: Quarry, sizes: Sizes) -> None:
 
 
 def _check(root: Path, sizes: Sizes) -> None:
-    """Exactly those with a new message are left, and the group's positions in them. Raises RuntimeError."""
+    """Check that exactly the lite topics with a new message are left, with the group's offsets. Raises RuntimeError."""
     store = _open(root, ManualClock(time.time_ns() // 1_000_000))
     staying = {light_queue_name(PARENT, name) for name in _names(sizes, STAYING)}
     left = {queue.topic for queue in store.messages.iterate_queues() if parse_light_queue_name(queue.topic)}

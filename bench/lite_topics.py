@@ -1,12 +1,12 @@
-"""What do a million lite topics cost?
+"""Measures what a million lite topics cost.
 
 Two brokers run side by side, with `async`, so that no disk hides a difference: one with a million lite topics and
-10,000 clients, each subscribed to a hundred of them, the peer with as many messages in one ordinary topic and as many
-clients on it. Half of the lite topics, every second one, are filled while the broker's clock is hours behind: they are
-old at once when it is started again with the right one, and stay so, since nothing is sent to them any more.
+10,000 clients, each subscribed to a hundred of them; the peer with as many messages in one ordinary topic and as many
+clients on it. Half of the lite topics, every second one, are filled while the broker's clock is hours slow: they are
+old at once when it is started again with the right clock, and stay so, since no more messages are sent to them.
 
-The goals: 20 ms from a send to the receive that waits, for 99 of 100; at most 100 bytes of memory for an idle lite
-topic; a start that takes at most 3 s longer; and while the old half expires at most twice the time for the others.
+The goals: 20 ms from a send to the waiting receive, for 99 of 100; at most 100 bytes of memory for an idle lite topic;
+a start that takes at most 3 s longer; and at most twice the time for other sends while the old half expires.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ QUESTION: Final = "What do a million lite topics cost: memory, wake-ups, a resta
 TOPIC: Final = "bench-sessions"
 GROUP: Final = "bench-devices"
 BEHIND_S: Final = 36_000
-"""How far the clock is behind while the old half is made."""
+"""Seconds that the clock is slow while the old half is made."""
 
 TTL_MINUTES: Final = 300
-"""The half that is not old must not become so meanwhile."""
+"""Minutes until a lite topic expires, so that the newer half does not become old during the run."""
 
 EXPIRY_INTERVAL_S: Final = 1
 LOOK_SHARE: Final = 1 / 3
-"""Metrics are read so often, in stretches of load: it costs the broker a moment."""
+"""Interval between readings of metrics as a share of a stretch of load: a reading costs the broker a moment."""
 
 REMOVING_SHARE: Final = 3
-"""They expire for so many times as long as they do not, by turns."""
+"""Time with expiry as a multiple of the time without it; both alternate."""
 
 SETTINGS: Final = {
     "QUARRY_LITE_EXPIRY_INTERVAL_MS": str(EXPIRY_INTERVAL_S * 1000),
@@ -55,7 +55,7 @@ SETTINGS: Final = {
 }
 MESSAGES_PER_FILL: Final = 40
 IDLE_CORES: Final = 0.5
-"""A broker that takes less of the machine has nothing left to do for clients that have come."""
+"""Cores below which a broker counts as idle after clients have connected."""
 
 WAKE_TARGET_MS: Final = 20
 BYTES_TARGET: Final = 100
@@ -66,8 +66,10 @@ ROCKSDB_MEMORY: Final = ("memtable_bytes", "table_reader_bytes", "block_cache_by
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`load_s` is one stretch of load of `per_second` messages, `removal_s` how long the old half may take to expire,
-    `settled_s` after what time a broker has nothing left to do.
+    """Sizes by scale.
+
+    `load_s` is one stretch of load of `per_second` messages, `removal_s` the time that the old half may take to expire,
+    `settled_s` the time after which a broker is idle.
     """
 
     clients: int
@@ -107,7 +109,7 @@ def run(options: Options) -> list[Case]:
 
 
 class _Side:
-    """One broker, its topic, and the clients that want something of it."""
+    """One broker, its topic, and the clients of the topic."""
 
     def __init__(self, directory: Path, sizes: Sizes, loop: Loop, random: Random, *, is_lite: bool) -> None:
         self.broker = Quarry(directory, Durability.ASYNC, SETTINGS)
@@ -127,7 +129,7 @@ class _Side:
         self._is_lite = is_lite
 
     def make(self) -> tuple[Sample, dict[str, float]]:
-        """All messages there are before the load; what memory the second half of them took, the broker being idle."""
+        """Make all messages that exist before the load; return the memory of their second half in the idle broker."""
         self.broker.start(program=("bench.peers.behind", str(BEHIND_S)))
         self._create()
         first = self._fill(0)
@@ -139,13 +141,13 @@ class _Side:
         return first.joined(second), _difference(self.memory(), before)
 
     def load(self, is_over: Callable[[float], bool]) -> Reading:
-        """Messages to lite topics of the half that is not old; to one of the ordinary topic's queues."""
+        """Send messages to lite topics of the newer half, or to one of the ordinary topic's queues."""
         numbers = range(1, self._sizes.lite_topics, 2)
         names = iter(lambda: _name(self._random.choice(numbers)) if self._is_lite else "", None)
         return self.crowd.load(self.broker, names, per_second=self._sizes.per_second, is_over=is_over)
 
     def come(self) -> dict[str, float]:
-        """All clients come and wait; what that took."""
+        """Connect all clients and let them wait; return the cost."""
         begin_s, cpu_s, memory = time.monotonic(), cpu_s_of(self.broker.pid), self.memory()
         self.crowd.come(self.broker)
         self.crowd.wait()
@@ -160,17 +162,17 @@ class _Side:
         }
 
     def memory(self) -> dict[str, float]:
-        """Private memory of the process: what RocksDB says that it has of it, and the rest."""
+        """Return the private memory of the process: RocksDB's own count of it, and the rest."""
         rocksdb = sum(self.figures(*(f"quarry_rocksdb_{each}" for each in ROCKSDB_MEMORY)))
         return {"rocksdb": rocksdb, "own": private_bytes_of(self.broker.pid) - rocksdb}
 
     def figures(self, *names: str) -> list[float]:
-        """Metrics of the broker, all their labels together."""
+        """Return metrics of the broker, each summed over its labels."""
         values = figures(self.broker)
         return [sum(value for key, value in values.items() if key.partition("{")[0] == name) for name in names]
 
     def set_ttl(self, minutes: int | None) -> None:
-        """None: they stay for ever."""
+        """Set the expiration of lite topics; None: they are kept forever."""
         with admin_channel(self.broker) as channel:
             stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
             attributes = {"lite.topic.expiration": str(-1 if minutes is None else minutes)}
@@ -198,7 +200,7 @@ class _Side:
             pass
 
     def _cores(self, seconds: float) -> float:
-        """What the broker takes of the machine while nobody sends anything."""
+        """Return the cores that the broker uses while nothing is sent."""
         cpu_s, end_s = cpu_s_of(self.broker.pid), time.monotonic() + seconds
         self._loop.run_until(lambda: time.monotonic() > end_s, "a moment")
         return (cpu_s_of(self.broker.pid) - cpu_s) / seconds
@@ -228,7 +230,7 @@ def _made(sizes: Sizes, ours: _Side, theirs: _Side) -> Case:
 
 
 def _subscribed(sizes: Sizes, ours: _Side, theirs: _Side) -> Case:
-    """The peer is the same said again, as clients do every 30 seconds."""
+    """Measure subscriptions. The peer repeats the same subscriptions, as clients do every 30 seconds."""
     ours.crowd.come(ours.broker)
     before, cpu_s = ours.memory(), cpu_s_of(ours.broker.pid)
     first = ours.crowd.subscribe(anew=True)
@@ -259,7 +261,7 @@ ENDS: Final[dict[str, Callable[[Quarry], None]]] = {"kill -9": Quarry.kill, "a c
 
 
 def _starts(sizes: Sizes, ours: _Side, theirs: _Side, after: str, end: Callable[[Quarry], None]) -> Case:
-    """The peer reads as much of a log."""
+    """Measure starts. The peer reads as much of a log."""
 
     def sample(side: _Side) -> Sample:
         end(side.broker)
@@ -319,9 +321,9 @@ def _wakes(sizes: Sizes, ours: _Side, theirs: _Side, memory: dict[str, object]) 
 
 
 def _removal(sizes: Sizes, ours: _Side) -> Case:
-    """The old half goes by `lite.topic.expiration`; the peer is the same load while the topic has none.
+    """Measure the expiry of the old half; the peer is the same load while the topic has no `lite.topic.expiration`.
 
-    Both by turns until the half is gone: what else the machine does changes over minutes.
+    Both alternate until the old half is gone, because other work of the machine changes over minutes.
     """
     left, removing, quiet = sizes.lite_topics // 2, list[Reading](), list[Reading]()
     with _counted(ours, sizes) as there:
@@ -361,7 +363,7 @@ def _removal(sizes: Sizes, ours: _Side) -> Case:
 
 @contextmanager
 def _counted(side: _Side, sizes: Sizes) -> Iterator[list[float]]:
-    """How many lite topics there are, looked at again and again from another thread."""
+    """Read the number of lite topics again and again from another thread, while the block runs."""
     seen: list[float] = []
     is_over = Event()
 
@@ -379,7 +381,7 @@ def _counted(side: _Side, sizes: Sizes) -> Iterator[list[float]]:
 
 
 def _times(prefix: str, readings: Sequence[Reading]) -> dict[str, float]:
-    """Medians of the readings' percentiles, and the worst of all."""
+    """Return medians of the readings' percentiles, and the worst of all."""
     facts = {}
     for what, lists in (
         ("wake", [each.wakes_ms for each in readings]),

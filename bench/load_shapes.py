@@ -1,9 +1,10 @@
-"""Does Quarry stay ahead of RocketMQ when the load has another shape: other sizes, more clients, batches, both ways?
+"""Compares Quarry with RocketMQ under loads of other shapes: other sizes, more clients, batches, both directions.
 
-Both servers answer at once (`async`, ASYNC_FLUSH) and are loaded in turns. What the official Java client does, it does:
-messages of other sizes with so many in flight (above 4 KiB it compresses them, which takes most of its time), and sends
-and receives beside each other. It has no batches, and a thousand of them would be a benchmark of Java's threads: for
-these there is the client that only counts answers, one call in flight on each of its connections.
+Both servers answer at once (`async`, ASYNC_FLUSH) and are loaded in turns. The official Java client makes the loads
+that it can: messages of other sizes with a number in flight (above 4 KiB it compresses them, which takes most of its
+time), and sends and receives beside each other. It has no batches, and a thousand clients would be a benchmark of
+Java's threads: these loads come from the client that only counts answers, with one call in flight on each of its
+connections.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from quarry_mq.store.settings import Durability
 
 QUESTION: Final = "Does Quarry stay ahead of RocketMQ with other sizes, more clients, batches, and both ways at once?"
 BODY_SIZES: Final = {100: 256, 1_024: 256, 4_096: 128, 65_536: 16, 1_048_576: 4}
-"""Bytes to how many are in flight."""
+"""Maps body sizes in bytes to numbers in flight."""
 
 CLIENTS: Final = (1, 32, 256, 1_000)
 BATCH: Final = 32
 BATCH_BODY: Final = 256
-"""A send of so many fits into one frame."""
+"""Bytes of each body of a batch: a send of `BATCH` messages fits into one frame."""
 
 BATCH_CLIENTS: Final = 32
 MODES: Final[Mapping[str, Mapping[str, object]]] = {
@@ -50,7 +51,7 @@ class _Comparison:
         self._random = random
 
     def cases(self) -> list[Case]:
-        """The mixed load first: it leaves less behind than it finds."""
+        """Return all cases. The mixed load comes first, because it leaves fewer messages than it finds."""
         mixed = self._by_java("16 threads send, 8 receive and acknowledge", "mixed", {})
         sizes = [
             self._by_java(

@@ -1,9 +1,9 @@
-"""What does a flush of the log cost, and what do the zeros save that lie ahead of it?
+"""Measures the cost of a flush of the log, and the gain from writing zeros ahead of it.
 
 A commit log as under `sync`, with records added and flushed in turns, is compared with three others: the physical
 limit, bare writes and fdatasyncs over blocks that zeros were written to before; the same log without zeros ahead, whose
-blocks are allocated and nothing more, so that the file system has to note with each flush that they hold something now;
-and bare stores into a mapping of such a file.
+blocks are only allocated, so that the file system has to note with each flush that they now hold data; and bare stores
+into a mapping of such a file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run(options: Options) -> list[Case]:
 
 
 class _LogFlush:
-    """Every sample has a file of its own: blocks that were flushed once are another matter."""
+    """The benchmark. Every sample has its own file, because blocks that were flushed once behave differently."""
 
     def __init__(self, scratch: Path, sizes: Sizes, record: bytes) -> None:
         self._scratch = scratch
@@ -129,7 +129,7 @@ class _LogFlush:
 
 
 class _Scratch:
-    """A file with all of its blocks, removed at the end."""
+    """A file with all of its blocks allocated; it is removed at the end."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._path = path

@@ -1,12 +1,12 @@
-"""What does a consume queue cost, at a thousand queues and at a million, in RocksDB and in files, here and in RocketMQ?
+"""Compares the cost of consume queues, from a thousand to a million, in RocksDB and in files, in Quarry and RocketMQ.
 
-Four stores in processes of their own, without a broker or a network: Quarry's and that of RocketMQ 5.5.0, each with its
-queues in RocksDB and in files. All get the same messages (200 B bodies, a tag, a key; ordinary topics of eight queues)
-in the same order, which visits the queues far from each other, without waiting for the disk. Then tables are compacted
-and the queues' files measured; each store is opened in a new process, and single messages are read at random places of
-all queues, the page cache being warm. Puts and reads are sampled in turns.
+Four stores run in their own processes, without a broker or a network: Quarry's and that of RocketMQ 5.5.0, each with
+its queues in RocksDB and in files. All get the same messages (200 B bodies, a tag, a key; ordinary topics of eight
+queues) in the same order, in which consecutive queues lie far apart, without waiting for the disk. Then tables are
+compacted and the queues' files measured; each store is opened in a new process, and single messages are read at random
+positions of all queues, with a warm page cache. Puts and reads are sampled in turns.
 
-RocketMQ keeps a descriptor and a mapping per queue file, so with files it is measured up to where descriptors end.
+RocketMQ keeps a descriptor and a mapping per queue file, so with files it is measured up to the limit of descriptors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROCKSDB_LOG: Final = "LOG"
 WARM_QUEUES: Final = 800
 WARM_ENTRIES: Final = 10
 SPARE_DESCRIPTORS: Final = 1_000
-"""What a store needs beside one for each queue."""
+"""Descriptors that a store needs beside one for each queue."""
 
 BYTES_PER_MESSAGE: Final = 450
 BYTES_PER_FILE_QUEUE: Final = 16 * 1024
@@ -40,7 +40,7 @@ MB: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """So many queues with so many messages each, and what is measured with them."""
+    """A number of queues with a number of messages each, and the kinds of stores that are measured with them."""
 
     queues: int
     entries: int
@@ -54,7 +54,7 @@ ROCKSDB: Final = (StoreKind.QUARRY_ROCKSDB, StoreKind.ROCKETMQ_ROCKSDB)
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`warm_puts` and `gets` are messages, the latter per sample."""
+    """Sizes by scale. `warm_puts` and `gets` are numbers of messages, the latter per sample."""
 
     shapes: tuple[Shape, ...]
     warm_puts: int
@@ -81,7 +81,7 @@ SIZES: Final = {
 
 @dataclass(slots=True)
 class Measured:
-    """All about one kind of store with so many queues."""
+    """The results of one kind of store with a number of queues."""
 
     queues: int
     puts: list[Sample]
@@ -95,7 +95,7 @@ class Measured:
     allocated_bytes: int = 0
 
     def facts(self, entries: int) -> dict[str, object]:
-        """Memory is the process's own, in MB; bytes are those of the queues on disk."""
+        """Return the results. Memory is the private memory in MB; bytes are those of the queues on disk."""
         units = self.queues * entries
         return {
             "queues": self.queues,
@@ -120,7 +120,7 @@ def run(options: Options) -> list[Case]:
 
 
 class _Comparison:
-    """The kinds of stores, with so many queues each."""
+    """The kinds of stores with the same number of queues."""
 
     def __init__(self, options: Options, sizes: Sizes, shape: Shape) -> None:
         self._directory = options.scratch / str(shape.queues)
@@ -185,7 +185,7 @@ class _Comparison:
         )
 
     def _warm(self, kind: StoreKind, process: StoreProcess) -> None:
-        """On a store that is thrown away: a virtual machine compiles what it runs often."""
+        """Warm up on a store that is thrown away: a virtual machine compiles code that runs often."""
         scratch = self._directory / kind.name / "warm"
         process.run("open", root=scratch, queues=WARM_QUEUES, entries=WARM_ENTRIES)
         process.run("put", first=0, count=self._sizes.warm_puts)
@@ -220,7 +220,7 @@ class _Comparison:
 
 
 def _queues_of(kind: StoreKind, queues: int) -> int:
-    """As many as asked for, or fewer where descriptors end."""
+    """Return the requested number of queues, or fewer if descriptors limit it."""
     if kind is not StoreKind.ROCKETMQ_FILE:
         return queues
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -228,7 +228,7 @@ def _queues_of(kind: StoreKind, queues: int) -> int:
 
 
 def prepare_for_stores(options: Options, name: str) -> None:
-    """What the benchmark of that name needs before anything is started. Raises CannotRun."""
+    """Prepare what the benchmark of this name needs before anything is started. Raises CannotRun."""
     if options.scale is not Scale.FULL and not options.named:
         raise CannotRun(f"RocketMQ takes minutes; `python -m bench {name}` asks for it by name")
     class_path(ROCKETMQ_PROJECT)
@@ -237,9 +237,9 @@ def prepare_for_stores(options: Options, name: str) -> None:
 
 
 def disk_usage(root: Path) -> tuple[int, int]:
-    """Lengths and allocated bytes of all that lies in the folders of consume queues, folders included.
+    """Return the lengths and allocated bytes of everything in the folders of consume queues, folders included.
 
-    Without what RocksDB writes about itself, which RocketMQ has it write elsewhere.
+    RocksDB's own logs are left out, which RocketMQ lets it write elsewhere.
     """
     apparent = allocated = 0
     for name in QUEUE_FOLDERS:

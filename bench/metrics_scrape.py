@@ -1,8 +1,8 @@
-"""What does a scrape of a broker with a million queues cost, and does anybody wait for it?
+"""Measures the cost of a scrape of a broker with a million queues, and whether sends are delayed by it.
 
 Two brokers, one with a million light queues and one with a thousand, both with topics of their own for the load. They
-are scraped without a pause while one connection sends, one call at a time, so that whatever stops the event loop shows
-in the time of a send. The same is sent while nobody scrapes. The design asks for at most 200 ms per scrape.
+are scraped without a pause while one connection sends, one call at a time, so that everything that stops the event loop
+shows in the time of a send. The same sends are made without scrapes. The design allows at most 200 ms per scrape.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SETTINGS: Final = {"QUARRY_DELIVERY_NEW_GROUP_START": "earliest"}
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`topics` are those that are sent to and read; `sends` are calls per sample."""
+    """Sizes by scale. `topics` are the topics of the load; `sends` are calls per sample."""
 
     many: int
     few: int
@@ -105,7 +105,7 @@ class _Broker:
         self._random = random
 
     def fill(self, queues: int) -> None:
-        """A message in each queue; topics that have been sent to and received from, so that figures know them."""
+        """Put a message in each queue, and send to and receive from topics, so that metrics know them."""
         with closing(QueueLoad(self.broker, self._random)) as load:
             load.sends(
                 send_body("bench-lights", BODY, properties={LIGHT_QUEUES: _names(range(begin, begin + NAMES_PER_FILL))})
@@ -115,7 +115,7 @@ class _Broker:
             load.receives(_topic(number) for number in range(self._sizes.topics))
 
     def sample(self) -> Sample:
-        """Sends while it is scraped, after as many that are not disturbed."""
+        """Measure sends while the broker is scraped, after as many undisturbed sends."""
         self._timed_sends(self.seen.undisturbed_ms)
         over = Event()
         scraper = Thread(target=self._scrape_until, args=(over,), name="scraper")
@@ -127,7 +127,7 @@ class _Broker:
             scraper.join()
 
     def _timed_sends(self, times_ms: list[float]) -> Sample:
-        """One connection: the next call is made when the last one is answered, so the time between both is a send's."""
+        """Send on one connection, each call after the last answer, so that the time between calls is a send's."""
 
         def bodies() -> Iterator[bytes]:
             began_s = 0.0

@@ -1,12 +1,12 @@
-"""Does a broker with a million queues start, take and give as one with a thousand, and what memory does it need?
+"""Compares a broker with a million queues with one that has a thousand: start, sends, receives, and memory.
 
-Two brokers, one with a million queues and one with a thousand, both filled through their messaging ports: ordinary
-topics of eight queues by sends, light queues by messages that name many of them. They run with `async`, so that no
-disk hides a difference. Then both are loaded in turns over all of their queues: with many, hardly a send goes to a
-queue that was in use since the start, and receives go from topic to topic, to each until it is empty. Sends begin right
-after a start, and again when the broker has read into memory what it reads after one; from then on each sample begins
-when neither broker has anything left to do. Both are started again, after clean stops and after kill -9 with as much
-new log. Asked are nine tenths of the rates, at most 3 s more at a start, and at most 400 MB more than an empty broker.
+Both are filled through their messaging ports: ordinary topics of eight queues by sends, light queues by messages that
+name many of them. They run with `async`, so that no disk hides a difference. Then both are loaded in turns over all of
+their queues: with many, hardly a send goes to a queue that was in use since the start, and receives go from topic to
+topic, to each until it is empty. Sends begin right after a start, and again when the broker has read into memory what
+it reads after one; from then on each sample begins when both brokers are idle. Both are started again, after clean
+stops and after kill -9 with as much new log. Required are nine tenths of the rates, at most 3 s more at a start, and at
+most 400 MB more than an empty broker.
 
 Light queues are not received from through the messaging port; `many_queues` reads them in process.
 """
@@ -47,44 +47,45 @@ from quarry_mq.store.settings import Durability
 
 QUESTION: Final = "Does a broker with a million queues start, take and give as one with a thousand?"
 QUEUES_PER_TOPIC: Final = 8
-"""Quarry's default for a topic that a client sends to first."""
+"""Queues of a topic: Quarry's default for a topic that a client sends to first."""
 
 NAMES_PER_FILL: Final = 400
-"""Light queues that one message of the filling goes to: what the protocol's limit on properties has room for."""
+"""Light queues that one message of the filling goes to: the protocol's limit on properties allows that many."""
 
 MESSAGES_PER_FILL: Final = 12
 """Messages of one send of the filling: they fit into one frame."""
 
 NAMES_PER_SEND: Final = 10
 ENTRIES: Final = 10
-"""Messages in each queue of the broker with many: as many as a receive takes, which so finds them in one queue, as with
-few queues that have more.
+"""Messages in each queue of the broker with many queues.
+
+They are as many as a receive takes, which so finds them in one queue, as with few queues that have more.
 """
 
 RECEIVES_PER_TOPIC: Final = QUEUES_PER_TOPIC * ENTRIES // BATCH
-"""One after the other: who begins with a topic of the broker with many goes on until nothing is left."""
+"""Receives of a topic, one after the other, until a topic of the broker with many queues is empty."""
 
 DEPTH: Final = 8
-"""Sends in flight on each connection, where they are many."""
+"""Sends in flight on each connection, when many are in flight."""
 
 BODY: Final = bytes(range(256)) * 4
 SETTINGS: Final = {
     "QUARRY_DELIVERY_NEW_GROUP_START": "earliest",
-    # the topics are made by sends to them, many more than a broker takes by default
+    # sends create the topics, many more than a broker allows by default
     "QUARRY_LIMITS_TOPICS_PER_USER": "1000000",
 }
 MEMORY_TARGET_MB: Final = 400
 START_TARGET_S: Final = 3.0
 RATE_TARGET: Final = 0.9
 RESTING_CPU_SHARE: Final = 0.04
-"""Of a core, that a broker takes at most with nobody connected."""
+"""Share of a core that a broker without connections may take to count as idle."""
 
 REST_TIMEOUT_S: Final = 180.0
 MB: Final = 1_000_000
 
 
 class Kind(Enum):
-    """What the queues are."""
+    """The kind of the queues."""
 
     ORDINARY = "queues of topics"
     LIGHT = "light queues"
@@ -92,12 +93,12 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`sends` and `receives` are calls per sample, `killed` sends before each kill -9."""
+    """Sizes by scale: `sends` and `receives` are calls per sample, `killed` are sends before each kill -9."""
 
     many: int
     few: int
     few_entries: int
-    """Messages in each queue of the broker with few: enough for all receives."""
+    """Messages in each queue of the broker with few queues: enough for all receives."""
     sends: int
     receives: int
     killed: int
@@ -125,7 +126,7 @@ def run(options: Options) -> list[Case]:
 
 
 class _Queues:
-    """One broker with so many queues, and where the load on it has got to."""
+    """One broker with a number of queues, and the progress of the load on it."""
 
     def __init__(self, directory: Path, kind: Kind, queues: int, random: Random) -> None:
         self.broker = Quarry(directory, Durability.ASYNC, SETTINGS)
@@ -136,7 +137,7 @@ class _Queues:
         self._sent, self._received = count(), count()
 
     def fill(self, messages: int) -> Sample:
-        """So many messages in each queue."""
+        """Put this number of messages in each queue."""
         with self._load() as load:
             return self._fill(load, messages)
 
@@ -145,7 +146,10 @@ class _Queues:
             return load.sends(self._next_send(next(self._sent)) for _ in range(calls))
 
     def sends_in_flight(self, calls: int) -> Sample:
-        """Their requests are made before: one after the other they would cost more than their answers."""
+        """Send with many calls in flight.
+
+        Requests are made before: made one by one they would cost more than their answers.
+        """
         requests = [self._next_send(next(self._sent)) for _ in range(calls)]
         with self._load() as load:
             return load.sends_in_flight(iter(requests), DEPTH)
@@ -157,7 +161,7 @@ class _Queues:
             )
 
     def _load(self) -> AbstractContextManager[QueueLoad]:
-        """Connections for one sample: while another broker is loaded nobody would answer this one's pings."""
+        """Give connections for one sample: while another broker is loaded, this one's pings would not be answered."""
         return closing(QueueLoad(self.broker, self._random))
 
     def _fill(self, load: QueueLoad, messages: int) -> Sample:
@@ -167,7 +171,7 @@ class _Queues:
                 for _ in range(messages)
                 for begin in range(0, self.count, NAMES_PER_FILL)
             )
-        # as many sends as a topic has queues, one after the other: each goes to the next of them
+        # as many sends as a topic has queues, one after the other: each goes to the next queue
         return load.sends(
             send_body(_topic(number), BODY, messages=min(MESSAGES_PER_FILL, messages - begin))
             for number in range(self._topics)
@@ -187,7 +191,7 @@ class _Queues:
 
 
 class _Comparison:
-    """Two brokers with queues of one kind, many and few."""
+    """Two brokers with queues of one kind, one with many and one with few."""
 
     def __init__(self, options: Options, kind: Kind, empty_mb: float) -> None:
         self._sizes = sizes = SIZES[options.scale]
@@ -205,7 +209,7 @@ class _Comparison:
         return [filled, clean, *rates, self._starts("after kill -9", self._kill)]
 
     def _filled(self) -> Case:
-        """As many messages in each of the queues; counted are queues' entries."""
+        """Fill both brokers, with as many messages in each queue; entries of queues are counted."""
 
         def sample(queues: _Queues, entries: int) -> Sample:
             with _serving(queues):
@@ -218,7 +222,7 @@ class _Comparison:
         return self._case("made and filled", "entries", ours, theirs, {})
 
     def _starts(self, after: str, spoil: Callable[[_Queues], None]) -> Case:
-        """`spoil` is done to the broker before it is started again."""
+        """Measure starts. `spoil` is applied to the broker before it is started again."""
 
         def sample(queues: _Queues) -> Sample:
             spoil(queues)
@@ -236,14 +240,14 @@ class _Comparison:
         return self._case(f"start {after}", "starts", ours, theirs, {**rounded, "longer_target_s": START_TARGET_S})
 
     def _kill(self, queues: _Queues) -> None:
-        """Leave as many new messages behind that only the log has for good."""
+        """Leave new messages that are only durable in the log."""
         queues.broker.start()
         queues.sends(self._sizes.killed)
         queues.broker.kill()
 
     def _rates(self) -> list[Case]:
         sizes = self._sizes
-        os.sync()  # what the filling has left the disk to write
+        os.sync()  # writes of the filling that the disk has not done yet
         with _serving(self._many), _serving(self._few):
 
             def compare(
@@ -260,7 +264,7 @@ class _Comparison:
             def sends(queues: _Queues) -> Sample:
                 return queues.sends(sizes.sends)
 
-            # for half a minute topics and ends of queues are read into memory beside
+            # for half a minute topics and max offsets of queues are read into memory meanwhile
             cases = [compare("sends right after a start", sends, self._memory("idle"), rests=False)]
             cases.append(compare("sends", sends, {}))
             what = f"sends, {CONNECTIONS * DEPTH} in flight"
@@ -271,12 +275,12 @@ class _Comparison:
         return cases
 
     def _let_rest(self) -> None:
-        """What one broker has left to merge, and both to write to the disk, is not to be paid by the next sample."""
+        """Wait until both brokers are idle, so that the next sample does not pay for pending compactions and writes."""
         brokers = [self._many.broker.pid, self._few.broker.pid]
         wait_until_at_rest(brokers, look_s=0.5, cpu_share=RESTING_CPU_SHARE, timeout_s=REST_TIMEOUT_S)
 
     def _memory(self, when: str) -> dict[str, object]:
-        """Beyond that of an empty broker, in MB. Mapped segments of the log are not counted."""
+        """Return the memory beyond that of an empty broker, in MB. Mapped segments of the log are not counted."""
         return {
             f"{name}_mb_{when}": round(_private_mb(queues.broker) - self._empty_mb, 1)
             for name, queues in (("memory", self._many), ("peer_memory", self._few))

@@ -1,8 +1,8 @@
-"""What does the native part save, piece by piece?
+"""Measures what the native part saves, piece by piece.
 
-Each piece of work that it does is done in turns by it and by the Python code that it must agree with, on the same
-bytes: requests to send with bodies of 1 KiB and the headers of the official Java client, in the rounds of 64 that a
-busy pass of the loop brings. Nothing is stored, nothing goes over a socket.
+Each piece of its work is done in turns by it and by the Python code that it must agree with, on the same bytes:
+requests to send with bodies of 1 KiB and the headers of the official Java client, in batches of 64, as a busy loop
+iteration brings them. Nothing is stored, and nothing goes over a socket.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NOW_MS: Final = 1_700_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many rounds of `ROUND` messages make a sample, and how many samples are taken."""
+    """Sizes by scale: the number of batches of `ROUND` messages in a sample, and the number of samples."""
 
     rounds_per_sample: int
     samples: int
@@ -64,7 +64,7 @@ SIZES: Final = {
 }
 
 Work = Callable[[], object]
-"""One round."""
+"""The work for one batch."""
 
 
 def run(options: Options) -> list[Case]:
@@ -135,12 +135,12 @@ def _recording(native: Native, sent: list[bytes]) -> tuple[Work, Work]:
 
 
 def _from_zero(messages: list[EncodedMessage]) -> dict[tuple[str, int], QueueOffset]:
-    """The next offsets of their queues, none of which had a message."""
+    """Return the next offsets of the messages' queues, which are all empty."""
     return {(each.topic, each.queue_number): QueueOffset(0) for each in messages}
 
 
 def _segment(native: Native, sent: list[bytes]) -> tuple[memoryview, list[PhysicalOffset]]:
-    """Records behind each other, and where they begin."""
+    """Return consecutive records, and where they begin."""
     messages = _encoded(native, sent)
     made = native_rounds(native)(messages, _from_zero(messages), PhysicalOffset(0), NOW_MS, True)
     if isinstance(made, list):
@@ -208,7 +208,7 @@ def _answering(native: Native) -> tuple[Work, Work]:
 
 
 def _calls_case(native: Native, sent: list[bytes], random: Random, sizes: Sizes) -> Case:
-    """Bytes of a connection to calls with their fields, which are answered with nothing."""
+    """Measure the way from a connection's bytes to calls with their fields; the answers are empty."""
 
     def sample(make_scanner: ScannerMaker | None) -> Sample:
         connection, maker = _connection(make_scanner), CallMaker(random, PATH)
@@ -216,7 +216,7 @@ def _calls_case(native: Native, sent: list[bytes], random: Random, sizes: Sizes)
             b"".join(maker.call(number * ROUND + index, body) for index, body in enumerate(sent))
             for number in range(sizes.rounds_per_sample + 4)
         ]
-        for written in rounds[:4]:  # the peer's header blocks are learned
+        for written in rounds[:4]:  # the decoder learns the peer's header blocks
             connection.receive(written)
 
         def work() -> int:

@@ -1,8 +1,8 @@
-"""Memory as on a machine that has run for a while: full of pages of files, which give way to others.
+"""Fills the page cache, so that memory is as on a machine that has run for a while: full of pages of files.
 
-A virtual machine gives back to its host what it does not use, and gets it again page by page when it is written to: 2
-µs for a record of 1 KiB, as much as half of all else that a store does for it. Who writes gigabytes to a machine that
-was idle measures that after the first two.
+A virtual machine gives unused memory back to its host, and gets it again page by page when it is written to: 2 µs for a
+record of 1 KiB, as much as half of all other work that a store does for it. On a machine that was idle, a benchmark
+that writes gigabytes would measure that after the first two.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Final
 from quarry_mq.kv.options import MIB
 
 LEFT_FREE: Final = 512 * MIB
-"""Less, and the kernel would begin to look for pages to reclaim by itself."""
+"""Bytes that stay free: with less, the kernel would begin to reclaim pages."""
 
 _MEMORY: Final = Path("/proc/meminfo")
 
 
 @contextmanager
 def full_page_cache(directory: Path, *, kept_free_on_disk: int) -> Iterator[int]:
-    """Read a file of zeros as large as the free memory, and keep it for as long as this lasts; gives its size in bytes.
+    """Read a file of zeros as large as the free memory, and keep it while the block runs; gives its size in bytes.
 
-    It takes no more of the disk than leaves so much free there, and is empty where that is not enough.
+    The file leaves `kept_free_on_disk` bytes of the disk free, and is empty if there are not more.
     """
     room = shutil.disk_usage(directory).free - kept_free_on_disk
     size = max(0, min(_free_memory() - LEFT_FREE, room))

@@ -1,11 +1,11 @@
-"""Do sends wait while old segments are removed?
+"""Measures whether sends are delayed while old segments are removed.
 
-A broker of its own process, `sync`, on a store whose log holds twenty segments of 1 GiB that are past their retention.
-Sixty-four connections send 1 KiB messages, one call at a time on each (`bench.raw_client`, which costs little). After a
-quiet stretch the segments expire on request, all at once; the purge lasts until the last of their files is gone, and
-another quiet stretch follows.
+A broker in its own process, `sync`, runs on a store whose log holds twenty segments of 1 GiB that are past their
+retention. Sixty-four connections send 1 KiB messages, one call at a time on each (`bench.raw_client`, which costs
+little). After a quiet stretch the segments expire on request, all at once; the purge lasts until the last of their
+files is gone, and another quiet stretch follows.
 
-rmq#7799: the purge at four in the morning stalled the sends of everybody.
+rmq#7799: the purge at four in the morning stalled the sends of all producers.
 """
 
 from __future__ import annotations
@@ -37,12 +37,15 @@ QUESTION: Final = "How much longer do sends take while twenty old segments are r
 CLIENTS: Final = 64
 DAYS_AGO_MS: Final = 10 * 86_400_000
 FILLER_BODY: Final = 4 * MIB
-"""Large messages: what is in the old segments does not matter, and small ones take minutes to write."""
+"""Bytes of a body in old segments: their content does not matter, and small messages take minutes to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`quiet_s` is the length of each stretch without a purge, `requests` how many sends one connection has at most."""
+    """Sizes by scale.
+
+    `quiet_s` is the length of a stretch without a purge, `requests` the most sends of one connection.
+    """
 
     segment_size: int
     segments: int

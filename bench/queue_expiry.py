@@ -1,11 +1,12 @@
-"""Do sends wait while half of all consume queue entries leave RocksDB?
+"""Measures whether sends are delayed while half of all consume queue entries leave RocksDB.
 
-A broker of its own process on a store with very many light queues of ten entries each, of which the first five are of
-messages past their retention. Connections send 1 KiB messages, one call at a time on each. After a quiet stretch the
-old segments expire on request; the stretch that is measured lasts until the queues are clean and the tables rewritten.
-Another quiet stretch follows. Then the store is opened and every entry is looked at.
+A broker in its own process runs on a store with very many light queues of ten entries each, of which the first five
+belong to messages past their retention. Connections send 1 KiB messages, one call at a time on each. After a quiet
+stretch the old segments expire on request; the measured stretch lasts until the queues are clean and the tables
+rewritten. Another quiet stretch follows. Then the store is opened and every entry is checked.
 
-The design asks for at most 60 s on two cores, at least 45 % fewer bytes in tables, and twice the 99th percentile.
+The design allows at most 60 s on two cores and twice the 99th percentile, and requires at least 45 % fewer bytes in
+tables.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ NAMES_PER_MESSAGE: Final = 1_000
 
 LIGHT: Final = "%LMQ%"
 ENTRIES: Final = 10
-"""Of each queue; the first half expires."""
+"""Entries of each queue; the first half expires."""
 
 FILLER_BODY: Final = 256 * 1024
 TABLE_BYTES: Final = 'quarry_rocksdb_table_bytes{database="queues",family="default"}'
@@ -57,7 +58,10 @@ ALL: Final = KeyRange(b"", None)
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`quiet_s` is the length of each stretch without a round, `requests` how many sends one connection has at most."""
+    """Sizes by scale.
+
+    `quiet_s` is the length of a stretch without a sweep, `requests` the most sends of one connection.
+    """
 
     queues: int
     segment_size: int
@@ -86,7 +90,7 @@ def run(options: Options) -> list[Case]:
 
 
 def _fill(root: Path, random: Random, sizes: Sizes) -> None:
-    """The old half, up to the end of a segment and a little beyond; then the new half. All in few tables."""
+    """Write the old half, up to a little beyond the end of a segment, then the new half, all in few tables."""
     clock = ManualClock(time.time_ns() // 1_000_000 - DAYS_AGO_MS)
     settings = StoreSettings(root=root, segment_size=sizes.segment_size, cached_queues_max=4 * sizes.queues)
     store = open_store(settings, disk=PosixDisk(), clock=clock, report=lambda _: None)
@@ -112,7 +116,7 @@ def _append(store: OpenStore, messages: list[Message]) -> None:
 
 
 def _to_all_queues(template: Message, queues: int, random: Random) -> Iterator[Message]:
-    """One entry for each, in an order of its own: neighbouring queues seldom get the same message."""
+    """Yield messages with one entry for each queue, shuffled: neighbouring queues seldom get the same message."""
     numbers = list(range(queues))
     random.shuffle(numbers)
     for begin in range(0, queues, NAMES_PER_MESSAGE):
@@ -154,7 +158,8 @@ def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
 def _expire(broker: Quarry) -> None:
     """Let the old segments expire, and wait until the queues are clean and the tables rewritten.
 
-    That is asked for: what a fast broker has stored meanwhile can be so much that the share that went is too small.
+    The rewrite is requested, because a fast broker may have stored so much meanwhile that the expired share is too
+    small.
     """
     if not expire_segments(broker, rewrite_queues=True):
         raise RuntimeError("no segment expired")
@@ -162,7 +167,7 @@ def _expire(broker: Quarry) -> None:
 
 
 def _check(root: Path, sizes: Sizes) -> int:
-    """Exactly the new half is left, and every other entry is gone. Returns what its tables take."""
+    """Check that exactly the new half is left, and every other entry is gone. Returns the bytes of its tables."""
     engine = open_consume_queue_engine(root / "consumequeue_rocksdb", create=False)
     left = [0] * sizes.queues
     for key, _ in engine.family(UNITS_FAMILY).iterate(ALL):

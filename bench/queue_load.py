@@ -1,6 +1,6 @@
-"""Load on one broker in which every call may go to another topic: sends, and receives with their acknowledgements.
+"""Loads one broker with calls that may each go to another topic: sends, and receives with their acknowledgements.
 
-One call at a time on each connection, so as many are open on the broker as there are connections; sends may be more.
+Each connection makes one call at a time, so the broker has as many open calls as connections; sends may be more.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ CONNECTIONS: Final = 32
 GROUP: Final = "bench-readers"
 INVISIBLE_S: Final = 300
 BATCH: Final = 10
-"""Messages of one receive at most."""
+"""Messages of one receive, at most."""
 
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 _PREFIX: Final = Struct(">BI")
 
 _Calls = Generator[tuple[CallMaker, bytes], list[bytes], int]
-"""What one connection does: yields calls, is sent the messages of each answer, returns how many messages went by."""
+"""The calls of one connection: yields calls, is sent the messages of each answer, returns the count of messages."""
 
 
 class Broker(Protocol):
@@ -59,24 +59,24 @@ class QueueLoad:
         self._client.close()
 
     def sends(self, requests: Iterator[bytes]) -> Sample:
-        """Send them all; messages are counted."""
+        """Send all requests, and count their messages."""
         return self._measured(lambda: self._run([self._send_each(requests) for _ in self._client.connections]))
 
     def sends_in_flight(self, requests: Iterator[bytes], depth: int) -> Sample:
-        """Send them all, with so many calls open on each connection; messages are counted."""
+        """Send all requests with `depth` calls open on each connection, and count their messages."""
         return self._measured(lambda: self._send_ahead(requests, depth))
 
     def receives(self, topics: Iterator[str]) -> Sample:
-        """One receive from each topic, and one acknowledgement of all that came; messages are counted."""
+        """Make one receive from each topic, and one acknowledgement of all its messages; messages are counted."""
         return self._measured(lambda: self._run([self._receive_each(topics) for _ in self._client.connections]))
 
     def routes(self, topics: Iterator[str]) -> Sample:
-        """One question for the route of each topic; answers are counted, and not read."""
+        """Query the route of each topic; answers are counted, and not decoded."""
         return self._measured(lambda: self._run([self._route_each(topics) for _ in self._client.connections]))
 
     @property
     def read_bytes(self) -> int:
-        """Of answers, so far."""
+        """Bytes of answers so far."""
         return self._client.data_size
 
     def _route_each(self, topics: Iterator[str]) -> _Calls:
@@ -110,7 +110,7 @@ class QueueLoad:
         return received
 
     def _send_ahead(self, requests: Iterator[bytes], depth: int) -> int:
-        """An answer is one frame, so those of a connection may be looked at one after the other."""
+        """Send ahead. An answer is one frame, so those of a connection may be read one after the other."""
         stored = 0
         for connection in self._client.connections:
             self._send_some(connection, requests, depth)
@@ -164,7 +164,7 @@ class QueueLoad:
 
 
 def send_body(topic: str, body: bytes, *, messages: int = 1, properties: dict[str, str] | None = None) -> bytes:
-    """One send of so many equal messages, which become neighbours in one queue."""
+    """Return a send of equal messages, which become neighbours in one queue."""
     request = service.SendMessageRequest()
     for _ in range(messages):
         message = request.messages.add(body=body)
@@ -177,7 +177,7 @@ def send_body(topic: str, body: bytes, *, messages: int = 1, properties: dict[st
 
 
 def grouped_body(topic: str, body: bytes, message_group: str) -> bytes:
-    """One send of one message of a message group."""
+    """Return a send of one message of a message group."""
     request = service.SendMessageRequest.FromString(send_body(topic, body))
     request.messages[0].system_properties.message_group = message_group
     return request.SerializeToString()
@@ -207,7 +207,7 @@ def _appending(answer: bytearray) -> Callable[[int, memoryview], None]:
 
 
 def _messages(answer: bytes | bytearray) -> list[bytes]:
-    """The messages of one gRPC answer, whatever frames they came in."""
+    """Return the messages of one gRPC answer, whatever frames they came in."""
     found, at = [], 0
     while at < len(answer):
         _, size = _PREFIX.unpack_from(answer, at)

@@ -1,8 +1,8 @@
-"""Do sends wait while a store goes from queue files to RocksDB?
+"""Measures whether sends are delayed while a store goes from queue files to RocksDB.
 
-A broker of its own process, `sync`, on a store that keeps its consume queues in files. Sixty-four connections send
-1 KiB messages, one call at a time on each. Between quiet stretches an operator takes the steps of a migration: what is
-measured is the backfill of all that came before, at the default rate, and the comparison of every unit.
+A broker in its own process, `sync`, runs on a store that keeps its consume queues in files. Sixty-four connections send
+1 KiB messages, one call at a time on each. Between quiet stretches an operator takes the steps of a migration. Measured
+are the backfill of all earlier messages, at the default rate, and the comparison of every entry.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOOK_INTERVAL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`quiet_s` is the length of each quiet stretch, `requests` how many sends one connection has at most."""
+    """Sizes by scale. `quiet_s` is the length of each quiet stretch, `requests` the most sends of one connection."""
 
     topics: int
     messages: int
@@ -115,7 +115,7 @@ def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
 
 
 def _advance(broker: Quarry, phase: str) -> None:
-    """Take the step to a phase, and wait until it is reached and its work is through."""
+    """Take the step to a phase, and wait until it is reached and its work is done."""
     give_up_s = time.monotonic() + STEP_TIMEOUT_S
     with admin_channel(broker) as channel:
         stub = MigrationServiceStub(channel)  # type: ignore[no-untyped-call]

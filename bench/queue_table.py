@@ -1,6 +1,6 @@
-"""`python -m bench.queue_table`: tables in docs/benchmarks.md of the last results of the benchmarks of many queues.
+"""`python -m bench.queue_table` writes tables of the last results with many queues to docs/benchmarks.md.
 
-What stands between the two marks of a table is replaced. Exit status 1 when there is no result.
+The text between the two marks of a table is replaced. Exit status 1 when there is no result.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def main() -> int:
 
 
 def write_tables(page: Path, tables: Mapping[str, Callable[[dict[str, Any]], Iterator[str]]]) -> int:
-    """Put a table of the last result of each benchmark between its marks; the exit status."""
+    """Put a table of the last result of each benchmark between its marks; return the exit status."""
     text = page.read_text()
     for name, rows in tables.items():
         history = RESULTS / f"{name}.jsonl"

@@ -1,8 +1,8 @@
-"""A client of HTTP/2 that costs next to nothing: requests made beforehand, answers counted and not looked into.
+"""An HTTP/2 client with very little cost: requests are made beforehand, answers are counted and not decoded.
 
-It opens plain connections, keeps to the windows of its peer and understands as much of what comes back as it takes to
-see where calls end. Blocks of header fields are sent as the official Java client sends them once a server has asked
-for no table, with the same fields.
+It opens plain connections, respects the windows of its peer, and parses only as much of the answers as is needed to see
+where calls end. Header blocks are those that the official Java client sends once a server has asked for no table, with
+the same fields.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from quarry_mq.server.front.h2.protocol.frames import FrameType, Setting
 from quarry_mq.server.front.h2.protocol.header_blocks import encode_fields
 
 SILENCE_S: Final = 30.0
-"""When nothing has come for so long, nothing will."""
+"""Seconds of silence after which nothing more is expected from the server."""
 
 READ_SIZE: Final = 256 * 1024
 CLIENT_ID: Final = b"bench-host@4711@1@abcdefgh"
@@ -37,18 +37,18 @@ GREETING: Final = (
     + frames.settings({Setting.INITIAL_WINDOW_SIZE: frames.WINDOW_MAX})
     + frames.window_update(0, frames.WINDOW_MAX - frames.WINDOW_DEFAULT)
 )
-"""Windows as wide as they can be: 2 GiB per connection, far more than a benchmark reads."""
+"""The greeting makes windows as wide as they can be: 2 GiB per connection, far more than a benchmark reads."""
 
 Taken = Callable[[int, memoryview], None]
 """Called with the stream and the payload of each DATA frame."""
 
 
 class RawClientFailed(Exception):
-    """The server ended something, or went silent."""
+    """The server ended a call or the connection, or went silent."""
 
 
 class RawConnection:
-    """One connection.
+    """One connection to the server.
 
     `messages` and `ended` count DATA frames and calls that have ended: equal for small unary calls, unless some are
     refused. `data_size` is in bytes. `window` is how many bytes of data may be sent; header blocks are not counted
@@ -69,12 +69,12 @@ class RawConnection:
         self.socket.sendall(GREETING)
 
     def send(self, request: bytes) -> None:
-        """Whole frames, with up to `window` bytes of data."""
+        """Send whole frames, with up to `window` bytes of data."""
         self.window -= _data_size(request)
         self.socket.sendall(request)
 
     def read(self) -> int:
-        """Take in what has come; how many calls have ended by it. Raises RawClientFailed."""
+        """Read what has come; return how many calls have ended by it. Raises RawClientFailed."""
         data = self.socket.recv(READ_SIZE)
         if not data:
             raise RawClientFailed("the server closed the connection")
@@ -108,7 +108,7 @@ class RawConnection:
         elif kind == FrameType.PING and not flags & frames.Flag.ACK:
             self.socket.sendall(frames.ping(payload, ack=True))
         elif kind == FrameType.WINDOW_UPDATE:
-            if stream_id == 0:  # of a stream's own window no request fills more than a little
+            if stream_id == 0:  # no request fills more than a little of a stream's own window
                 self.window += frames.U32.unpack(payload)[0]
         elif kind == FrameType.RST_STREAM and payload == _NO_ERROR:
             pass  # the call was answered before all of its request was read: the rest is not wanted
@@ -117,7 +117,7 @@ class RawConnection:
 
 
 class RawClient:
-    """Connections that are listened to together."""
+    """Connections that are read together."""
 
     def __init__(self, endpoint: str, count: int) -> None:
         self._poll = select.epoll()
@@ -142,26 +142,26 @@ class RawClient:
             connection.on_data = taken
 
     def send(self, connection: RawConnection, request: bytes) -> None:
-        """As soon as the server's window allows it."""
+        """Send as soon as the server's window allows it."""
         size = _data_size(request)
         self.read_until(lambda: connection.window >= size)
         connection.send(request)
 
     def read_until(self, done: Callable[[], bool]) -> None:
-        """Raises RawClientFailed when the server goes silent before."""
+        """Read until the condition holds. Raises RawClientFailed when the server goes silent before."""
         while not done():
             for connection in self.ready():
                 connection.read()
 
     def read_for(self, seconds: float) -> None:
-        """Of a server that always has something to say."""
+        """Read for some time from a server that always sends data."""
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             for connection in self.ready():
                 connection.read()
 
     def call_all(self, requests: Sequence[bytes], depth: int) -> None:
-        """The same calls on every connection, so many at a time on each, until all have ended."""
+        """Make the same calls on every connection, `depth` at a time on each, until all have ended."""
         count = len(requests)
         sent: dict[RawConnection, int] = {}
         for connection in self.connections:
@@ -178,7 +178,7 @@ class RawClient:
                     sent[connection] = at + ended
 
     def ready(self) -> Iterable[RawConnection]:
-        """Connections with something to read; waits for one. Raises RawClientFailed when none has for long."""
+        """Return connections with data to read; waits for one. Raises RawClientFailed after `SILENCE_S` without any."""
         events = self._poll.poll(SILENCE_S)
         if not events:
             raise RawClientFailed("the server says nothing any more")
@@ -191,7 +191,7 @@ class RawClient:
 
 
 class CallMaker:
-    """Frames of whole unary calls, with the header fields of the official Java client."""
+    """Makes frames of whole unary calls, with the header fields of the official Java client."""
 
     def __init__(self, random: Random, path: str) -> None:
         self._random = random
@@ -213,9 +213,9 @@ class CallMaker:
         )
 
     def call(self, number: int, body: bytes, *, client_id: bytes = CLIENT_ID, goes_on: bool = False) -> bytes:
-        """The `number`-th call of a connection, from 0 on: streams are numbered so.
+        """Return the `number`-th call of a connection, from 0 on; its stream is numbered accordingly.
 
-        One that `goes_on` is a stream on which the client may say more.
+        With `goes_on` it is a stream on which the client may send more.
         """
         block = (_TABLE_SIZE_0 if number == 0 else b"") + self._fixed
         request_id = b"%032x" % self._random.getrandbits(128)
@@ -224,7 +224,7 @@ class CallMaker:
 
 
 def _data_size(request: bytes) -> int:
-    """Bytes in its DATA frames."""
+    """Return the bytes in the DATA frames of a request."""
     at, size = 0, 0
     while at < len(request):
         high, low, kind, _, _ = _HEAD.unpack_from(request, at)
@@ -236,7 +236,7 @@ def _data_size(request: bytes) -> int:
 
 
 def make_requests(random: Random, path: str, body: bytes, first: int, count: int) -> list[bytes]:
-    """The same call again and again: the `first`-th of a connection and those behind it."""
+    """Return repetitions of a call: the `first`-th call of a connection and those after it."""
     maker = CallMaker(random, path)
     return [maker.call(number, body) for number in range(first, first + count)]
 

@@ -1,7 +1,7 @@
-"""How long does `quarry serve` take to be ready on a large store, after a clean stop and after kill -9?
+"""Measures how long `quarry serve` takes to be ready on a large store, after a clean stop and after kill -9.
 
-A store with records of 1 to 16 KiB, started again and again with the real command: after clean stops, and after a
-process that appended more than the queues' database knew of had killed itself. The peer is the same broker on an empty
+A store with records of 1 to 16 KiB is started again and again with the real command: after clean stops, and after a
+process that appended more than the queues' database had stored killed itself. The peer is the same broker on an empty
 store; after kill -9 it also reads, from the device, as many bytes as were new.
 """
 
@@ -34,14 +34,14 @@ BODY_SIZES: Final = range(1024, 16 * 1024 - 512)
 ROUND_MESSAGES: Final = 64
 FLUSH_EVERY_BYTES: Final = 256 * MIB
 TARGET_S: Final = 2.0
-"""What the design asks for after a clean stop."""
+"""Seconds that the design allows after a clean stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
     log_bytes: int
     new_bytes: tuple[int, ...]
-    """What is appended before the process is killed, and the queues' database has not seen."""
+    """Bytes that are appended before the process is killed, and that the queues' database has not stored."""
     segment_size: int
     rounds: int
 
@@ -89,7 +89,7 @@ class _Comparison:
     def _started_after_kill(self, new_bytes: int) -> Sample:
         script = "from pathlib import Path; from bench.recovery import fill; "
         script += f"fill(Path({str(self._root)!r}), {new_bytes}, {self._seed}, {self._sizes.segment_size}, kill=True)"
-        # what it says must not come between the results
+        # its output must not come between the results
         writer = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, stdout=subprocess.DEVNULL, check=False)
         if writer.returncode != -signal.SIGKILL:
             raise RuntimeError(f"the process that was to kill itself ended with {writer.returncode}")
@@ -104,7 +104,7 @@ class _Comparison:
 
 
 def fill(root: Path, new_bytes: int, seed: int, segment_size: int, *, kill: bool = False) -> None:
-    """Append that many bytes to a store, durably and dispatched; stop in good order, or by SIGKILL."""
+    """Append that many bytes to a store, durably and dispatched; stop cleanly, or by SIGKILL."""
     random = Random(seed)
     settings = StoreSettings(root=root, durability=Durability.ASYNC, segment_size=segment_size)
     store = open_store(settings, disk=PosixDisk(), clock=SystemClock(), report=lambda _: None)
@@ -124,7 +124,7 @@ def fill(root: Path, new_bytes: int, seed: int, segment_size: int, *, kill: bool
 
 
 def _started(broker: Quarry) -> Sample:
-    """One start, up to the line that says that it is ready; then a clean stop."""
+    """Measure one start, up to the line that says that the broker is ready; then stop it cleanly."""
     begin = time.perf_counter()
     try:
         broker.start()
@@ -134,7 +134,7 @@ def _started(broker: Quarry) -> Sample:
 
 
 def _read_tail(root: Path, count: int) -> None:
-    """As many bytes of the log as that, from its last segments, past the page cache."""
+    """Read that many bytes of the log, from its last segments, bypassing the page cache."""
     disk = PosixDisk()
     segments = SegmentList(disk, StorePaths(root).commit_log, None, writable=False)
     for base in reversed(segments.bases):

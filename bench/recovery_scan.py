@@ -1,9 +1,9 @@
-"""How fast does recovery read a log from the page cache, and bring the queues up to it?
+"""Measures how fast recovery reads a log from the page cache, and brings the queues up to it.
 
-The same segment file in the same run: read by bare reads; its CRC taken a megabyte at a time; decoded record by record;
-scanned in bulk with every check (two CRCs per record); scanned and dispatched into a new RocksDB. Bare reads and CRC
-are what the machine can do with the bytes at all, so those ratios cannot reach 1; the exact decoder is what the bulk
-scan replaces.
+The same segment file is processed in the same run: read by bare reads; its CRC taken a megabyte at a time; decoded
+record by record; scanned in bulk with every check (two CRCs per record); scanned and dispatched into a new RocksDB.
+Bare reads and CRC are what the machine can do with the bytes at all, so those ratios cannot reach 1; the bulk scan
+replaces the exact decoder.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROUND_MESSAGES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many bytes of log there are for each size of a body."""
+    """Bytes of log for each size of a body."""
 
     log_bytes: dict[int, int]
     rounds: int
@@ -70,7 +70,7 @@ def _write(root: Path, random: Random, body_bytes: int, log_bytes: int) -> None:
 
 
 class _Comparison:
-    """One log, read in every way."""
+    """One log that is read in every way."""
 
     def __init__(self, root: Path, scratch: Path, body_bytes: int, rounds: int) -> None:
         self._segments = SegmentList(PosixDisk(), StorePaths(root).commit_log, None, writable=False)

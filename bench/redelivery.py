@@ -1,10 +1,10 @@
-"""Do others wait when very many messages of one group come back at once?
+"""Measures whether other groups wait when very many messages of one group come back at once.
 
-A group has very many messages in flight that become visible in one moment, as when all of its consumers were gone.
-Consumers then receive them once more and acknowledge them, as fast as they can. Meanwhile somebody sends 1 KiB
-messages to another topic at a steady rate, and a consumer of another group waits for these: how long a send takes, and
-how long from there to the delivery, is what others notice. It is compared with the time before. The rate is compared
-with that of a group that the same consumers give the same messages for the first time, in the same run.
+A group has very many messages in flight that become visible at the same moment, as when all of its consumers were gone.
+Consumers then receive them once more and acknowledge them, as fast as they can. Meanwhile a producer sends 1 KiB
+messages to another topic at a steady rate, and a consumer of another group waits for these. Measured are the duration
+of a send, and the time from there to the delivery, compared with the time before. The rate is compared with that of a
+group that the same consumers give the same messages for the first time, in the same run.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ GIVE_UP_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`ahead_s`: how long after the broker's start they come back at the earliest."""
+    """Sizes by scale. `ahead_s`: seconds after the broker's start before which the messages do not come back."""
 
     messages: int
     quiet_s: float
@@ -83,7 +83,7 @@ def run(options: Options) -> list[Case]:
 
 
 def _prepare(root: Path, random: Random, sizes: Sizes) -> float:
-    """Let the group receive everything; returns when it becomes visible again."""
+    """Let the group receive everything; return when the messages become visible again."""
     settings = StoreSettings(root=root, durability=Durability.ASYNC, segment_size=SEGMENT_SIZE)
     store = open_store(settings, disk=PosixDisk(), clock=SystemClock(), report=lambda _: None)
     for topic in (TOPIC, LOAD_TOPIC):
@@ -99,15 +99,15 @@ def _prepare(root: Path, random: Random, sizes: Sizes) -> float:
 
 
 class Waits(NamedTuple):
-    """What others noticed in a stretch of time, in ms, ascending."""
+    """The delays of other clients in a stretch of time, in ms, ascending."""
 
     sends_ms: list[float]
     deliveries_ms: list[float]
-    """From being stored to being with the consumer."""
+    """Milliseconds from the store time of a message until the consumer has it."""
 
 
 class _Others:
-    """A producer that sends at a steady rate, and a consumer of another group that waits for what it sends."""
+    """A producer that sends at a steady rate, and a consumer of another group that waits for these messages."""
 
     def __init__(self, channel: grpc.Channel, random: Random) -> None:
         self._stub: Any = MessagingServiceStub(channel)  # type: ignore[no-untyped-call]
@@ -116,7 +116,7 @@ class _Others:
         self._ended = Event()
 
     def until(self, is_over: Callable[[], bool]) -> Waits:
-        """What they notice until it is over."""
+        """Send until it is over; return the delays."""
         self._consumer.waits_ms.clear()
         sends_ms: list[float] = []
         next_s = time.perf_counter()
@@ -152,7 +152,7 @@ class Consumer:
             self.consume_some()
 
     def consume_some(self) -> None:
-        """One receive, and the acknowledgement of what it brought."""
+        """Make one receive, and acknowledge its messages."""
         request = service.ReceiveMessageRequest(group=self._group, batch_size=BATCH)
         request.message_queue.topic.CopyFrom(self._topic)
         request.message_queue.id = -1
@@ -209,10 +209,10 @@ def _deliver(broker: Quarry, group: str, messages: int, others: _Others) -> tupl
 
 @contextmanager
 def _drained(endpoint: str, group: str, messages: int) -> Iterator[tuple[Callable[[], None], Callable[[], bool]]]:
-    """Consumers in processes of their own, so that they do not wait for each other.
+    """Run consumers in their own processes, so that they do not wait for each other.
 
-    Yields what lets them begin, once all of them are up, and what tells whether they are done. Raises RuntimeError when
-    not all messages were delivered.
+    Yields, once all of them are up, a function that lets them begin, and one that tells whether they are done. Raises
+    RuntimeError when not all messages were delivered.
     """
     context = get_context("spawn")
     signals = Signals(context.Semaphore(0), context.Event(), context.Value("q", 0))
@@ -232,7 +232,7 @@ def _drained(endpoint: str, group: str, messages: int) -> Iterator[tuple[Callabl
 
 
 class Signals(NamedTuple):
-    """Between the processes."""
+    """Signals between the processes."""
 
     ready: Any
     may_begin: Any
@@ -240,7 +240,7 @@ class Signals(NamedTuple):
 
 
 def _drain(endpoint: str, group: str, messages: int, signals: Signals) -> None:
-    """Consume until all that there is has been received by somebody."""
+    """Consume until all messages have been received by the consumers together."""
     with _channel(endpoint) as channel:
         consumer = Consumer(MessagingServiceStub(channel), group, TOPIC)  # type: ignore[no-untyped-call]
         signals.ready.release()

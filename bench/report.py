@@ -1,4 +1,4 @@
-"""How results are shown: one JSON line per benchmark for programs, a table for people."""
+"""Shows results: one JSON line per benchmark for programs, a table for people."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from quarry_mq.store.native import NATIVE
 Line = dict[str, Any]
 
 TABLE_WIDTH: Final = 150
-"""Where no terminal says how wide it is."""
+"""Width of the table if no terminal gives one."""
 
 
 def line_of(name: str, question: str, options: Options) -> Line:
-    """What every line begins with: which benchmark, when, on what, with which seed."""
+    """Return the head of every line: benchmark, time, machine and seed."""
     return {
         "bench": name,
         "question": question,
@@ -36,7 +36,10 @@ def line_of(name: str, question: str, options: Options) -> Line:
 
 
 def machine(scratch: Path) -> Mapping[str, object]:
-    """The facts without which a figure means nothing. `load_1m` above 0.5 or so: the machine was not quiet."""
+    """Return the facts about the machine that results depend on.
+
+    `load_1m` above 0.5 or so: the machine was not quiet.
+    """
     return {
         "cores": len(os.sched_getaffinity(0)),
         "processor": _processor(),
@@ -58,7 +61,7 @@ def _processor() -> str:
 
 
 def _filesystem(path: Path) -> str:
-    """The type of the file system that holds `path`: the deepest mount point above it."""
+    """Return the type of the file system that holds `path`: that of the deepest mount point above it."""
     best, kind = "", "unknown"
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mount, mount_kind, *_ = line.split()
@@ -79,7 +82,7 @@ def keep(line: Line, results: Path) -> None:
 
 
 def show(lines: Sequence[Line]) -> None:
-    """A table of all cases on standard error."""
+    """Print a table of all cases on standard error."""
     console = Console(stderr=True, width=None if sys.stderr.isatty() else TABLE_WIDTH)
     table = Table(title="ratio: our rate as a multiple of the peer's")
     for heading in ("benchmark", "case", "rate/s", "CPU µs each", "ratio", "peer"):

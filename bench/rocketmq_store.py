@@ -1,12 +1,12 @@
-"""Does a store without a broker around it append, read and start as fast as RocketMQ's own, with few queues and many?
+"""Compares Quarry's store without a broker with RocketMQ's: appends, reads and starts, with few queues and many.
 
-Two stores in processes of their own, Quarry's and that of RocketMQ 5.5.0, both with queues in RocksDB and with 1 KiB
-messages; with few queues RocketMQ's with queue files, too. Both take the same messages in the same order, which visits
-the queues far from each other; both flush in the background, as their brokers do under asynchronous flush. Then tables
-are compacted and the queues' files measured, the stores are started again and again, each time in a new process, and
-entries and records are read, the page cache being warm. What is done once per message is timed alone: messages and
-places are made before. Everything is sampled in turns, appends once neither store has anything left to do, in
-memory that is full of pages of another file before (`bench.page_cache`).
+Two stores run in their own processes, Quarry's and that of RocketMQ 5.5.0, both with queues in RocksDB and with 1 KiB
+messages; with few queues also RocketMQ's with queue files. Both take the same messages in the same order, in which
+consecutive queues lie far apart; both flush in the background, as their brokers do under asynchronous flush. Then
+tables are compacted and the queues' files measured, the stores are started again and again, each time in a new process,
+and entries and records are read, with a warm page cache. Work that is done once per message is timed alone: messages
+and positions are made before. Everything is sampled in turns. Appends begin when both stores are idle, in memory that
+is full of pages of another file (`bench.page_cache`).
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ BODY_SIZE: Final = 1024
 
 WARM_QUEUES: Final = 800
 WARM_PORTIONS_IN_VAIN: Final = 3
-"""So often no faster than before: then appends are warm."""
+"""Portions in a row that are no faster than before, after which appends count as warm."""
 WARM_PORTIONS_MAX: Final = 12
 WARM_STEP: Final = 1.03
 RESTING_CPU_SHARE: Final = 0.2
-"""Of a core, for either store: threads of RocketMQ look for work all the time."""
+"""Share of a core below which a store counts as idle: threads of RocketMQ look for work all the time."""
 WARM_ROUNDS: Final = 2
-"""Of reads that are not counted: a virtual machine compiles what it runs often."""
+"""Rounds of reads that are not counted: a virtual machine compiles code that runs often."""
 
 MB: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """So many queues with so many messages each, who they are measured beside, and what is asked of the ratios."""
+    """A number of queues with a number of messages each, the peers, and the required ratios."""
 
     queues: int
     entries: int
     peers: Sequence[StoreKind]
     appends: int
-    """Samples that the messages are appended in."""
+    """Number of samples in which the messages are appended."""
     targets: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -86,7 +86,7 @@ AS_FAST: Final = {APPEND: 1.0, **dict.fromkeys(READS, 1.0)}
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`reads` are entries per sample."""
+    """Sizes by scale. `reads` are entries per sample."""
 
     shapes: tuple[Shape, ...]
     warm_appends: int
@@ -100,7 +100,7 @@ SIZES: Final = {
         (
             Shape(1_000, 1_500, BOTH, appends=5, targets=AS_FAST),
             Shape(100_000, 15, ROCKSDB, appends=5, targets={**AS_FAST, START: 5.0}),
-            # six samples: in the first two every message makes a queue
+            # six samples: in the first two every message creates a queue
             Shape(1_000_000, 3, ROCKSDB, appends=6, targets={**AS_FAST, APPEND: 1.5, START: 5.0, MEMORY: 1 / 8}),
         ),
         warm_appends=150_000,
@@ -120,18 +120,18 @@ SIZES: Final = {
 
 @dataclass(slots=True)
 class Measured:
-    """All about one kind of store with so many queues."""
+    """The results of one kind of store with a number of queues."""
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
     facts: dict[str, float] = field(default_factory=dict)
     opened_s: list[float] = field(default_factory=list)
-    """Of each start, what the store itself took of it."""
+    """Seconds of each start that the store itself took."""
 
     def add(self, what: str, sample: Sample) -> None:
         self.samples.setdefault(what, []).append(sample)
 
     def start_times(self, prefix: str) -> dict[str, float]:
-        """From the begin of the process, and the store's part of that."""
+        """Return the time from the begin of the process, and the store's part of it."""
         times = {"ready_s": [sample.wall_s for sample in self.samples[START]], "opened_s": self.opened_s}
         return {prefix + name: round(median(each), 3) for name, each in times.items()}
 
@@ -148,13 +148,13 @@ def run(options: Options) -> list[Case]:
 
 
 def _needed_bytes(sizes: Sizes, shape: Shape) -> int:
-    """For all stores, and for the one of the warm-up beside each."""
+    """Return the bytes for all stores, and for the store of the warm-up beside each."""
     messages = shape.queues * shape.entries + WARM_PORTIONS_MAX * sizes.warm_appends
     return (1 + len(shape.peers)) * (messages * BYTES_PER_MESSAGE + 1024 * MIB)
 
 
 class _Comparison:
-    """The kinds of stores, with so many queues each."""
+    """The kinds of stores with the same number of queues."""
 
     def __init__(self, options: Options, sizes: Sizes, shape: Shape) -> None:
         self._directory = options.scratch / str(shape.queues)
@@ -200,7 +200,7 @@ class _Comparison:
                 process.run("close")
 
     def _start(self) -> None:
-        """From the begin of the process to a store that is ready, after a clean stop."""
+        """Measure the time from the begin of the process to a store that is ready, after a clean stop."""
         for _ in range(self._sizes.rounds):
             for kind, measured in self._measured.items():
                 begin_s = time.perf_counter()
@@ -231,7 +231,7 @@ class _Comparison:
                 process.run("close")
 
     def _full_memory(self) -> AbstractContextManager[int]:
-        """Also of what the stores that were there before have left free."""
+        """Fill the memory with pages of a file, including the memory that earlier stores have left free."""
         if not self._sizes.fills_page_cache:
             return nullcontext(0)
         return full_page_cache(self._directory, kept_free_on_disk=2 * _needed_bytes(self._sizes, self._shape))
@@ -247,7 +247,7 @@ class _Comparison:
         return process.run("open", root=self._root(kind), queues=shape.queues, entries=shape.entries, body=BODY_SIZE)
 
     def _warm(self, kind: StoreKind, process: StoreProcess) -> None:
-        """On a store that is thrown away, until it gets no faster: RocketMQ is compiled while it runs."""
+        """Warm up on a store that is thrown away, until it gets no faster: RocketMQ is compiled while it runs."""
         scratch, count = self._directory / kind.name / "warm", self._sizes.warm_appends
         process.run("open", root=scratch, queues=WARM_QUEUES, entries=1, body=BODY_SIZE)
         fastest, number, fastest_at = 0.0, 0, 0
@@ -282,10 +282,10 @@ class _Comparison:
 
 
 def _let_rest(processes: Iterable[StoreProcess]) -> None:
-    """What the other one has left to do, to merge and to write to the disk, is not to be paid by the next sample."""
+    """Wait until both stores are idle, so that the next sample does not pay for pending compactions and writes."""
     wait_until_at_rest([each.pid for each in processes], look_s=0.25, cpu_share=RESTING_CPU_SHARE, timeout_s=60.0)
 
 
 def _ratios(ours: Measured, theirs: Measured) -> dict[str, float]:
-    """Less is better."""
+    """Return the ratios of the facts; less is better."""
     return {name: round(fact / theirs.facts[name], 4) for name, fact in ours.facts.items()}

@@ -1,4 +1,4 @@
-"""A real store in a scratch directory, and messages as sends make them."""
+"""Makes a real store in a scratch directory, and messages as sends make them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOPIC: Final = "bench-orders"
 QUEUES: Final = 8
 BODY_SIZE: Final = 1024
 SEGMENT_SIZE: Final = 256 * MIB
-"""Smaller than a broker's, so that a run does not wait for gigabytes of blocks to be allocated."""
+"""Bytes of a segment: smaller than a broker's, so that a run does not wait for gigabytes of blocks to be allocated."""
 
 _CLIENT: Final = Host(b"\x7f\0\0\1", 40_000)
 _BROKER: Final = Host(b"\x7f\0\0\1", 8081)
@@ -30,7 +30,7 @@ _BORN_AT_MS: Final = 1_700_000_000_000
 
 @contextmanager
 def scratch_store(root: Path, durability: Durability) -> Iterator[OpenStore]:
-    """A new store with a broker's settings, closed at the end."""
+    """Give a new store with a broker's settings; it is closed at the end."""
     settings = StoreSettings(root=root, durability=durability, segment_size=SEGMENT_SIZE)
     store = open_store(settings, disk=PosixDisk(), clock=SystemClock(), report=lambda _: None)
     try:
@@ -40,7 +40,7 @@ def scratch_store(root: Path, durability: Durability) -> Iterator[OpenStore]:
 
 
 def make_messages(random: Random, count: int, *, body_sizes: range = range(BODY_SIZE, BODY_SIZE + 1)) -> list[Message]:
-    """Messages round robin over the queues, with the properties that a send of a tagged message has."""
+    """Make messages round robin over the queues, with the properties that a send of a tagged message has."""
     bodies = [random.randbytes(random.choice(body_sizes)) for _ in range(QUEUES)]
     messages = []
     for number in range(count):

@@ -1,9 +1,9 @@
-"""What do TLS, and signatures with rules, cost a client and its broker?
+"""Measures what TLS, and signatures with rules, cost a client and its broker.
 
-The official Java client loads brokers that differ in nothing but that, each in turns with one that has neither: its
-plain connections carry no signature. The user is an ordinary one with rules of its own, as the broker looks them up
-for every call. Client and server share the cores, and the client encrypts as much as the server: beside the rates look
-at the server's CPU time per message.
+The official Java client loads brokers that differ only in these, each in turns with one that has neither: its plain
+connections carry no signature. The user is an ordinary one with its own rules, as the broker looks them up for every
+call. Client and server share the cores, and the client encrypts as much as the server, so compare also the server's CPU
+time per message.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECRET: Final = "bench-secret-0001"
 
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """What a broker asks of its clients."""
+    """The security that a broker requires of its clients."""
 
     tls: bool = False
     users: bool = False
@@ -102,7 +102,7 @@ def _case(aimed: JavaLoad, mode: str, rounds: int, guards: Guards, brokers: Mapp
 
 
 def _broker(scratch: Path, guards: Guards) -> Quarry:
-    """A broker, not yet started. A send is answered at once: the disk would hide what is to be seen."""
+    """Make a broker, not yet started. Sends are answered at once: the disk would hide the difference."""
     home = scratch / guards.title.replace(" ", "-")
     made = scratch / f"{home.name}-files"
     made.mkdir()
@@ -134,7 +134,7 @@ def _user_settings() -> dict[str, str]:
 
 
 def _add_user(root: Path, key: str) -> None:
-    """An ordinary user who may send and receive, and whose rules also say what others do not concern."""
+    """Add an ordinary user who may send and receive, and whose rules also cover resources that are not used."""
     settings = StoreSettings(root=root, durability=Durability.ASYNC)
     sealer = Sealer([key.encode()])
     store = open_store(settings, disk=PosixDisk(), clock=SystemClock(), report=lambda _: None, sealer=sealer)

@@ -1,4 +1,4 @@
-"""Sends without end to a broker of its own, and how long they take while something else goes on there."""
+"""Sends continuously to a broker in its own process, and measures the sends while other work goes on there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PERCENTILES: Final = (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
 
 
 class Stretch(NamedTuple):
-    """Some seconds of load, and what was measured meanwhile."""
+    """The measurements of some seconds of load."""
 
     sample: Sample
     latencies_s: list[float]
@@ -36,7 +36,7 @@ class Stretch(NamedTuple):
     flushed_sends: float
 
     def joined(self, later: Stretch) -> Stretch:
-        """Both as one."""
+        """Return both stretches as one."""
         return Stretch(
             self.sample.joined(later.sample),
             self.latencies_s + later.latencies_s,
@@ -53,14 +53,14 @@ class Stretch(NamedTuple):
 
 
 class SendLoad:
-    """Sends without end, one call at a time on each connection."""
+    """Sends continuously, one call at a time on each connection."""
 
     def __init__(self, broker: Quarry, client: RawClient, requests: list[bytes]) -> None:
         self._broker = broker
         self._sends = WaitingSends(client, requests.__getitem__)
 
     def until(self, is_over: Callable[[], bool]) -> Stretch:
-        """Go on until it is over. Calls that are open then are counted in the next stretch."""
+        """Send until it is over. Calls that are open then are counted in the next stretch."""
         flushes, sends = _flush_figures(self._broker)
         cpu_s, started_s = cpu_s_of(self._broker.pid), time.perf_counter()
         latencies_s = self._sends.until(is_over)
@@ -70,14 +70,14 @@ class SendLoad:
         return Stretch(sample, latencies_s, flushes_after - flushes, sends_after - sends)
 
     def check(self) -> None:
-        """A server that refuses sends is fast."""
+        """Check that sends succeeded: a server that refuses sends is fast."""
         failed = figures(self._broker)['quarry_sends_total{outcome="failed"}']
         if failed:
             raise RuntimeError(f"{failed:.0f} sends were refused")
 
 
 class Disturbed(NamedTuple):
-    """A load while something else goes on, and without it."""
+    """A load with other work beside it, and without."""
 
     before: Stretch
     during: Stretch
@@ -85,7 +85,7 @@ class Disturbed(NamedTuple):
 
     @property
     def quiet(self) -> Stretch:
-        """Both stretches without it."""
+        """Both stretches without the other work."""
         return self.before.joined(self.after)
 
     @property
@@ -94,7 +94,7 @@ class Disturbed(NamedTuple):
 
     @property
     def ours(self) -> list[Sample]:
-        """As many as there are of the peer."""
+        """The samples with the other work, as many as there are of the peer."""
         return [self.during.sample] * 2
 
     @property
@@ -105,9 +105,9 @@ class Disturbed(NamedTuple):
 def disturbed(
     broker: Quarry, random: Random, work: Callable[[], None], *, clients: int, requests: int, quiet_s: float
 ) -> Disturbed:
-    """The load of so many connections while the work is done beside it, and for `quiet_s` before and after.
+    """Load the broker with `clients` connections while the work is done beside it, and for `quiet_s` before and after.
 
-    `requests` is how many sends one connection has at most.
+    `requests` is the most sends of one connection.
     """
     with closing(RawClient(broker.endpoint, clients)) as client:
         load = SendLoad(broker, client, make_requests(random, PATH, send_body(random), 0, requests))
@@ -122,7 +122,7 @@ def disturbed(
 
 
 def percentiles(**stretches: Stretch) -> dict[str, float]:
-    """Latencies of each stretch, by its name."""
+    """Return the latencies of each stretch, by its name."""
     return {
         f"{name}_{percent}_ms": round(stretch.percentile_ms(share), 2)
         for name, stretch in stretches.items()
@@ -132,7 +132,10 @@ def percentiles(**stretches: Stretch) -> dict[str, float]:
 
 @contextmanager
 def beside(work: Callable[[], None]) -> Iterator[Callable[[], bool]]:
-    """Run the work on a thread beside the load; yields what tells whether it is over. Raises what the work raised."""
+    """Run the work on a thread beside the load; yields a function that tells whether it is over.
+
+    Raises what the work raised.
+    """
     with ThreadPoolExecutor(max_workers=1) as threads:
         working = threads.submit(work)
         yield working.done
@@ -140,7 +143,10 @@ def beside(work: Callable[[], None]) -> Iterator[Callable[[], bool]]:
 
 
 def expire_segments(broker: Quarry, *, rewrite_queues: bool = False) -> int:
-    """Let the old segments expire at once; how many did. The tables of queues are rewritten then, if asked for."""
+    """Let the old segments expire at once; return how many did.
+
+    With `rewrite_queues` the tables of queues are rewritten.
+    """
     request = admin.ExpireSegmentsRequest(rewrite_queues=rewrite_queues)
     with admin_channel(broker) as channel:
         stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
@@ -148,7 +154,7 @@ def expire_segments(broker: Quarry, *, rewrite_queues: bool = False) -> int:
 
 
 def await_figures(broker: Quarry, holds: Callable[[dict[str, float]], bool]) -> None:
-    """Look at the broker's metrics until this is so of them. Raises RuntimeError after ten minutes."""
+    """Read the broker's metrics until the condition holds. Raises RuntimeError after ten minutes."""
     give_up_s = time.monotonic() + EXPIRY_TIMEOUT_S
     while not holds(figures(broker)):
         if time.monotonic() > give_up_s:
@@ -157,18 +163,18 @@ def await_figures(broker: Quarry, holds: Callable[[dict[str, float]], bool]) -> 
 
 
 def admin_channel(broker: Quarry) -> grpc.Channel:
-    """To the broker's admin services, whatever proxy the environment names."""
+    """Open a channel to the broker's admin services, whatever proxy the environment names."""
     return grpc.insecure_channel(broker.admin, options=[("grpc.enable_http_proxy", 0)])
 
 
 def _flush_figures(broker: Quarry) -> tuple[float, float]:
-    """How many flushes there were, and how many sends they made durable."""
+    """Return how many flushes there were, and how many sends they made durable."""
     seen = figures(broker)
     return seen["quarry_flush_sends_count"], seen["quarry_flush_sends_sum"]
 
 
 def figures(broker: Quarry) -> dict[str, float]:
-    """The broker's metrics."""
+    """Return the broker's metrics."""
     with urllib.request.urlopen(f"http://{broker.http}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     rows = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
@@ -176,7 +182,7 @@ def figures(broker: Quarry) -> dict[str, float]:
 
 
 def send_body(random: Random, topic: str = TOPIC) -> bytes:
-    """One send of one message."""
+    """Return a send of one message."""
     request = service.SendMessageRequest()
     message = request.messages.add(body=random.randbytes(BODY_SIZE))
     message.topic.name = topic

@@ -1,17 +1,17 @@
-"""Do two shards of one machine give twice what one broker gives, as far as the processor goes?
+"""Measures whether two shards on one machine have twice the capacity of one broker, as far as the processor goes.
 
 Load generators need cores too, so rates by the wall clock say little on a small machine: two shards and their load
-share what one broker has for itself. What is compared is capacity by CPU time: messages per second of CPU time that
-all threads of a broker take, which is what one core gives when the broker has it to itself; of two shards the sum,
-with half of their supervisor's CPU time on each. The peer is a `quarry serve` without cluster and supervisor, measured
-in turns with them.
+share the cores that one broker has for itself. Compared is capacity by CPU time: messages per second of CPU time of all
+threads of a broker, which is what one core gives when the broker has it to itself; for two shards it is the sum, with
+half of their supervisor's CPU time on each. The peer is a `quarry serve` without cluster and supervisor, measured in
+turns with them.
 
-What bounds a single broker, however many cores there are, is its event loop: `loop_…` are the same figures by the CPU
-time of its busiest thread alone. Beside that each sample's rate by the wall clock is told, and what a load of a fixed
-rate takes, twice as much for two shards as for one. Clients are a process for each broker, with requests to it alone:
-a real client goes by the route, which names the queues of both. Of messages with message groups each process sends
-either those of the groups for which the route names its broker, as the Java and Go clients do, or those of all
-groups, as clients do that hash in another way: then every second one is forwarded to the shard that owns its group.
+The event loop bounds a single broker, however many cores there are: `loop_…` are the same numbers by the CPU time of
+its busiest thread alone. Further results are each sample's rate by the wall clock, and the cost of a load of a fixed
+rate, twice as much for two shards as for one. Clients are a process for each broker, with requests to it alone: a real
+client goes by the route, which names the queues of both. Of messages with message groups each process sends either
+those of the groups for which the route names its broker, as the Java and Go clients do, or those of all groups, as
+clients with another hash do: then every second message is forwarded to the shard that owns its group.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BODY: Final = bytes(range(256)) * 4
 SETTINGS: Final = {"QUARRY_DELIVERY_NEW_GROUP_START": "earliest"}
 RATIO_TARGET: Final = 1.7
 PACED_SHARE: Final = 0.2
-"""Of what one core gives: clients and shards together then leave the machine some rest."""
+"""Share of one core's capacity for the load of a fixed rate: clients and shards leave the machine some rest then."""
 
 CLIENT: Final = "bench-host@4711@1@abcdefgh"
 ROUTE_TIMEOUT_S: Final = 20.0
@@ -68,7 +68,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`messages` are those of one sample, on each broker."""
+    """Sizes by scale. `messages` are those of one sample, on each broker."""
 
     messages: int
     rounds: int
@@ -85,7 +85,7 @@ SIZES: Final = {
 
 
 class Load(NamedTuple):
-    """What is asked of one broker; `calls_per_second` None: as fast as it answers."""
+    """The load of one broker. `calls_per_second` None: as fast as it answers."""
 
     mode: str
     messages: int
@@ -93,21 +93,24 @@ class Load(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What one broker did meanwhile: its sample, and the CPU time of its busiest thread."""
+    """The measurements of one broker: its sample, and the CPU time of its busiest thread."""
 
     sample: Sample
     loop_s: float
 
 
 class Round(NamedTuple):
-    """All brokers of one side under load at the same time. `others_cpu_s`: of their supervisor."""
+    """The measurements of all brokers of one side, loaded at the same time.
+
+    `others_cpu_s` is their supervisor's CPU time.
+    """
 
     readings: Sequence[Reading]
     others_cpu_s: float
 
     @property
     def capacity(self) -> Sample:
-        """Its rate is that of brokers with a core each."""
+        """The capacity: its rate is that of brokers with a core each."""
         cpu_s = [each.sample.cpu_s + self.others_cpu_s / len(self.readings) for each in self.readings]
         rate = sum(each.sample.done / spent_s for each, spent_s in zip(self.readings, cpu_s, strict=True))
         return Sample(self.done, self.done / rate, sum(cpu_s))
@@ -118,7 +121,7 @@ class Round(NamedTuple):
 
     @property
     def loops_per_second(self) -> float:
-        """What the event loops would do if each had a core, and all other threads had others."""
+        """Rate that the event loops would reach if each had a core, and all other threads had others."""
         return sum(each.sample.done / each.loop_s for each in self.readings)
 
     @property
@@ -131,7 +134,7 @@ class Round(NamedTuple):
 
     @property
     def cores(self) -> float:
-        """How much of the machine the brokers took."""
+        """Cores of the machine that the brokers used."""
         return (sum(each.sample.cpu_s for each in self.readings) + self.others_cpu_s) / max(
             each.sample.wall_s for each in self.readings
         )
@@ -151,7 +154,7 @@ class _Side:
         return Round(readings, self._supervisor_s() - before_s)
 
     def idle_cores(self, seconds: float) -> float:
-        """What all processes take of the machine while nobody asks anything of them."""
+        """Return the cores that all processes use while idle."""
         pids = [*(each.pid for each in self._brokers), *([] if self._supervisor is None else [self._supervisor])]
         before_s, begin_s = sum(map(cpu_s_of, pids)), time.perf_counter()
         time.sleep(seconds)
@@ -252,7 +255,7 @@ class _Brokers:
 
 
 def _load(broker: Shard, load: Load) -> Reading:
-    """In a process of its own."""
+    """Load a broker from its own process."""
     with closing(QueueLoad(broker, Random(1))) as connections:
         before = _threads_s(broker.pid)
         if load.mode == "receive":
@@ -277,7 +280,7 @@ def _requests(broker: Shard, load: Load) -> Iterator[bytes]:
 
 
 def _paced(items: Iterable[Item], per_second: float | None) -> Iterator[Item]:
-    """So many per second at most."""
+    """Yield the items, at most `per_second`."""
     begin_s = time.perf_counter()
     for number, item in enumerate(items):
         if per_second is not None:
@@ -286,7 +289,7 @@ def _paced(items: Iterable[Item], per_second: float | None) -> Iterator[Item]:
 
 
 def _threads_s(pid: int) -> dict[str, float]:
-    """CPU time of each thread so far, by its number."""
+    """Return the CPU time of each thread so far, by its number."""
     found = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
@@ -297,7 +300,10 @@ def _threads_s(pid: int) -> dict[str, float]:
 
 
 def _make_grouped_topic(brokers: Sequence[Shard]) -> None:
-    """On the first; returns when all know it. Whoever asked one for its route before would make another one there."""
+    """Create the topic on the first broker; return when all know it.
+
+    A route query on a broker that does not know the topic yet would create another one there.
+    """
     request = admin.CreateTopicRequest(name=GROUPED_TOPIC, type=admin.TOPIC_TYPE_FIFO)
     for broker in brokers:
         with grpc.insecure_channel(broker.admin, options=[("grpc.enable_http_proxy", 0)]) as channel:
@@ -314,7 +320,7 @@ def _names_of_topics(topics: AdminServiceStub) -> set[str]:
 
 
 def _await_route(broker: Shard, topic: str, members: int) -> None:
-    """Until clients of this one are sent to all of them. Raises RuntimeError when that does not come."""
+    """Wait until the broker's route names all members. Raises RuntimeError on timeout."""
     give_up_s = time.monotonic() + ROUTE_TIMEOUT_S
     while len({queue.broker.name for queue in _route(broker, topic)}) < members:
         if time.monotonic() > give_up_s:
@@ -323,7 +329,7 @@ def _await_route(broker: Shard, topic: str, members: int) -> None:
 
 
 def _route(broker: Shard, topic: str) -> Sequence[definition.MessageQueue]:
-    """As a client is told."""
+    """Return the route that a client gets."""
     request = service.QueryRouteRequest()
     request.topic.name = topic
     with grpc.insecure_channel(broker.endpoint, options=[("grpc.enable_http_proxy", 0)]) as channel:

@@ -1,10 +1,10 @@
-"""How fast does Spark scan a log and rebuild its queues, and does time grow with the log alone?
+"""Measures how fast Spark scans a log and rebuilds its queues, and whether the time grows with the log alone.
 
 One log of records of 300 bytes in several sizes. `scan` reads the fixed fields of all messages, checksums included,
 through the data source, and throws the rows away; its peer is a loop over the same columns in one process. `rebuild`
-makes the RocksDB queues anew, everything real: reading, ranges of keys, sort, tables, database; its peer is a broker's
-own dispatch, which does so at a start that finds no queues. Spark's start is no part of it, nor is the first job of its
-session.
+makes the RocksDB queues again with all real steps: reading, ranges of keys, sort, tables, database; its peer is a
+broker's own dispatch at a start that finds no queues. The start of Spark and the first job of its session are not
+measured.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 QUESTION: Final = "How fast does Spark scan a log and rebuild its queues, and does time grow with the log alone?"
 BODY_BYTES: Final = 44
-"""With head, topic and properties 300 bytes."""
+"""Bytes of a body: with head, topic and properties the record has 300 bytes."""
 ROUND_MESSAGES: Final = 64
 FIXED: Final = (
     "topic,queueId,queueOffset,phyOffset,storeSize,storeTimestamp,bornTimestamp,sysFlag,flag,reconsumeTimes,bodyLength"
@@ -45,7 +45,7 @@ LOOK_INTERVAL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Messages of each log."""
+    """Numbers of messages of the logs."""
 
     messages: tuple[int, ...]
     rounds: int
@@ -156,7 +156,7 @@ class _Comparison:
 
     @contextmanager
     def _measured(self) -> Iterator[list[Sample]]:
-        """Time, CPU time and memory of this process, of Spark's and of its workers."""
+        """Measure time, CPU time and memory of this process, of Spark's and of its workers."""
         taken: list[Sample] = []
         is_over = threading.Event()
 
@@ -174,7 +174,7 @@ class _Comparison:
             is_over.set()
             watcher.join()
 
-    # -- without
+    # -- without Spark
 
     def _scan_alone(self) -> Sample:
         cpu_s, begun_s = time.process_time(), time.perf_counter()
@@ -185,7 +185,7 @@ class _Comparison:
         return Sample(self._messages, time.perf_counter() - begun_s, time.process_time() - cpu_s)
 
     def _dispatch(self) -> Sample:
-        """A start without queues: the database is made from the log, and flushed."""
+        """Start a store without queues: the database is made from the log, and flushed."""
         remove_database(PosixDisk(), inspect_store(PosixDisk(), self._root).rocksdb_directory)
         cpu_s, begun_s = time.process_time(), time.perf_counter()
         settings = StoreSettings(root=self._root)
@@ -196,7 +196,7 @@ class _Comparison:
 
 
 def _family() -> list[int]:
-    """Ids of the processes: ours and all that it has started, Spark among them."""
+    """Return the ids of our process and of all that it has started, including Spark."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -211,7 +211,7 @@ def _family() -> list[int]:
 
 
 def _cpu_s() -> float:
-    """What these processes have taken so far, those that have ended among them."""
+    """Return the CPU time that these processes have taken so far, including those that have ended."""
     ticks = 0
     for pid in _family():
         try:

@@ -1,8 +1,8 @@
-"""Do sends wait for what a broker does beside them: flushes, compactions, changes of the segment, looks for garbage?
+"""Measures whether sends wait for a broker's other work: flushes, compactions, new segments, garbage collections.
 
-Two brokers with `async` are loaded in turns, with the same clients that wait for each answer: one as the defaults are,
-and one whose settings make it do the thing ten to a hundred times as often. If sends waited for it, one in a hundred or
-in a thousand of them would take longer there. Expiry has benchmarks of its own (`purge`, `queue_expiry`,
+Two brokers with `async` are loaded in turns, with the same clients that wait for each answer: one with default
+settings, and one whose settings make it do the work ten to a hundred times as often. If sends waited for it, one in a
+hundred or in a thousand of them would take longer there. Expiry has its own benchmarks (`purge`, `queue_expiry`,
 `lite_expiry`).
 """
 
@@ -26,18 +26,18 @@ from quarry_mq.store.settings import Durability
 QUESTION: Final = "Do sends wait for flushes, compactions, changes of the segment, or looks for garbage?"
 CLIENTS: Final = 32
 RECORD_SIZE: Final = 1_290
-"""About, in the log."""
+"""Approximate bytes of a record in the log."""
 
 SHARES: Final = (*PERCENTILES, ("longest", 1.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Something that is done beside sends."""
+    """A kind of work that a broker does beside sends."""
 
     settings: Mapping[str, str]
     done: Callable[[dict[str, float], bool], float]
-    """How often it was, by the broker's metrics; whether it is the broker with these settings."""
+    """Counts the work by the broker's metrics; the flag tells whether the broker has these settings."""
     program: Sequence[str] = ("quarry_mq.cli.main",)
 
 

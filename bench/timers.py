@@ -1,12 +1,12 @@
-"""What do a million delayed messages cost while they wait, and how late are they?
+"""Measures what a million delayed messages cost while they wait, and how late they are delivered.
 
-A store with very many delayed messages that are due hours later, and some that are due at a steady rate soon after the
+A store has very many delayed messages that are due hours later, and some that are due at a steady rate soon after the
 broker's start. The memory of a broker on it is compared with that of a broker on an empty store. When all of the early
-ones are delivered, the broker stops, and the store tells: each copy has the time at which it was stored and the time at
-which it was due. The peer is the rate at which they were due: a ratio of 1 is no backlog.
+messages are delivered, the broker stops, and the store is read: each copy has the time at which it was stored and the
+time at which it was due. The peer is the rate at which they were due: a ratio of 1 means no backlog.
 
-The design asks that timers cost no memory each, that they come in the order of their times, and at most 200 ms late at
-5,000 per second.
+The design requires that a timer takes no memory, and that messages come in the order of their times, at most 200 ms
+late at 5,000 per second.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ DISK_BYTES_EACH: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`waiting` are due hours later; `due` at `per_second`, from `ahead_s` after the last of them was stored.
+    """Sizes by scale: `waiting` are due hours later; `due` at `per_second`, from `ahead_s` after the last was stored.
 
-    A broker's memory is looked at `settle_s` after its start.
+    A broker's memory is measured `settle_s` after its start.
     """
 
     waiting: int
@@ -104,7 +104,7 @@ def _private_bytes_of_an_empty_broker(directory: Path, settle_s: float) -> int:
 
 
 def _fill(root: Path, random: Random, sizes: Sizes) -> int:
-    """Store all of them as sends would; returns when the first is due."""
+    """Store all messages as sends would; return when the first is due."""
     settings = StoreSettings(root=root, durability=Durability.ASYNC, segment_size=SEGMENT_SIZE)
     store = open_store(settings, disk=PosixDisk(), clock=SystemClock(), report=lambda _: None)
     store.topics.create(Topic(TOPIC, TopicType.DELAY, QUEUES, QUEUES))
@@ -134,7 +134,7 @@ def _append(store: OpenStore, template: Message, times_ms: Iterator[int]) -> Non
 
 
 def _deliver(broker: Quarry, first_due_ms: int, sizes: Sizes) -> Sample:
-    """From when the first is due until all are delivered."""
+    """Measure from the time when the first is due until all are delivered."""
     if time.time_ns() // 1_000_000 > first_due_ms:
         raise RuntimeError("the first was due before the broker was ready")
     time.sleep(max(0.0, first_due_ms / 1000 - time.time()))
@@ -147,7 +147,7 @@ def _deliver(broker: Quarry, first_due_ms: int, sizes: Sizes) -> Sample:
 
 
 def _look(root: Path, sizes: Sizes) -> tuple[list[int], bool]:
-    """How late each was stored in its topic, ascending; and whether each queue has them in the order of their times.
+    """Return how late each was stored in its topic, ascending, and whether all queues have them in the order of times.
 
     Raises RuntimeError when one is missing, came twice or came early.
     """

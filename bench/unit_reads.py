@@ -1,9 +1,9 @@
-"""What does it cost to read consume queue entries, with few queues and with very many?
+"""Measures the cost of reading consume queue entries, with few queues and with very many.
 
-Single entries at random (a receive of a light queue) and ranges of 32 (a receive of a busy one), from a database that
-was flushed, closed and opened again; without the native part, and with it. The peer is rocksdict itself on the same
-open database: bare gets and bare iteration of the same keys, their bytes not looked at. The ratio says what bounds,
-decoding and the check of every short scan for damage leave of that.
+Single entries at random (a receive of a light queue) and ranges of 32 (a receive of a busy one) are read from a
+database that was flushed, closed and opened again; without the native part, and with it. The peer is rocksdict itself
+on the same open database: bare gets and bare iteration of the same keys, whose bytes are not decoded. The ratio says
+what is left after bounds, decoding and the check of every short scan for damage.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STORED_AT_MS: Final = 1_700_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How the entries are spread."""
+    """The distribution of the entries."""
 
     queues: int
     entries_per_queue: int
@@ -108,7 +108,7 @@ def _case(
 
 
 def _places(random: Random, shape: Shape, limit: int, count: int) -> list[Place]:
-    """Where to read: any queue, and any offset that has as many entries behind it as the queue can give."""
+    """Choose where to read: any queue, and any offset that is followed by as many entries as the queue can give."""
     starts = shape.entries_per_queue - min(limit, shape.entries_per_queue) + 1
     return [(_queue(random.randrange(shape.queues)), QueueOffset(random.randrange(starts))) for _ in range(count)]
 
@@ -129,7 +129,7 @@ def _iterate(bare: Any, keys: Sequence[bytes], limit: int) -> int:
 
 
 def _checked(found: int, expected: int) -> int:
-    """A benchmark that reads nothing is fast."""
+    """Check that entries were read: a benchmark that reads nothing is fast."""
     if found != expected:
         raise RuntimeError(f"{found} entries were read, {expected} were written there")
     return found
@@ -144,7 +144,7 @@ def _queue(number: int) -> QueueId:
 
 
 def _requests(shape: Shape) -> Iterator[DispatchRequest]:
-    """One message after the other in each queue in turn, as many producers at once would send them."""
+    """Yield one message after the other in each queue in turn, as many producers at once would send them."""
     at = 0
     for offset in range(shape.entries_per_queue):
         for number in range(shape.queues):

@@ -1,4 +1,4 @@
-"""Clients with one send in flight each, which only count answers, against any server."""
+"""Clients with one send in flight each, which only count answers, for any server."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ REQUESTS_AT_ONCE: Final = 256
 
 
 class WaitingSends:
-    """Sends without end, one call at a time on each connection."""
+    """Sends continuously, one call at a time on each connection."""
 
     def __init__(self, client: RawClient, request: Callable[[int], bytes]) -> None:
-        """`request` gives the frames of a connection's call by its number, from 0."""
+        """Start one send on each connection.
+
+        `request` gives the frames of a connection's call by its number, from 0.
+        """
         self._client = client
         self._request = request
         self._sent = dict.fromkeys(client.connections, 0)
@@ -32,7 +35,7 @@ class WaitingSends:
             self._send(connection)
 
     def until(self, is_over: Callable[[], bool]) -> list[float]:
-        """Go on until it is over; how long each send took that was answered, in seconds."""
+        """Send until it is over; return the duration of each answered send, in seconds."""
         latencies_s: list[float] = []
         while not is_over():
             for connection in self._client.ready():
@@ -49,10 +52,10 @@ class WaitingSends:
 
 
 class SendSampler:
-    """Samples of one send that so many clients repeat, each with connections of its own."""
+    """Takes samples of one send that several clients repeat, each on its own connection."""
 
     def __init__(self, random: Random, clients: int, body: bytes, *, messages: int = 1) -> None:
-        """`messages` is how many each send has."""
+        """Prepare the samples. `messages` is the number of messages of each send."""
         self._clients = clients
         self._messages = messages
         self._random = random
@@ -60,7 +63,10 @@ class SendSampler:
         self._requests: list[bytes] = []
 
     def sample(self, server: Server, seconds: float, latencies_s: list[float]) -> Sample:
-        """How long each send took is added to `latencies_s`. Raises RuntimeError when the server refuses them."""
+        """Take a sample, and add the durations of its sends to `latencies_s`.
+
+        Raises RuntimeError when the server refuses them.
+        """
         with closing(RawClient(server.endpoint, self._clients)) as client:
             client.on_data(_first_is_served())
             sends = WaitingSends(client, self._request)
@@ -77,7 +83,7 @@ class SendSampler:
 
 
 def _first_is_served() -> Callable[[int, memoryview], None]:
-    """A server that refuses sends is fast. One look is enough, since all of them are alike."""
+    """Return a check that the first send succeeded: a server that refuses sends is fast, and all sends are alike."""
     is_served = False
 
     def look(_: int, answer: memoryview) -> None:
@@ -92,11 +98,11 @@ def _first_is_served() -> Callable[[int, memoryview], None]:
 
 
 def percentile_ms(latencies_s: Sequence[float], share: float) -> float:
-    """Of a share of 1 the longest."""
+    """Return the percentile in ms; for a share of 1, the longest."""
     return sorted(latencies_s)[min(int(len(latencies_s) * share), len(latencies_s) - 1)] * 1000
 
 
 def after(seconds: float) -> Callable[[], bool]:
-    """Whether so much time has gone by since this call."""
+    """Return a function that tells whether this time has passed since the call."""
     end_s = time.perf_counter() + seconds
     return lambda: time.perf_counter() >= end_s

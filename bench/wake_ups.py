@@ -1,9 +1,9 @@
-"""How soon does a message reach an official client that waits for it, and how soon from RocketMQ?
+"""Measures how soon a message reaches an official client that waits for it, in Quarry and in RocketMQ.
 
 The official Java client sends at a fixed rate and receives with long polls, in one process, so that one clock times
 both ends: from the call of the send to the message at a receiver. Both servers answer sends at once (`async`,
-ASYNC_FLUSH) and are loaded in turns. The rate is far below what either can do: what is asked is how long a message
-takes when nothing is in its way, so `ratio`, which is of rates, says nothing, and the ratios of latencies say all.
+ASYNC_FLUSH) and are loaded in turns. The rate is far below what either can do, because the question is how long an
+unhindered message takes. So `ratio`, which compares rates, says nothing, and the ratios of latencies say all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """Quarry: a message broker that RocketMQ's clients use.
 
-The packages in here are links to folders at the top of the repository (docs/adr/0056).
+The packages in this folder are links to folders at the top of the repository (docs/adr/0056).
 """

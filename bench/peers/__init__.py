@@ -1,1 +1,1 @@
-"""What the client benchmark runs beside Quarry: Apache RocketMQ, and load from the official Java client."""
+"""The programs that benchmarks run beside Quarry: Apache RocketMQ, and load from the official Java client."""

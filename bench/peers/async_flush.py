@@ -1,4 +1,4 @@
-"""What a broker does beside appends under `async`, on a thread of its own: see `server.append.group_commit`."""
+"""Flushes like a broker beside appends under `async`, on its own thread: see `server.append.group_commit`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quarry_mq.store.settings import StoreSettings
 
 
 class AsyncFlush:
-    """One flush of the log every half interval, and one of the queues for so many bytes of log."""
+    """Flushes the log every half interval, and the queues after a number of bytes of log."""
 
     def __init__(self, messages: MessageStore, settings: StoreSettings) -> None:
         self._messages = messages
@@ -22,7 +22,7 @@ class AsyncFlush:
         self._queues_are_due = False
 
     def after_round(self) -> None:
-        """Begin what is due. Raises what a flush raised."""
+        """Begin the flushes that are due. Raises what a flush raised."""
         if self._running is not None:
             if not self._running.done():
                 return
@@ -39,7 +39,7 @@ class AsyncFlush:
             self._running = self._thread.submit(messages.flush)
 
     def close(self) -> None:
-        """Wait for what has begun."""
+        """Wait for the flush that has begun."""
         self._thread.shutdown()
         if self._running is not None:
             self._running.result()
@@ -49,7 +49,7 @@ class AsyncFlush:
         self._messages.flush_entries()
 
     def _end_queue_flush(self) -> None:
-        """What needs dispatch to pause: here appends pause too."""
+        """Do the part that needs dispatch to pause: here appends pause too."""
         self._queues_are_due = False
         self._messages.flush()
         self._messages.flush_queues()

@@ -1,10 +1,10 @@
 """A broker with nothing behind its front: it reads each request and answers it, and keeps no message.
 
-What it costs is the front and protobuf. `python -m bench.peers.bare_broker h2` serves until it is ended; its first line
-of output is its address. It runs on uvloop, as brokers do.
+Its cost is that of the front and protobuf. `python -m bench.peers.bare_broker h2` serves until it is ended; its first
+line of output is its address. It runs on uvloop, as brokers do.
 
 Beside the calls of a producer it serves calls that take the front to its limits: a ReceiveMessage is kept open until it
-is woken, and `STREAM_PATH` streams as fast as the front lets it.
+is woken, and `STREAM_PATH` streams as fast as the front allows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WAKE: Final = Struct(">II")
 """A request to wake kept calls: how many, and how many µs apart (0: all at once)."""
 
 STAMP: Final = Struct(">Q")
-"""What a woken call is told: nanoseconds of the monotonic clock, which all processes of a machine have in common."""
+"""The message of a woken call: nanoseconds of the monotonic clock, which all processes of a machine share."""
 
 CHUNK_SIZE: Final = 16_000
 QUEUES: Final = 8
@@ -46,7 +46,7 @@ _OK: Final = definition.Status(code=definition.OK, message="OK")
 
 
 class BareBroker:
-    """The program below in a process of its own, on a free loopback port; RuntimeError when it does not start."""
+    """The program below in its own process, on a free loopback port. Raises RuntimeError when it does not start."""
 
     def __init__(self, front: FrontKind) -> None:
         self.front = front
@@ -74,7 +74,7 @@ class BareBroker:
 
 
 class _Answers:
-    """The calls that official producers need, and those of the benchmarks."""
+    """Answers the calls that official producers need, and those of the benchmarks."""
 
     def __init__(self) -> None:
         self._endpoints = definition.Endpoints()
@@ -112,7 +112,7 @@ class _Answers:
         call.reply(response.SerializeToString())
 
     def _receive(self, call: Call, _body: bytes) -> None:
-        """A long poll of an empty queue."""
+        """Keep the call open, like a long poll of an empty queue."""
         kept = self._kept
         kept[call] = None
         call.on_close(lambda: kept.pop(call, None))

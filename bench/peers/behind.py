@@ -1,6 +1,6 @@
-"""`python -m bench.peers.behind SECONDS ARGUMENT ...`: `quarry` with a wall clock that is so far behind.
+"""`python -m bench.peers.behind SECONDS ARGUMENT ...` runs `quarry` with a wall clock that is SECONDS slow.
 
-What it stores is as old as that at once.
+Messages that it stores are that old at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m bench.peers.eager_garbage INTERVAL_MS ARGUMENT ...`: `quarry`, which looks for garbage that often."""
+"""`python -m bench.peers.eager_garbage INTERVAL_MS ARGUMENT ...` runs `quarry` with garbage collections that often."""
 
 from __future__ import annotations
 

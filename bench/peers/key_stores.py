@@ -1,14 +1,14 @@
-"""Ways to keep by which keys messages are found, each in a process of its own that is asked to work on one.
+"""Stores of keys by which messages are found, of several kinds, each in its own process that works on request.
 
-All take the same items (`bench.key_items`): hash, store time, physical offset. In RocksDB an item is a key without a
-value, and there are two layouts, with the fields in the order in which they are sorted:
+All stores take the same items (`bench.key_items`): hash, store time, physical offset. In RocksDB an item is a key
+without a value, and there are two layouts, with the fields in the order in which they are sorted:
 
-- by key: u32 hash, i64 time, i64 offset. One range of keys holds all of a lookup; what is old is everywhere.
-- by time: u32 span of time, then as above. A lookup looks into one span after the other, and what is old goes as a
-  range. RocketMQ's own index in RocksDB is laid out so, with the hour as span. Here a span is as long as a file.
+- by key: u32 hash, i64 time, i64 offset. One range of keys holds all items of a lookup; old items are everywhere.
+- by time: u32 span of time, then as above. A lookup reads one span after the other, and old items are removed as a
+  range. RocketMQ's own index in RocksDB has this layout with an hour as span. Here a span is as long as a file.
 
-Neither has a write-ahead log: like files, they can be made from the log again. A filter would not help, because ranges
-are asked for.
+Neither has a write-ahead log: like files, they can be rebuilt from the log. A filter would not help, because lookups
+read ranges.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class KeyStoreKind(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeyStoreSetup:
-    """Where it lies and how it is made. `cache_bytes` is the block cache of RocksDB."""
+    """The location and the sizes of a store. `cache_bytes` is the block cache of RocksDB."""
 
     root: Path
     columns: Path
@@ -77,30 +77,30 @@ class KeyStoreSetup:
 
 
 class KeyStore(Protocol):
-    """One of them, open."""
+    """An open store of keys."""
 
     def put(self, items: KeyItems) -> None: ...
 
     def finish(self) -> None:
-        """Make all durable, and do what is otherwise done in the background."""
+        """Make everything durable, and do the work that is otherwise done in the background."""
 
     def find(self, text: str, *, begin_ms: int, end_ms: int, limit: int) -> tuple[int, int]:
-        """How many items there are, and in how many files or ranges it was looked."""
+        """Return how many items were found, and how many files or ranges were searched."""
 
     def expire(self, before: PhysicalOffset, before_ms: int) -> None:
-        """Remove the items of messages that lie below an offset: those that were stored before a time."""
+        """Remove the items of messages below an offset, which are those stored before a time."""
 
     def give_back(self) -> None:
-        """What is removed leaves the disk now. Of files it has."""
+        """Free the disk space of removed items now. Files have freed theirs already."""
 
     def forget(self) -> None:
-        """Let the kernel drop what it has cached of files."""
+        """Let the kernel drop what it has cached of the files."""
 
     def close(self) -> None: ...
 
 
 class _Files:
-    """Either of the two that are files."""
+    """A store of one of the two kinds that are files."""
 
     def __init__(self, files: KeyFiles, root: Path) -> None:
         self._files = files
@@ -163,7 +163,7 @@ class _HashFiles(_Files):
 
 
 class _Rocks:
-    """Ranges are [begin, end) of times; the newest are asked for first."""
+    """A store in RocksDB. Ranges are [begin, end) of times; the newest are read first."""
 
     def __init__(self, setup: KeyStoreSetup, *, by_time: bool) -> None:
         options = FamilyOptions(
@@ -229,7 +229,7 @@ class _Rocks:
         return found, looked
 
     def _spans(self, begin_ms: int, end_ms: int) -> Iterator[bytes]:
-        """What keys begin with, the newest first."""
+        """Yield the prefixes of keys, the newest first."""
         if not self._by_time:
             yield b""
             return
@@ -250,7 +250,7 @@ class _Rocks:
         self._engine.flush([FAMILY])
 
     def _delete_old_keys(self, before_ms: int) -> None:
-        """They are told by their time, which every key has to be looked at for."""
+        """Delete old keys by their time, for which every key has to be read."""
         batch = self._engine.batch()
         for key, _ in self._family.iterate(KeyRange(b"", None)):
             if int.from_bytes(key[4:12], "big") < before_ms:
@@ -287,7 +287,7 @@ def open_key_store(kind: KeyStoreKind, setup: KeyStoreSetup) -> KeyStore:
 
 
 class KeyStoreWork:
-    """What the process is asked for. Samples are its own: all of its threads."""
+    """Does the work that the process is asked for. Samples cover all threads of the process."""
 
     def __init__(self, kind: KeyStoreKind, setup: KeyStoreSetup) -> None:
         self._bytes_before = private_bytes_of(os.getpid())
@@ -311,7 +311,7 @@ class KeyStoreWork:
         return self._timed(self._store.give_back)
 
     def expire(self, end: int) -> Sample:
-        """The first items, so many."""
+        """Let the items before `end` expire."""
         before, (before_ms, _) = self._columns.offset(end), self._columns.times_ms(end, end + KEYS_EACH)
         return self._timed(lambda: self._store.expire(PhysicalOffset(before), before_ms))
 
@@ -322,7 +322,7 @@ class KeyStoreWork:
         return look_up_cold(self._find(begin_ms, end_ms, limit), texts, self._store.forget)
 
     def private_bytes(self) -> int:
-        """More than before the store was opened."""
+        """Return the private memory beyond that before the store was opened."""
         return private_bytes_of(os.getpid()) - self._bytes_before
 
     def close(self) -> None:
@@ -341,7 +341,7 @@ class KeyStoreWork:
 
 
 class KeyStoreProcess:
-    """`run` has it done and gives what comes back. Raises what the work raises."""
+    """A store in its own process. `run` calls a method there and returns its result. Raises what the work raises."""
 
     def __init__(self, kind: KeyStoreKind, setup: KeyStoreSetup) -> None:
         self._executor = ProcessPoolExecutor(1, get_context("spawn"), initializer=_open, initargs=(kind, setup))

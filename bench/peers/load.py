@@ -1,4 +1,4 @@
-"""The load generator: one Java process that works off commands, one at a time."""
+"""Runs the load generator: one Java process that executes commands, one at a time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bench.peers.maven import class_path
 
 PROJECT: Final = Path(__file__).parent / "load-generator"
 ANSWER_TIMEOUT_S: Final = 120.0
-"""Far above the length of any command, which ends by itself."""
+"""Seconds to wait for an answer: far above the length of any command, which ends by itself."""
 
 
 class LoadFailed(Exception):
-    """The generator refused a command, said nothing or is gone."""
+    """The generator refused a command, gave no answer or has ended."""
 
 
 class LoadGenerator:
-    """`quarry.bench.LoadGenerator` in a process of its own, with `home` for what it logs."""
+    """`quarry.bench.LoadGenerator` in its own process, with `home` for its logs."""
 
     def __init__(self, home: Path) -> None:
         home.mkdir()

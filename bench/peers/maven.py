@@ -1,4 +1,4 @@
-"""Small Maven projects, resolved and compiled at the first use into a cache outside the project."""
+"""Builds small Maven projects: resolved and compiled at the first use into a cache outside the project."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ WORDS_MAX: Final = 500
 
 
 def class_path(project: Path) -> str:
-    """The class path of the project with the `pom.xml` in this folder, its own classes included.
+    """Return the class path of the project with the `pom.xml` in this folder, its own classes included.
 
-    Raises CannotRun when a tool is missing or the build fails, most likely for want of a registry within reach.
+    Raises CannotRun when a tool is missing or the build fails, most likely because no registry can be reached.
     """
     for tool in TOOLS:
         if shutil.which(tool) is None:

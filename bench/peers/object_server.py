@@ -1,8 +1,8 @@
-"""An object store as S3 is one, for one machine: objects are files of a folder. Whoever asks is believed.
+"""An S3-like object store for one machine: objects are files of a folder. Requests are not authenticated.
 
-It has the requests that `store.index.tiered.object_store.cloud` makes: PUT of an object and of parts of one, GET of
-all and of a range, HEAD, DELETE. `python -m bench.peers.object_server FOLDER DELAY_MS` serves until it is ended; its
-first line of output is its address. A far away store takes its time: every read is answered so many ms late.
+It has the requests that `store.index.tiered.object_store.cloud` makes: PUT of an object and of parts of one, GET of all
+and of a range, HEAD, DELETE. `python -m bench.peers.object_server FOLDER DELAY_MS` serves until it is ended; its first
+line of output is its address. To simulate a distant store, every read is answered DELAY_MS late.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ PROJECT: Final = Path(__file__).parents[2]
 RANGE: Final = re.compile(r"bytes=(\d+)-(\d+)")
 MODIFIED: Final = "Wed, 01 Jan 2025 00:00:00 GMT"
 OPTIONS: Final = {"region": "us-east-1", "access_key_id": "bench", "secret_access_key": "bench"}
-"""What a client has to say, whatever it is."""
+"""Options that a client has to give; any values will do."""
 
 
 class ObjectServer:
-    """The program below in a process of its own, on a free loopback port; RuntimeError when it does not start."""
+    """The program below in its own process, on a free loopback port. Raises RuntimeError when it does not start."""
 
     def __init__(self, folder: Path, *, delay_ms: float = 0.0) -> None:
-        """What lies in the folder is there; two may serve the same one."""
+        """Start the server. Files of the folder are its objects; two servers may serve the same folder."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bench.peers.object_server", str(folder), str(delay_ms)],
             cwd=PROJECT,
@@ -54,7 +54,7 @@ class ObjectServer:
 
     @property
     def url(self) -> str:
-        """As `CloudObjects.at` takes it."""
+        """The address in the form that `CloudObjects.at` takes."""
         return f"s3://{BUCKET}/{PREFIX}"
 
     @property
@@ -62,7 +62,7 @@ class ObjectServer:
         return {**OPTIONS, "endpoint": f"http://{self.address}"}
 
     def path_of(self, name: str) -> str:
-        """Of an object, in requests."""
+        """Return the path of an object in requests."""
         return f"/{BUCKET}/{PREFIX}/{name}"
 
     def close(self) -> None:
@@ -86,14 +86,14 @@ class Response(NamedTuple):
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
     size: int | None = None
-    """Of the body, where it is not sent."""
+    """Size of the body if it is not sent."""
 
 
 NOT_FOUND: Final = Response(HTTPStatus.NOT_FOUND, b"<Error><Code>NoSuchKey</Code></Error>")
 
 
 class Objects:
-    """A name may have slashes: it is a path below the folder."""
+    """The objects. A name may have slashes: it is a path below the folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -172,7 +172,7 @@ def _read(path: Path, request: Request) -> Response:
 
 
 async def _next_request(reader: asyncio.StreamReader) -> Request | None:
-    """None when the client has gone."""
+    """Read the next request; None when the client has closed the connection."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")[:-2]

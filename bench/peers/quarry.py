@@ -1,4 +1,4 @@
-"""`quarry serve` in a process of its own, as users run it."""
+"""Runs `quarry serve` in its own process, as users run it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROJECT: Final = Path(__file__).parents[2]
 
 
 class Quarry:
-    """One broker on loopback ports; everything else is as the settings' defaults say. Files lie in `directory`."""
+    """One broker on loopback ports, with default settings otherwise. Files lie in `directory`."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Quarry:
         *,
         has_console: bool = False,
     ) -> None:
-        """`settings` are more of them, by the names of their environment variables."""
+        """Prepare the broker. `settings` are further settings, by the names of their environment variables."""
         directory.mkdir()
         self._log = directory / "broker.log"
         listen, admin, http = (f"127.0.0.1:{port}" for port in self._ports())
@@ -45,7 +45,7 @@ class Quarry:
         self._python = [sys.executable, "-m"]
         self._arguments = ["serve", "--store", str(self.store)]
         self._arguments += ["--listen", listen, "--admin", admin, "--http", http, "--console", self.console]
-        # settings that somebody exported would make the figures their own
+        # exported settings of the user would change the results
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("QUARRY_")}
         self._environment |= {"QUARRY_STORE_DURABILITY": durability.value, **settings}
         self._process: subprocess.Popen[bytes] | None = None
@@ -55,7 +55,7 @@ class Quarry:
         return free_ports(3)
 
     def also(self, **settings: str) -> None:
-        """More settings by the names of their variables, for the next start: those that need its addresses."""
+        """Add settings for the next start, by the names of their variables: those that need the broker's addresses."""
         self._environment |= settings
 
     @property
@@ -64,10 +64,10 @@ class Quarry:
         return self._process.pid
 
     def start(self, *, program: Sequence[str] = ("quarry_mq.cli.main",)) -> None:
-        """Returns when it serves. `program` is a module that runs a broker which is not quite as users run it, and what
-        comes before the broker's own arguments.
+        """Start the broker, and return when it serves.
 
-        Raises RuntimeError with its words when it ends before, or takes too long.
+        `program` is a module that runs a modified broker, and the arguments before the broker's own. Raises
+        RuntimeError with the broker's output when it ends before, or takes too long.
         """
         command = [*self._python, *program, *self._arguments]
         with self._log.open("wb") as log:
@@ -86,7 +86,7 @@ class Quarry:
         return True
 
     def close(self) -> None:
-        """Stop it in good order, or by force when that takes too long."""
+        """Stop the broker cleanly, or by force when that takes too long."""
         if self._process is None:
             return
         self._process.terminate()
@@ -98,7 +98,7 @@ class Quarry:
         self._end_flame()
 
     def kill(self) -> None:
-        """As `kill -9` does."""
+        """Kill the broker like `kill -9`."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -124,13 +124,13 @@ class QuarryShards(Quarry):
     def __init__(
         self, directory: Path, count: int, durability: Durability, settings: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """`settings` as of a single broker."""
+        """Prepare the shards. `settings` are as for a single broker."""
         self._count = count
         super().__init__(directory, durability, settings)
         self._arguments += ["--shards", str(count)]
 
     def _ports(self) -> Sequence[int]:
-        """Three for the first shard; those of the others, a hundred above each, are free as well."""
+        """Return three ports for the first shard; those of the others, a hundred above each, are free as well."""
         while True:
             ports = free_ports(3)
             others = [port + PORT_STEP * number for port in ports for number in range(1, self._count)]
@@ -141,7 +141,7 @@ class QuarryShards(Quarry):
         return line.endswith((b"shards are ready.\n", b"shard is ready.\n"))
 
     def shards(self) -> list[Shard]:
-        """By their ports, once they were started."""
+        """Return the running shards in the order of their ports."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         found = []
         for pid in map(int, children):

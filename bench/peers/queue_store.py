@@ -1,7 +1,7 @@
-"""Quarry's message store in a process of its own, without a broker around it: `python -m bench.peers.queue_store KIND`.
+"""Quarry's message store in its own process, without a broker around it: `python -m bench.peers.queue_store KIND`.
 
-Works off commands from standard input, as `QueueStore.java` does for RocketMQ's; see there. KIND is `file` or
-`rocksdb`. Messages are appended and dispatched in rounds, as a broker takes in what came together.
+It executes commands from standard input, as `QueueStore.java` does for RocketMQ's store; see there. KIND is `file` or
+`rocksdb`. Messages are appended and dispatched in batches, as a broker does with messages that come together.
 """
 
 from __future__ import annotations
@@ -45,21 +45,24 @@ _TAGS_CODE: Final = java_hash("created")
 
 
 def read_ahead(warm: Callable[[bytes], bytes | None]) -> None:
-    """Have all bounds of queues in memory, as a broker has some time after a start (`server.maintenance.warm_up`)."""
+    """Read all bounds of queues into memory, as a broker does after a start (`server.maintenance.warm_up`)."""
     behind: bytes | None = b""
     while behind is not None:
         behind = warm(behind)
 
 
 class Stopwatch:
-    """Wall time and CPU time of all threads."""
+    """Measures wall time and CPU time of all threads."""
 
     def __init__(self) -> None:
         self.times: dict[str, float] = {}
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """What was prepared before is not looked through for garbage meanwhile: see `bench.harness.measure`."""
+        """Measure the block.
+
+        Objects that were prepared before are not searched for garbage: see `bench.harness.measure`.
+        """
         gc.collect()
         gc.freeze()
         cpu_s, wall_s = time.process_time(), time.perf_counter()
@@ -70,7 +73,7 @@ class Stopwatch:
 
 
 class QueueStore:
-    """One store at a time, and what is done to it. The last command's own times, if it took some, are in `watch`."""
+    """One store at a time, and the commands on it. If the last command took its own times, they are in `watch`."""
 
     def __init__(self, mode: QueueMode) -> None:
         self._mode = mode
@@ -93,7 +96,7 @@ class QueueStore:
         return 1
 
     def settle(self) -> int:
-        """Read ahead what a broker does after a start."""
+        """Read ahead what a broker reads after a start."""
         read_ahead(self._open_store.queues.warm)
         return 1
 
@@ -190,7 +193,7 @@ class QueueStore:
         return [self._queue(scattered(number, self._queues)) for number in range(first, first + count)]
 
     def _message(self, number: int) -> EncodedMessage:
-        """With its properties in their stored form, as sends bring them to the store on either side."""
+        """Return a message with its properties in stored form, as sends bring them to either store."""
         topic, queue_number = self._queue(scattered(number, self._queues))
         properties = encode_properties({TAGS: "created", UNIQUE_KEY: f"{number:032X}"})
         return EncodedMessage(topic, queue_number, self._body, properties, _BORN_AT_MS, _HOST, _HOST, 0, _TAGS_CODE)

@@ -1,4 +1,4 @@
-"""Apache RocketMQ as its users run it on one machine: a name server, and a proxy with a broker inside (local mode)."""
+"""Runs Apache RocketMQ as users run it on one machine: a name server, and a proxy with a broker inside (local mode)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from quarry_mq.store.settings import Durability
 PROJECT: Final = Path(__file__).parent / "rocketmq-server"
 START_TIMEOUT_S: Final = 60.0
 FLUSH_DISK_TYPE: Final = {Durability.SYNC: "SYNC_FLUSH", Durability.ASYNC: "ASYNC_FLUSH"}
-"""RocketMQ's names for: answered when on disk; answered at once and flushed every 500 ms."""
+"""RocketMQ's names of durabilities: answered when on disk; answered at once and flushed every 500 ms."""
 
 JVM: Final = (
     "-XX:+UseG1GC",
     "-XX:-OmitStackTraceInFastThrow",
-    # its code unmaps files and counts direct memory through internals of the JDK
+    # RocketMQ's code unmaps files and counts direct memory through internals of the JDK
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -50,8 +50,9 @@ class RocketMQ:
         properties: Mapping[str, object] = MappingProxyType({}),
         proxy_properties: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
-        """A new store, or an existing one; its tables of topics and groups are overwritten. `properties` are more
-        settings of the broker, `proxy_properties` of the proxy.
+        """Prepare a new store, or an existing one whose tables of topics and groups are overwritten.
+
+        `properties` are further settings of the broker, `proxy_properties` of the proxy.
         """
         directory.mkdir()
         store = store or directory / "store"
@@ -94,11 +95,11 @@ class RocketMQ:
 
     @property
     def pid(self) -> int:
-        """The process that serves clients and stores messages."""
+        """Id of the process that serves clients and stores messages."""
         return self._processes[-1].pid
 
     def start(self) -> None:
-        """Start both processes; returns when they listen, which is before they serve. Raises RuntimeError."""
+        """Start both processes; return when they listen, which is before they serve. Raises RuntimeError."""
         conf = self._directory / "conf"
         self._launch("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", conf / "namesrv.conf", heap="256m")
         self._wait_for(self._names)
@@ -111,7 +112,7 @@ class RocketMQ:
         self._wait_for(self._front)
 
     def close(self) -> None:
-        """Kill both, as `kill -9` does: an orderly stop takes many seconds."""
+        """Kill both processes like `kill -9`: a clean stop takes many seconds."""
         for process in self._processes:
             process.kill()
             process.wait()
@@ -122,7 +123,7 @@ class RocketMQ:
         options += ["-cp", f"{home}/conf:{self._class_path}"]
         with (home / f"{main.rpartition('.')[2]}.out").open("wb") as output:
             process = subprocess.Popen(
-                # logs go below user.home; the heap is all there from the start, as its scripts do it
+                # logs go below user.home; the heap is allocated at the start, as RocketMQ's scripts do it
                 ["java", *options, main, *map(str, arguments)],
                 env={**os.environ, "ROCKETMQ_HOME": str(home), "NAMESRV_ADDR": f"127.0.0.1:{self._names}"},
                 stdin=subprocess.DEVNULL,
@@ -141,7 +142,7 @@ class RocketMQ:
 
 
 def _write_tables(directory: Path, *, topic: str, queues: int, groups: Sequence[str]) -> None:
-    """Topics and groups as a broker stores them: 5.5.0 refuses consumers of groups that do not exist yet."""
+    """Write topics and groups as a broker stores them: 5.5.0 refuses consumers of groups that do not exist yet."""
     directory.mkdir(parents=True, exist_ok=True)
     version = {"counter": 1, "stateVersion": 0, "timestamp": 1_700_000_000_000}
     settings = {"topicName": topic, "readQueueNums": queues, "writeQueueNums": queues, "perm": READ_AND_WRITE}
@@ -156,10 +157,10 @@ def _write_properties(path: Path, properties: dict[str, object]) -> None:
 
 
 def _ports() -> tuple[int, int, int, int]:
-    """Ports for the proxy, its remoting side, the name server and the broker.
+    """Return ports for the proxy, its remoting side, the name server and the broker.
 
-    The broker also takes the one 2 below its own and the one above. All are from below the range that systems give
-    to outgoing connections: it takes a JVM seconds to bind a port, and by then a connection may have got it.
+    The broker also takes the one 2 below its own and the one above. All lie below the range that systems give to
+    outgoing connections: a JVM takes seconds to bind a port, and by then a connection could have taken it.
     """
     for first in range(FIRST_PORT + os.getpid() % 1_000 * PORTS, LAST_PORT, PORTS):
         if not any(_listens(port) for port in range(first, first + PORTS)):

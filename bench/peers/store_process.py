@@ -1,4 +1,4 @@
-"""A message store in a process of its own that works off commands, and what they take: Quarry's or RocketMQ's."""
+"""Runs a message store in its own process that executes commands, and measures them: Quarry's or RocketMQ's store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAP_MAX: Final = "4g"
 
 
 class StoreKind(Enum):
-    """Whose store, and where it keeps its consume queues."""
+    """The owner of the store, and where it keeps its consume queues."""
 
     QUARRY_ROCKSDB = "Quarry, RocksDB"
     QUARRY_FILE = "Quarry, files"
@@ -37,9 +37,9 @@ class StoreKind(Enum):
 
 
 class StoreProcess:
-    """Works off `bench.peers.queue_store`, or `QueueStore.java`.
+    """Executes commands by `bench.peers.queue_store`, or `QueueStore.java`.
 
-    What it logs lies in `home`.
+    Its logs lie in `home`.
     """
 
     def __init__(self, kind: StoreKind, home: Path) -> None:
@@ -57,14 +57,14 @@ class StoreProcess:
             )
 
     def run(self, name: str, **words: object) -> Sample:
-        """Raises RuntimeError with the words of the process when it fails."""
+        """Run a command and return its sample. Raises RuntimeError with the output of the process when it fails."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         cpu_s, begin_s = cpu_s_of(self._process.pid), time.perf_counter()
         self._process.stdin.write(" ".join([name, *(f"{key}={value}" for key, value in words.items())]) + "\n")
         self._process.stdin.flush()
         while (line := self._process.stdout.readline()) and not line.startswith("{"):
-            continue  # what a library prints
+            continue  # printed by a library
         wall_s = time.perf_counter() - begin_s
         answer: dict[str, Any] = json.loads(line) if line else {"error": "it has ended"}
         if "error" in answer:
@@ -79,7 +79,7 @@ class StoreProcess:
 
     @property
     def cpu_s(self) -> float:
-        """Since its begin."""
+        """CPU time of the process since its begin."""
         return cpu_s_of(self._process.pid)
 
     @property
@@ -94,6 +94,6 @@ class StoreProcess:
 def _command(kind: StoreKind, home: Path) -> list[str]:
     if not kind.is_rocketmq:
         return [sys.executable, "-m", "bench.peers.queue_store"]
-    # RocksDB's library is unpacked at each start, and stays where the process is killed
+    # RocksDB's library is unpacked at each start, and is left behind when the process is killed
     options = [*JVM, f"-Xmx{HEAP_MAX}", f"-Duser.home={home}", f"-Djava.io.tmpdir={home}"]
     return ["java", *options, "-cp", class_path(ROCKETMQ_PROJECT), "quarry.bench.QueueStore"]
