@@ -59,7 +59,7 @@ NAMES_PER_SEND: Final = 10
 ENTRIES: Final = 10
 """Messages in each queue of the broker with many queues.
 
-They are as many as a receive takes, which so finds them in one queue, as with few queues that have more.
+They are as many as a receive takes, so that it finds them in one queue, as it does in the few queues that have more.
 """
 
 RECEIVES_PER_TOPIC: Final = QUEUES_PER_TOPIC * ENTRIES // BATCH

@@ -77,5 +77,5 @@ def serve(
         named = error.filename is not None and error.strerror is not None
         end(Exit.COULD_NOT_RUN, f"{error.filename}: {error.strerror}" if named else str(error), names=None)
     except (BrokerError, KvError) as error:
-        end(Exit.COULD_NOT_RUN, str(error), names=None)  # a supervisor tells the last line
+        end(Exit.COULD_NOT_RUN, str(error), names=None)  # a supervisor reports the last line
     raise typer.Exit(status)

@@ -69,7 +69,7 @@ class StoreProcess:
         answer: dict[str, Any] = json.loads(line) if line else {"error": "it has ended"}
         if "error" in answer:
             raise RuntimeError(f"{name} {words}: {answer['error']}: {self._errors.read_text()[-2000:]}")
-        if "wall_s" in answer:  # it has left out what is not the store's
+        if "wall_s" in answer:  # without time that is not the store's
             return Sample(answer["done"], answer["wall_s"], answer["cpu_s"])
         return Sample(answer["done"], wall_s, cpu_s_of(self._process.pid) - cpu_s)
 

@@ -44,10 +44,10 @@ def migrate(
 ) -> None:
     """Move the consume queues of a store to RocksDB or to RocketMQ's files, at one go.
 
-    The other kind is made beside what there is, every unit of both is compared, and only then the store goes over to
-    it. Ended at any moment, it may be run again. The old queues are kept in a directory whose name is shown: delete it
-    when you no longer need it. Exit code 0: done, or nothing to do, 1: the two differ, and the store is what it was,
-    2: it could not run.
+    The new queues are made beside the old ones, every entry of both is compared, and only then the store uses the new
+    ones. The command may be interrupted at any moment, and run again. The old queues are kept in a directory whose name
+    is shown: delete it when you no longer need it. Exit code 0: done, or nothing to do, 1: old and new queues differ,
+    and the store is unchanged, 2: it could not run.
     """
     if (to is None) is not repair:
         raise typer.BadParameter("either --to or --repair")

@@ -33,8 +33,8 @@ def restore(
 ) -> None:
     """Make a store from a backup. All of the backup is checked before anything is written.
 
-    Exit code 1: the backup is damaged, every damaged or missing file is named. 2: the restore could not run. Ended
-    at any moment, it leaves nothing that a broker would open.
+    Exit code 1: the backup is damaged, every damaged or missing file is named. 2: the restore could not run. If it is
+    interrupted, it leaves nothing that a broker would open.
     """
     if dry_run:
         with reporting_errors(backup), shown_progress() as report:

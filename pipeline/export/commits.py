@@ -1,13 +1,13 @@
 """Incremental exports: a run goes on where the last one ended. Each message is exported once, even if a run is killed.
 
     DEST/topic=…/day=…/<from>-<to>-part-….parquet    what readers see
-    DEST/_quarry/selection.json                      what is exported; a later run must want the same
+    DEST/_quarry/selection.json                      what is exported; a later run must export the same
     DEST/_quarry/<from>-<to>.json                    a commit: messages of [from, to) are exported, in these files
     DEST/_quarry/staging/…                           files of a run that has not committed
 
-Files are written to the staging folder first. The commit names them, and only then they move to where readers look.
-A run that finds a commit whose files have not all moved moves the rest; what is staged without a commit goes.
-Names that begin with `_` are passed over by Spark, DuckDB and pyarrow.
+Files are written to the staging folder first. The commit names them, and only then they move to where
+readers look. A run that finds a commit whose files have not all moved moves the rest. Staged files without a commit
+are removed. Spark, DuckDB and pyarrow ignore names that begin with `_`.
 """
 
 from __future__ import annotations

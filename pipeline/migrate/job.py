@@ -36,7 +36,7 @@ def migrate(
 ) -> Migrated:
     """Move the queues of a store from files to RocksDB. No broker may run on it, and none can start meanwhile.
 
-    Raises what `store.tools.queue_migration.migrate` raises, and what Spark raises; the store is then what it was.
+    Raises what `store.tools.queue_migration.migrate` raises, and what Spark raises; the store is then unchanged.
     """
 
     def make(place: Path, files: FileConsumeQueues, end: PhysicalOffset) -> None:

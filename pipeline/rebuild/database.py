@@ -160,7 +160,7 @@ def _unit_rows(
 ) -> DataFrame:
     """Return the entries of the log (`ROW_SCHEMA`), made by one task for each split.
 
-    Damage ends the job with its place.
+    Damage ends the job; the error names file and offset.
     """
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

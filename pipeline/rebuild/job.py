@@ -71,7 +71,7 @@ def rebuild(
             if phase is not QueuePhase.ROCKSDB:
                 raise StoreUnusable(root, f"its queues are in files (phase {phase.value}): `quarry pipeline migrate`")
             identity.queue_phase = phase.value
-            # see `store.opening.queues`: of a store that had file queues they are numbered one after the other
+            # see `store.opening.queues`: in a store that had file queues, light queues get consecutive offsets
             units = StatedUnits(counts_light=identity.origin == StoreKind.ROCKETMQ_FILE.value)
             place = paths.consume_queue_rocksdb.with_name("consumequeue_rocksdb.rebuilding")
             made = QueueBuild(spark, disk, root, place, split_bytes).make(units)

@@ -1,8 +1,8 @@
 """Encodes consume queue entries as keys and values of the RocksDB queues, in bulk (docs/formats/consume-queue.md).
 
-A row is `key` and `value` as stored, but for units of light queues that are numbered one after the other: of these the
-key ends with the physical offset instead, by which they are to be counted, and the value with the number that the
-record states.
+A row has `key` and `value` as stored, but for entries of light queues that get consecutive offsets. Their key ends with
+the physical offset instead, by which they are sorted and counted, and their value with the offset that the record
+states.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def replay(
 
 def _sent(rows: DataFrame, target: Target, options: SinkOptions, *, keeps_compressed: bool) -> list[Row]:
     """Send the rows in tasks, and return the result row of each task."""
-    # the order of a queue is that of its message groups
+    # the order of a queue's messages includes that of its message groups
     ordered = rows.repartition("topic", "queueId").sortWithinPartitions("phyOffset")
     plain = ordered.mapInArrow(stored_bodies if keeps_compressed else plain_bodies, with_problem(rows.schema))
     sent = outgoing(plain, target.topic, keeps_compressed=keeps_compressed)

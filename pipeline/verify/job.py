@@ -141,7 +141,7 @@ class _Verification(Verification):
     def _log_parts(self) -> list[Part]:
         store = self._store
         extent = log_extent(store.disk, store.paths.root, store.segments, is_ours=True)
-        # what is torn at the end is judged with all other damage
+        # a torn end is reported with all other damage
         splits = plan_splits(store.segments, replace(extent, torn_from=None), self._split_bytes)
         return [LogRead(split) for split in splits]
 

@@ -41,7 +41,7 @@ class Job(NamedTuple):
     kept_max: int | None
     """Differences that are kept of each check; None: all."""
     wanted: frozenset[QueueId]
-    """Queues whose messages somebody has read beyond the max offset."""
+    """Queues for which metadata claims offsets beyond the max offset."""
 
 
 @dataclass(slots=True)

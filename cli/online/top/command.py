@@ -56,7 +56,7 @@ def top(
     else:
         from quarry_mq.cli.online.top.screen.view import TopView
 
-        Reading(admin, chosen()).close()  # a file of the context that is no good is told before there is a screen
+        Reading(admin, chosen()).close()  # an unusable file of the context is reported before the screen is drawn
         for each in ("COLUMNS", "LINES"):  # the terminal knows its size better, also when that changes
             os.environ.pop(each, None)
         TopView(admin, chosen(), interval_s=interval_s).run()

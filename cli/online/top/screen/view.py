@@ -97,7 +97,7 @@ class TopView(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(number), f"view('{view}')", view) for number, view in enumerate(VIEWS, start=1)),
-        Binding("slash", "filter", "filter", priority=True),  # before the keys behind it are given to who has the focus
+        Binding("slash", "filter", "filter", priority=True),  # before the focus gets the next keys
         Binding("o", "order", "order"),
         Binding("m", "member", "member"),
         Binding("space", "pause", "pause"),
