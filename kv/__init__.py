@@ -1,7 +1,6 @@
-"""Ordered key-value storage. `kv` knows nothing of topics, queues or messages.
+"""The package `kv` is ordered key-value storage. It knows nothing of topics, queues or messages.
 
-Public face of the package: other packages import from here. `kv.keys` (key fields) and `kv.memory` (an engine for
-tests) are imported as modules.
+Other packages import from here. `kv.keys` (key fields) and `kv.memory` (an engine for tests) are imported as modules.
 """
 
 from quarry_mq.kv.descriptors import descriptor_limit, descriptor_share, raise_descriptor_limit

@@ -1,4 +1,4 @@
-"""File descriptors of this process: how many it may have, and whether some are left now."""
+"""The module handles file descriptors of this process: how many it may have, and whether some are free now."""
 
 from __future__ import annotations
 
@@ -7,31 +7,33 @@ import resource
 from typing import Final
 
 SHARE: Final = 16
-"""Each kind of files that is kept open has this part of all descriptors at most."""
+"""The divisor of the descriptor limit: each kind of files that is kept open gets at most this part of
+all descriptors.
+"""
 
 SHARE_MIN: Final = 32
 
 
 def descriptor_limit() -> int:
-    """How many files this process may have open."""
+    """Return how many files this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft
 
 
 def raise_descriptor_limit() -> int:
-    """Allow this process as many open files as it may allow itself; returns how many."""
+    """Raise the limit of open files of this process to its hard limit; return that."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
 
 
 def descriptor_share(most: int, limit: int | None = None) -> int:
-    """How many of the descriptors one kind of files may keep: `most`, or less where the process may have few."""
+    """Return how many descriptors one kind of files may keep: `most`, or fewer where the process may have few."""
     return min(most, max(SHARE_MIN, (descriptor_limit() if limit is None else limit) // SHARE))
 
 
 def require_descriptors(count: int) -> None:
-    """Raises OSError when this process cannot open so many files now: EMFILE, or ENFILE for the whole machine."""
+    """Raise OSError if this process cannot open `count` more files now: EMFILE, or ENFILE for the whole machine."""
     opened: list[int] = []
     try:
         while len(opened) < count:

@@ -1,10 +1,10 @@
-"""The contract of an ordered key-value engine with column families.
+"""The protocols of this module are the contract of an ordered key-value engine with column families.
 
-Implementations: `kv.rocks.RocksEngine` (RocksDB through rocksdict) and `kv.memory.MemoryEngine`
-(a sorted map with the same contract, for tests). `tests/contracts/test_key_value_engine.py` runs on both.
+Implementations: `kv.rocks.RocksEngine` (RocksDB through rocksdict) and `kv.memory.MemoryEngine` (a sorted map with the
+same contract, for tests). `tests/contracts/test_key_value_engine.py` runs on both.
 
-Threads: reads and writes may come from any thread; `close()` only when no call is under way, but for `compact`.
-Every call after `close()` raises `EngineClosed`.
+Threads: reads and writes may come from any thread; `close()` only when no call is under way, but for `compact`. Every
+call after `close()` raises `EngineClosed`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import NamedTuple, Protocol
 
 
 class KeyRange(NamedTuple):
-    """Keys with `start <= key < end`, in bytewise order. `end` None means to the last key."""
+    """A key range is the keys with `start <= key < end`, in bytewise order. `end` None means to the last key."""
 
     start: bytes
     end: bytes | None
 
 
 class Snapshot(Protocol):
-    """A frozen view of all families. A context manager; reads through it see no later write."""
+    """A snapshot is a frozen view of all families, and a context manager; reads through it see no later write."""
 
     def __enter__(self) -> Snapshot: ...
 
@@ -35,7 +35,7 @@ class Snapshot(Protocol):
 
 
 class Family(Protocol):
-    """One column family: an ordered map from bytes to bytes."""
+    """A family is one column family: an ordered map from bytes to bytes."""
 
     @property
     def name(self) -> str: ...
@@ -52,36 +52,40 @@ class Family(Protocol):
         reverse: bool = False,
         snapshot: Snapshot | None = None,
     ) -> list[tuple[bytes, bytes]]:
-        """The first `limit` pairs of the range in order (from its end when `reverse`).
+        """Return the first `limit` pairs of the range in order (from its end when `reverse`).
 
-        Raises EngineCorrupt when the engine stopped on damage instead of on the range's end:
-        a short answer without an error means the range really ends there.
+        Raises EngineCorrupt when the engine stopped on damage instead of on the range's end: a short answer without an
+        error means the range really ends there.
         """
 
     def take(self, keys: KeyRange, count: int) -> list[tuple[bytes, bytes]]:
-        """`scan` with a limit, for who knows that the range has so many. Where it has not, it takes twice as long."""
+        """Return the first `count` pairs, for a caller that knows that the range has so many; otherwise it takes twice
+        as long.
+        """
 
     def iterate(
         self, keys: KeyRange, *, reverse: bool = False, snapshot: Snapshot | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """`scan` without a limit, lazily, over the state at the time of this call.
+        """Iterate over the range like `scan` without a limit, lazily, over the state at the time of this call.
 
         Raises EngineCorrupt where damage ends it early, and EngineClosed when the engine was closed meanwhile.
         """
 
 
 class WriteBatch(Protocol):
-    """Writes that take effect together or not at all, in the order they were added. Written once."""
+    """A batch holds writes that take effect together or not at all, in the order they were added. It is
+    written once.
+    """
 
     def put(self, family: Family, key: bytes, value: bytes) -> None: ...
 
     def put_all(self, family: Family, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        """`put` for each key and value, in their order: one call for what a whole round stores in a family."""
+        """Put each key and value, in their order: one call for what a whole batch of messages stores in a family."""
 
     def delete(self, family: Family, key: bytes) -> None: ...
 
     def delete_all(self, family: Family, keys: Iterable[bytes]) -> None:
-        """`delete` for each key."""
+        """Delete each key."""
 
     def delete_range(self, family: Family, keys: KeyRange) -> None:
         """Delete all keys of the range; `keys.end` must not be None."""
@@ -90,10 +94,10 @@ class WriteBatch(Protocol):
 
 
 class KeyValueEngine(Protocol):
-    """A set of families that are written atomically together."""
+    """An engine is a set of families that are written atomically together."""
 
     def family(self, name: str) -> Family:
-        """Raises KeyError for a family the engine was not opened with."""
+        """Return the family. Raises KeyError for a family the engine was not opened with."""
 
     def batch(self) -> WriteBatch: ...
 
@@ -101,15 +105,17 @@ class KeyValueEngine(Protocol):
         """Apply the batch. With `sync` it survives power loss when the call returns (write-ahead log only)."""
 
     def put_later(self, family: Family, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Puts that everybody sees at once, and that are stored when they have to be: before the family is read but for
-        single keys, is written to by a batch, or is flushed.
+        """Put pairs that all readers see at once, but that are stored later.
 
-        So a crash may take them back and leave what was written after them. Without a write-ahead log only; in a family
-        whose options do not say `later_puts` they are written at once.
+        They are stored before the family is read other than by single keys, before a batch writes to the family, and
+        before the family is flushed. So a crash may take them back and leave what was written after them. This works
+        only without a write-ahead log; in a family whose options do not say `later_puts` they are written at once.
         """
 
     def settle(self, *, more_than: int = 0) -> None:
-        """Store what was put later, in each family where it is more than so many. Raises KvError; then it waits on."""
+        """Store what was put later, in each family that has more than `more_than` such pairs. Raises KvError; then they
+        stay.
+        """
 
     def flush(self, names: Sequence[str]) -> None:
         """Write the memtables of these families to tables, one after the other in the given order.
@@ -126,9 +132,9 @@ class KeyValueEngine(Protocol):
         """
 
     def gather_tables(self, family: Family, count: int | None) -> None:
-        """Let so many fresh tables gather before a compaction merges them; None: as many as usual.
+        """Let `count` fresh tables gather before a compaction merges them; None: as many as usual.
 
-        For a time of many small flushes: merging each of them costs more than reads that look into all of them.
+        This is for a time of many small flushes: merging each of them costs more than reads that search all of them.
         """
 
     def write_table(self, family: Family, path: Path, pairs: Iterable[tuple[bytes, bytes]]) -> int:
@@ -144,12 +150,13 @@ class KeyValueEngine(Protocol):
         """Make a consistent copy of all families in `directory`, which must not exist."""
 
     def sequence(self) -> int:
-        """The number of the last change. Grows with every write, and is found again with it after a restart."""
+        """Return the number of the last change. It grows with every write, and is the same again after a restart."""
 
     def statistics(self) -> dict[str, int]:
-        """Engine figures (bytes of memtables and tables, estimated keys, …), for metrics; any thread may ask.
+        """Return statistics of the engine (bytes of memtables and tables, estimated keys, …), for metrics.
 
-        Named `<family>.<figure>` or `<family>.<figure>.<which>`; those of the whole database have no dot.
+        They are named `<family>.<figure>` or `<family>.<figure>.<which>`; those of the whole database have no dot. May
+        be called from any thread.
         """
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What can go wrong below a `KeyValueEngine`.
+"""The errors of a `KeyValueEngine` form a tree.
 
 KvError
 ├── EngineClosed    used after close(): a bug of the caller
@@ -27,9 +27,9 @@ class EngineMissing(KvError):
 
 
 class EngineFull(KvError):
-    """The disk has no room. Nothing of the write counts.
+    """The disk has no free space. Nothing was written.
 
-    RocksDB looks for room every five seconds and takes writes again when the largest memtable would fit.
+    RocksDB checks for free space every five seconds and accepts writes again when the largest memtable would fit.
     """
 
     shortage = "the disk is full"
@@ -38,12 +38,12 @@ class EngineFull(KvError):
 class EngineStarved(EngineFull):
     """No file can be opened: this process, or the machine, has all its descriptors in use.
 
-    It is found out before RocksDB is asked: that gets over a full disk, but refuses all writes until it is opened anew
-    once it could not open a file to write.
+    This is checked before RocksDB is called: RocksDB recovers from a full disk, but once it could not open a file to
+    write, it refuses all writes until it is opened again.
     """
 
     shortage = "too many files are open"
 
 
 class EngineCorrupt(KvError):
-    """A checksum or structure check failed. Reported, never skipped."""
+    """A checksum or structure check failed. Damage is reported, never skipped."""

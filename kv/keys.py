@@ -1,7 +1,7 @@
-"""Key fields whose bytewise order is the order of their values.
+"""The module encodes key fields whose bytewise order is the order of their values.
 
-A key made of such fields, one after the other, sorts by its first field, then its second, and so on.
-Each maker has a reader that takes the key and the field's position and gives the value and the next position.
+A key made of such fields, one after the other, sorts by its first field, then its second, and so on. Each maker has a
+reader that takes the key and the field's position and gives the value and the next position.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ _U32: Final = Struct(">I")
 
 
 def u32(value: int) -> bytes:
-    """Four bytes. Raises struct.error outside 0 … 2^32 - 1."""
+    """Encode four bytes. Raises struct.error outside 0 … 2^32 - 1."""
     return _U32.pack(value)
 
 
 def read_u32(key: bytes, at: int) -> tuple[int, int]:
-    """The value and the position after it."""
+    """Return the value and the position after it."""
     return _U32.unpack_from(key, at)[0], at + 4
 
 
 def counted(value: bytes) -> bytes:
-    """A u32 length and the bytes. Shorter values sort first, equally long ones bytewise.
+    """Encode a u32 length and the bytes. Shorter values sort first, equally long ones bytewise.
 
     No value is the beginning of another one's field, so whatever follows can never be mistaken for it.
     """
@@ -33,7 +33,7 @@ def counted(value: bytes) -> bytes:
 
 
 def read_counted(key: bytes, at: int) -> tuple[bytes, int]:
-    """The bytes and the position after them. Raises ValueError when the key ends inside the field."""
+    """Return the bytes and the position after them. Raises ValueError when the key ends inside the field."""
     length, start = read_u32(key, at)
     end = start + length
     if end > len(key):
@@ -42,7 +42,9 @@ def read_counted(key: bytes, at: int) -> tuple[bytes, int]:
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """The smallest key greater than every key with this prefix. Raises ValueError when all of its bytes are 0xFF."""
+    """Return the smallest key greater than every key with this prefix. Raises ValueError when all its
+    bytes are 0xFF.
+    """
     kept = prefix.rstrip(b"\xff")
     if not kept:
         raise ValueError(f"no key is greater than all that begin with {len(prefix)} bytes 0xFF")
@@ -50,5 +52,5 @@ def prefix_end(prefix: bytes) -> bytes:
 
 
 def prefix_range(prefix: bytes) -> KeyRange:
-    """All keys that begin with the prefix."""
+    """Return the range of all keys that begin with the prefix."""
     return KeyRange(prefix, prefix_end(prefix) if prefix.rstrip(b"\xff") else None)

@@ -1,7 +1,7 @@
-"""Puts that wait, so that many of the same keys cost the database one.
+"""The module buffers puts, so that many puts of the same keys cost the database one.
 
-What waits is in memory like a memtable without a write-ahead log, and lost like one. It is never told from what is
-stored: reads of keys find it, and before anything else that could tell it is stored.
+Buffered pairs are in memory like a memtable without a write-ahead log, and lost like one. `get` sees them; every other
+operation that could observe that they are not stored first stores them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Pair = tuple[bytes, bytes]
 
 
 class LaterPuts:
-    """Those of one family. Any thread; who adds waits for who stores."""
+    """The buffered puts of one family. Any thread may call; a thread that adds pairs waits for one that stores them."""
 
     __slots__ = ("_lock", "_store", "_waiting")
 
     def __init__(self, store: Callable[[list[Pair]], None]) -> None:
-        """`store` writes pairs of different keys, in any order. Raises `kv.KvError`."""
+        """Make an empty buffer. `store` writes pairs of different keys, in any order, and raises `kv.KvError`."""
         self._store = store
         self._waiting: dict[bytes, bytes] = {}
         self._lock = RLock()
@@ -36,20 +36,22 @@ class LaterPuts:
         return self._waiting.get(key)
 
     def settle(self, *, more_than: int = 0) -> None:
-        """Store what waits, if it is more than that. Raises `kv.KvError`; then it waits on."""
+        """Store the buffered pairs, if there are more than `more_than`. Raises `kv.KvError`; then they
+        stay buffered.
+        """
         if len(self._waiting) <= more_than:
             return
         with self._lock:
             if self._waiting:
-                # in no order: their sorting costs twice what it spares the database (ADR 47)
+                # unsorted: sorting costs twice what it saves the database (ADR 47)
                 self._store(list(self._waiting.items()))
-                # not emptied: who reads a key looks here, and then in the database, where it is by now
+                # replaced, not emptied: a reader looks here first, and then in the database, where the key is by now
                 self._waiting = {}
 
     def unsettled(self) -> Mapping[bytes, bytes]:
-        """What still waits when as much as possible is stored: all of it where the database takes no writes any more.
+        """Store as much as possible and return the rest: all pairs if the database accepts no writes any more.
 
-        Whoever writes is told of that. Reads go on.
+        Reads continue; the error is reported to callers that write.
         """
         try:
             self.settle()
@@ -59,13 +61,13 @@ class LaterPuts:
         return {}
 
     def forget(self) -> None:
-        """As a crash does."""
+        """Drop the buffered pairs, as a crash does."""
         with self._lock:
             self._waiting = {}
 
 
 def merged(stored: Iterable[Pair], waiting: Mapping[bytes, bytes], keys: KeyRange, *, reverse: bool) -> Iterator[Pair]:
-    """The pairs of a range in order (from its end when `reverse`), of those that are stored and those that wait."""
+    """Yield the pairs of a range in order (from its end when `reverse`), both stored and buffered ones."""
     ours = sorted(
         ((key, value) for key, value in waiting.items() if keys.start <= key and (keys.end is None or key < keys.end)),
         reverse=reverse,
@@ -77,5 +79,5 @@ def merged(stored: Iterable[Pair], waiting: Mapping[bytes, bytes], keys: KeyRang
 def scanned(
     stored: list[Pair], waiting: Mapping[bytes, bytes], keys: KeyRange, limit: int | None, *, reverse: bool
 ) -> list[Pair]:
-    """The first `limit` of them, from the first `limit` that are stored."""
+    """Return the first `limit` merged pairs, from the first `limit` stored ones."""
     return list(islice(merged(stored, waiting, keys, reverse=reverse), limit))

@@ -1,8 +1,8 @@
-"""The engine's contract over sorted lists in memory, for tests: same order, same atomicity, same errors.
+"""The module is an engine in memory, for tests: same order, same atomicity, same errors as the contract says.
 
-It also crashes on request: without a write-ahead log a RocksDB with atomic flush comes back as some prefix of its
-batches, except that a family flushed by hand may be further than the others; with one it loses only in a power cut,
-and then batches behind the last synchronous write. `crash` gives any such state.
+It also crashes on request: without a write-ahead log, a RocksDB with atomic flush comes back as some prefix of its
+batches, except that a family flushed by hand may be further than the others. With a write-ahead log it loses data only
+in a power cut, and then only batches after the last synchronous write. `crash` produces any such state.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Table:
 
 
 _Operation = tuple[str, KeyRange, bytes | None]
-"""Family, keys and value of a put; a value of None deletes the range."""
+"""An operation is family, keys and value of a put; a value of None deletes the range."""
 
 
 def _only(key: bytes) -> KeyRange:
@@ -60,7 +60,7 @@ def _only(key: bytes) -> KeyRange:
 
 
 class MemorySnapshot:
-    """See `kv.engine.Snapshot`."""
+    """The snapshot in memory of `kv.engine.Snapshot`."""
 
     def __init__(self, engine: MemoryEngine, tables: dict[str, _Table]) -> None:
         self._engine = engine
@@ -85,7 +85,7 @@ class MemorySnapshot:
 
 
 class MemoryBatch:
-    """See `kv.engine.WriteBatch`."""
+    """The batch in memory of `kv.engine.WriteBatch`."""
 
     def __init__(self, engine: MemoryEngine) -> None:
         self._engine = engine
@@ -129,7 +129,7 @@ class MemoryBatch:
 
 
 class MemoryFamily:
-    """See `kv.engine.Family`."""
+    """The family in memory of `kv.engine.Family`."""
 
     def __init__(self, name: str, engine: MemoryEngine) -> None:
         self._name = name
@@ -184,7 +184,7 @@ class MemoryFamily:
     def _store_later(self, pairs: list[tuple[bytes, bytes]]) -> None:
         batch = self._engine.batch()
         batch.put_all(self, pairs)
-        batch.comes_after_later_puts = False  # it is them
+        batch.comes_after_later_puts = False  # the batch consists of them
         self._engine.write(batch)
 
     def _walk(self, pairs: list[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
@@ -194,7 +194,7 @@ class MemoryFamily:
 
 
 class MemoryEngine:
-    """See `kv.engine.KeyValueEngine`."""
+    """The engine in memory of `kv.engine.KeyValueEngine`."""
 
     def __init__(self, families: Sequence[str], *, write_ahead_log: bool = False) -> None:
         self._families = {name: MemoryFamily(name, self) for name in families}
@@ -202,7 +202,7 @@ class MemoryEngine:
         self._write_ahead_log = write_ahead_log
         self._closed = False
         self.lock: Final = RLock()
-        # What a crash can lead back to: the tables at the last moment when all families were flushed, the
+        # The states that a crash can lead back to: the tables at the last moment when all families were flushed, the
         # batches since then, and per family how many of these its own flushes cover.
         self._base = {name: _Table() for name in families}
         self._batches: list[list[_Operation]] = []
@@ -266,7 +266,7 @@ class MemoryEngine:
             return MemorySnapshot(self, {name: table.copy() for name, table in self._tables.items()})
 
     def compact(self, family: Family, keys: KeyRange) -> None:
-        """Deleted keys are gone at once, so nothing is left to give back."""
+        """Do nothing: deleted keys are gone at once, so there is no space to give back."""
         self.table(family.name, None).span(keys)
 
     def gather_tables(self, family: Family, count: int | None) -> None:  # noqa: ARG002 - there are no tables
@@ -311,7 +311,7 @@ class MemoryEngine:
 
     @classmethod
     def from_checkpoint(cls, directory: Path) -> MemoryEngine:
-        """An engine holding what `checkpoint` wrote."""
+        """Return an engine holding what `checkpoint` wrote."""
         files = sorted(directory.glob(f"*{TABLE_SUFFIX}"))
         engine = cls([path.name.removesuffix(TABLE_SUFFIX) for path in files])
         for path in files:
@@ -327,7 +327,7 @@ class MemoryEngine:
         return {f"{name}.keys_estimate": len(table.keys) for name, table in self._tables.items()}
 
     def close(self) -> None:
-        """What waits is kept, as all else is: for an engine that is opened again."""
+        """Close the engine. Buffered puts are kept, as everything is, for an engine that is opened again."""
         if not self._closed:
             self.settle()
         self._closed = True
@@ -374,7 +374,7 @@ def _apply(tables: dict[str, _Table], operations: Iterable[_Operation]) -> None:
 
 
 def read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
-    """The pairs of a file made by `MemoryEngine.write_table`."""
+    """Yield the pairs of a file made by `MemoryEngine.write_table`."""
     data = path.read_bytes()
     at = 0
     while at < len(data):

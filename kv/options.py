@@ -1,6 +1,6 @@
-"""How a column family lays out and caches its tables. Values only: no engine names in here.
+"""The options say how a column family lays out and caches its tables. They are values only: no engine names in here.
 
-The defaults suit small tables that are read by key (`<store>/quarry/`); consume queues state their own in
+The defaults suit small tables that are read by key (`<store>/quarry/`); consume queues have their own in
 `store/consumequeue/rocks/engine.py`.
 """
 
@@ -16,7 +16,7 @@ MEMTABLE_FILTER_SHARE_MAX: Final = 0.25
 
 
 class Compression(Enum):
-    """The codec of table blocks. All of them are in RocketMQ's RocksDB build too."""
+    """The codec of table blocks. RocketMQ's RocksDB build has all of them, too."""
 
     NONE = "none"
     LZ4 = "lz4"
@@ -24,7 +24,7 @@ class Compression(Enum):
 
 
 class CompactionStyle(Enum):
-    """LEVEL keeps read and space costs low, UNIVERSAL keeps write cost low."""
+    """LEVEL keeps the costs of reads and space low, UNIVERSAL those of writes."""
 
     LEVEL = "level"
     UNIVERSAL = "universal"
@@ -32,32 +32,33 @@ class CompactionStyle(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FamilyOptions:
-    """Settings of one family. They change speed and size, never what is read."""
+    """Settings of one family. They change speed and size, never the result of a read."""
 
     memtable_bytes: int = 8 * MIB
-    """A memtable of this size is flushed to a table."""
+    """The size at which a memtable is flushed to a table."""
     memtables_max: int = 3
-    """Writers wait when this many memtables of the family are in memory."""
+    """The number of memtables of the family in memory at which writers wait."""
     compaction_style: CompactionStyle = CompactionStyle.LEVEL
     level_zero_tables: int = 4
-    """This many freshly flushed tables start a compaction."""
+    """The number of freshly flushed tables that starts a compaction."""
     target_file_bytes: int = 32 * MIB
-    """Compactions cut their output into tables of about this size."""
+    """The approximate size of the tables that compactions write."""
     compression: Compression = Compression.LZ4
     bottommost_compression: Compression = Compression.LZ4
-    """For the last level, where most bytes lie and are seldom rewritten."""
+    """The codec of the last level, where most bytes lie and are seldom rewritten."""
     block_bytes: int = 8 * KIB
-    """Unit of reading and compression: larger is denser, smaller is cheaper for reads of one key."""
+    """The unit of reading and compression: larger is denser, smaller is cheaper for reads of one key."""
     bloom_bits_per_key: int = 10
-    """0 for none. 10 bits spare about 99 of 100 table reads for a key that is not there."""
+    """Bits per key of the filter; 0 for none. 10 bits save about 99 of 100 table reads for a missing key."""
     memtable_filter_share: float = 0.0
-    """This share of a memtable's size goes into a filter over its keys, for reads of many different keys: it spares the
-    search for those that the memtable does not hold. Writes cost a little more."""
+    """The share of a memtable's size that goes into a filter over its keys, for reads of many different keys: it saves
+    the search for keys that the memtable does not hold. Writes cost a little more.
+    """
     block_cache_bytes: int = 8 * MIB
-    """Decompressed blocks, indexes and filters; all table memory of the family comes out of it."""
+    """Bytes of cache for decompressed blocks, indexes and filters; all table memory of the family comes out of it."""
 
     later_puts: bool = False
-    """Whether `KeyValueEngine.put_later` may keep puts in memory for a while."""
+    """True if `KeyValueEngine.put_later` may keep puts in memory for a while."""
 
     def __post_init__(self) -> None:
         for name, least in (

@@ -1,19 +1,19 @@
-"""RocksDB through rocksdict: the only module that knows it.
+"""The module is the engine on RocksDB, and the only one that calls rocksdict.
 
-What rocksdict 0.3.29 (RocksDB 9.8.4) does that this module guards against, once for everybody:
+It guards against these properties of rocksdict 0.3.29 (RocksDB 9.8.4):
 
 1. Its `items()` ends on a damaged block as if the range ended there. Here every scan that comes up short asks a
    plain iterator for its status at the place where it stopped.
-2. A manual flush covers one family, also with atomic_flush on. `flush` takes the order from the caller.
-3. Families, handles, snapshots and iterators keep the database open and locked after `close()`, and go on
+2. A manual flush covers one family, also with atomic_flush on. `flush` takes the order from the caller. 3. Families,
+handles, snapshots and iterators keep the database open and locked after `close()`, and go on
    answering. Here they lose their native part when the engine closes.
 4. Create-if-missing over a directory without CURRENT makes an empty database. It is passed only when the
    directory holds no file of one.
-5. `WriteOptions.disable_wal` is an attribute to assign, not the method its stub declares.
-6. `ReadOptions.set_iterate_lower_bound` sets the upper bound. Here backward scans stop by comparing keys.
-7. Iterators of its snapshots ignore the snapshot. Here a snapshot is an iterator per family, made at its moment.
-8. A cache has up to 64 shards, of 512 KiB at least, and takes no block that is larger than a shard: the whole filter
-   of a million keys (1.25 MB) is read anew for every key. Here filters and indexes are in parts.
+5. `WriteOptions.disable_wal` is an attribute to assign, not the method its stub declares. 6.
+`ReadOptions.set_iterate_lower_bound` sets the upper bound. Here backward scans stop by comparing keys. 7. Iterators of
+its snapshots ignore the snapshot. Here a snapshot is an iterator per family, made at its moment. 8. A cache has up to
+64 shards, of 512 KiB at least, and takes no block that is larger than a shard: the whole filter of a million keys (1.25
+MB) is read again for every key. Here filters and indexes are in parts.
 
 All tables are written with block based format 5, the newest that the RocksDB of RocketMQ (8.4.0) reads.
 """
@@ -52,9 +52,11 @@ from quarry_mq.kv.rocks_logs import check_manifest, check_write_ahead_logs
 TABLE_FORMAT_VERSION: Final = 5
 BACKGROUND_JOBS: Final = 4
 OPEN_TABLES_MAX: Final = 1_024
-"""Tables kept open; keeps the descriptors of a shard bounded however much it stores. Fewer where it may have few."""
+"""Tables kept open; this limits the descriptors of a shard however much it stores. Fewer where few are allowed."""
 FILES_BESIDE_TABLES: Final = 32
-"""What a database opens beside its tables: logs, manifests, its folder, and what flushes and compactions write."""
+"""Files that a database opens besides its tables: logs, manifests, its folder, and output of flushes
+and compactions.
+"""
 _COMPRESSION: Final = {
     Compression.NONE: rocksdict.DBCompressionType.none,
     Compression.LZ4: rocksdict.DBCompressionType.lz4,
@@ -63,10 +65,12 @@ _COMPRESSION: Final = {
 
 SLOW_DOWN_TABLES: Final = 20
 STOP_TABLES: Final = 36
-"""RocksDB's own: with so many fresh tables it slows writes down, and stops them."""
+"""RocksDB's own defaults: numbers of fresh tables at which it slows writes down, and stops them."""
 
 FILES_TO_FLUSH: Final = 8
-"""What a flush opens beside a table for each family: a log, a manifest, folders, and twice as much to spare."""
+"""Files that a flush opens besides a table for each family: a log, a manifest, folders, and twice as
+many in reserve.
+"""
 LOOKS_PER_MEMTABLE: Final = 4
 
 BACKGROUND_ERRORS: Final = "rocksdb.background-errors"
@@ -100,7 +104,7 @@ def _native_options(options: FamilyOptions) -> Any:
         table.set_bloom_filter(options.bloom_bits_per_key, block_based=False)
         table.set_partition_filters(True)
     if options.block_cache_bytes:
-        # of unknown sizes of blocks: 0
+        # 0: the sizes of blocks are unknown
         table.set_block_cache(rocksdict.Cache.new_hyper_clock_cache(options.block_cache_bytes, 0))
         table.set_cache_index_and_filter_blocks(v=True)
         table.set_pin_l0_filter_and_index_blocks_in_cache(v=True)
@@ -133,12 +137,12 @@ def _write_options(*, sync: bool, write_ahead_log: bool) -> Any:
 
 
 def list_families(path: Path) -> list[str]:
-    """Names of the families of an existing database, `default` first. Leaves no trace.
+    """Return the names of the families of an existing database, `default` first. Leaves no trace.
 
     Raises EngineMissing or EngineCorrupt.
     """
     require_database(path)
-    check_manifest(path)  # there are damaged ones of which RocksDB never gets to the end
+    check_manifest(path)  # with some damaged ones RocksDB never gets to the end
     try:
         names: list[str] = rocksdict.Rdict.list_cf(str(path))
     except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
@@ -147,7 +151,7 @@ def list_families(path: Path) -> list[str]:
 
 
 def write_table(path: Path, pairs: Iterable[tuple[bytes, bytes]], options: FamilyOptions) -> int:
-    """Make a table file for `RocksEngine.ingest` without an open database. See `KeyValueEngine.write_table`."""
+    """Make a table file for `RocksEngine.ingest` without an open database, as `KeyValueEngine.write_table` does."""
     count = 0
     try:
         writer = rocksdict.SstFileWriter(_native_options(options))
@@ -162,7 +166,7 @@ def write_table(path: Path, pairs: Iterable[tuple[bytes, bytes]], options: Famil
 
 
 class RocksEngine:
-    """See `kv.engine.KeyValueEngine`. Made by `open` only."""
+    """The engine on RocksDB, see `kv.engine.KeyValueEngine`. Only `open` makes one."""
 
     def __init__(
         self,
@@ -180,7 +184,7 @@ class RocksEngine:
         self._flushes_at_close = not read_only and not write_ahead_log
         self._view = view
         self.unread_changes: Sequence[str] = ()
-        """What of the write-ahead log could not be read when the database was opened, in RocksDB's words."""
+        """The parts of the write-ahead log that could not be read when the database was opened, in RocksDB's words."""
         self._compacting = Lock()
         self._is_cancelled = False
         self._cursors: WeakSet[Cursor] = WeakSet()
@@ -200,7 +204,9 @@ class RocksEngine:
         self._flush_files = len(families) + FILES_TO_FLUSH
         self._looks_each_bytes = min(each.memtable_bytes for each in families.values()) // LOOKS_PER_MEMTABLE
         self._written_bytes = 0
-        """Since a look whether a flush finds descriptors: a full memtable is flushed by RocksDB itself."""
+        """Bytes written since the last check whether a flush finds descriptors: RocksDB itself flushes
+        a full memtable.
+        """
         self._write_options = _write_options(sync=False, write_ahead_log=write_ahead_log)
         self._sync_options = _write_options(sync=True, write_ahead_log=write_ahead_log)
 
@@ -216,9 +222,9 @@ class RocksEngine:
     ) -> RocksEngine:
         """Open the database in `path`.
 
-        With `create` a database is made where there is none, and families that it does not have yet. A writing
-        open must name all families of the database; a reading one may name some. A reading open takes no lock,
-        makes no file in `path`, and sees what was written up to now, the write-ahead log included.
+        With `create` a missing database is made, and missing families. An open for writing must name all families of
+        the database; one for reading may name some. An open for reading takes no lock, makes no file in `path`, and
+        sees what was written up to now, including the write-ahead log.
 
         `close()` without a write-ahead log flushes the families in the order of `families`.
 
@@ -295,11 +301,11 @@ class RocksEngine:
     def _store_later(self, name: str, pairs: list[tuple[bytes, bytes]]) -> None:
         batch = self.batch()
         batch.put_all(self._families[name], pairs)
-        batch.comes_after_later_puts = False  # it is them
+        batch.comes_after_later_puts = False  # the batch consists of them
         self.write(batch)
 
     def _require_descriptors(self) -> None:
-        """Raises EngineStarved when a flush could not open its files."""
+        """Raise EngineStarved when a flush could not open its files."""
         try:
             require_descriptors(self._flush_files)
         except OSError as error:
@@ -323,8 +329,8 @@ class RocksEngine:
         self._require_open()
         self.settle()
         try:
-            # An iterator covers one family. Those of all families are of the same moment when no write came
-            # between the first and the last; a write that does takes microseconds, so the loop is short.
+            # An iterator covers one family. The iterators of all families are of the same moment if no write came
+            # between the first and the last; a write takes microseconds, so the loop is short.
             while True:
                 before = self._database.latest_sequence_number()
                 iterators = {name: family.native().iter() for name, family in self._families.items()}
@@ -339,10 +345,10 @@ class RocksEngine:
     def compact(self, family: Family, keys: KeyRange) -> None:
         options = rocksdict.CompactOptions()
         options.set_bottommost_level_compaction(rocksdict.BottommostLevelCompaction.force())
-        # else no other compaction runs meanwhile, and fresh tables pile up until writes are held back
+        # otherwise no other compaction runs meanwhile, and fresh tables pile up until writes are held back
         options.set_exclusive_manual_compaction(v=False)
         own = own_family(family)
-        # no name for the native part: a frame that an error keeps alive would keep the database open
+        # no local name for the native part: a frame that an error keeps alive would keep the database open
         with self._compacting:
             self._require_open()
             errors = own.native().property_int_value(BACKGROUND_ERRORS)
@@ -352,7 +358,7 @@ class RocksEngine:
                 fail(error, self._directory)
             if self._is_cancelled:
                 raise EngineClosed("closed during a compaction")
-            # the call itself tells nothing
+            # the call itself reports no error
             if own.native().property_int_value(BACKGROUND_ERRORS) != errors:
                 raise KvError(f"compaction of {family.name}: RocksDB met an error, see its LOG")
 
@@ -388,7 +394,7 @@ class RocksEngine:
             fail(error, self._directory)
 
     def checkpoint(self, directory: Path) -> None:
-        # The native call keeps the GIL; with everything flushed before, all it has left to do is link files.
+        # The native call keeps the GIL; as everything was flushed before, it only has to link files.
         self.flush(list(self._families))
         try:
             rocksdict.Checkpoint(self._database).create_checkpoint(str(directory))
@@ -401,7 +407,7 @@ class RocksEngine:
         return number
 
     def statistics(self) -> dict[str, int]:
-        """See `kv.rocks_figures`."""
+        """Return the statistics that `kv.rocks_figures` names."""
         self._require_open()
         try:
             natives = {name: family.native() for name, family in self._families.items()}
@@ -413,7 +419,8 @@ class RocksEngine:
         return figures
 
     def close(self) -> None:
-        """Repeatable. Afterwards the lock is free, whoever still holds families, iterators or snapshots.
+        """Close the engine. Repeatable. Afterwards the lock is free, whoever still holds families, iterators or
+        snapshots.
 
         Raises KvError when the last flush fails; the database is closed and unlocked all the same.
         """
@@ -429,12 +436,12 @@ class RocksEngine:
     def _end_compaction(self) -> None:
         if not self._compacting.acquire(blocking=False):
             self._is_cancelled = True
-            self._database.cancel_all_background(wait=True)  # for good: the last flush is behind us
+            self._database.cancel_all_background(wait=True)  # this is final: the last flush is done
             self._compacting.acquire()
         self._compacting.release()
 
     def _release(self) -> None:
-        """Iterators, then snapshots, then families, then the database: each holds the next one open."""
+        """Release iterators, then snapshots, then families, then the database: each keeps the next one open."""
         for cursor in list(self._cursors):
             cursor.native = CLOSED
         for snapshot in list(self._snapshots):
@@ -445,7 +452,7 @@ class RocksEngine:
         try:
             database.close()
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-            if not self._is_cancelled:  # it flushes, too, and finds that cancelled
+            if not self._is_cancelled:  # closing flushes, too, and finds that cancelled
                 fail(error, self._directory)
         finally:
             del database

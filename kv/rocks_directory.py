@@ -1,4 +1,4 @@
-"""The files of a RocksDB directory, as far as opening one safely needs to know them. No RocksDB calls in here."""
+"""The module knows the files of a RocksDB directory, as far as safe opening needs it. It makes no RocksDB calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from quarry_mq.kv.errors import EngineCorrupt, EngineMissing
 
 CURRENT: Final = "CURRENT"
-"""Names the live manifest. A directory without it is no database to RocksDB, whatever else lies there."""
+"""The file that names the live manifest. A directory without it is no database to RocksDB, whatever else lies there."""
 
 _FINISHED: Final = re.compile(r"[0-9]+\.(sst|ldb)|OPTIONS-[0-9]+|MANIFEST-(?!000001$)[0-9]+")
 """Files that exist only once a database was made completely: creation writes MANIFEST-000001 first, then CURRENT."""
@@ -21,14 +21,14 @@ TEXT_LOG: Final = "LOG"
 _DROPPED: Final = re.compile(r"\.log: dropping [0-9]+ bytes; ")
 
 _PART: Final = re.compile(r"[0-9]+\.(sst|ldb|blob|log)|OPTIONS-[0-9]+|MANIFEST-[0-9]+|CURRENT|IDENTITY")
-"""Files that reading a database needs. Not among them: its lock, its text logs and rocksdict's side file."""
+"""Files that reading a database needs, without its lock, its text logs and rocksdict's side file."""
 
 _SCRATCH: Final = re.compile(r"LOCK|LOG(\.old\.[0-9]+)?|rocksdict-config\.json")
 _TABLE: Final = re.compile(r"[0-9]+\.(sst|ldb|blob)")
 
 
 def is_scratch(name: str) -> bool:
-    """Whether each opening makes a file of a database's directory anew: locks, text logs, rocksdict's side file."""
+    """Return whether each opening makes this file of a database again: locks, text logs, rocksdict's side file."""
     return _SCRATCH.fullmatch(name) is not None
 
 
@@ -37,15 +37,15 @@ def is_write_ahead_log(name: str) -> bool:
 
 
 def is_table(name: str) -> bool:
-    """Whether the file is never changed once it is there, only removed."""
+    """Return whether the file is never changed once it exists, only removed."""
     return _TABLE.fullmatch(name) is not None
 
 
 def holds_database(directory: Path) -> bool:
-    """Whether a database can be opened here; False where a new one may be made.
+    """Return whether a database can be opened here; False where a new one may be made.
 
-    Raises EngineCorrupt when files of a database are there but CURRENT is not: asked to create if missing,
-    RocksDB would start an empty database over them.
+    Raises EngineCorrupt when files of a database are there but CURRENT is not: asked to create if missing, RocksDB
+    would start an empty database over them.
     """
     if (directory / CURRENT).is_file():
         return True
@@ -58,26 +58,26 @@ def holds_database(directory: Path) -> bool:
 
 
 def require_database(directory: Path) -> None:
-    """Raises EngineMissing or EngineCorrupt."""
+    """Raise EngineMissing or EngineCorrupt if no database can be opened here."""
     if not holds_database(directory):
         raise EngineMissing(f"{directory}: no database here")
 
 
 def unread_changes(directory: Path) -> list[str]:
-    """What the opening that has just succeeded left out of write-ahead logs, in RocksDB's words.
+    """Return what the opening that has just succeeded left out of write-ahead logs, in RocksDB's words.
 
-    It takes the place where it cannot read on for the log's end, and says so nowhere but in its own text log.
+    RocksDB treats the place where it cannot read on as the log's end, and says so only in its own text log.
     """
     lines = (directory / TEXT_LOG).read_text(errors="replace").splitlines()
     return [line.partition("] ")[2].partition("] ")[2] for line in lines if _DROPPED.search(line)]
 
 
 def reading_view(directory: Path) -> TemporaryDirectory[str]:
-    """A temporary directory of links to the database's files.
+    """Return a temporary directory of links to the database's files.
 
-    Even a read-only open makes LOCK and LOG files and rocksdict its `rocksdict-config.json`; through the view
-    they land in the temporary directory, so a foreign store stays as it is, also on a read-only file system.
-    The caller removes it with `cleanup()`.
+    Even an open for reading makes LOCK and LOG files, and rocksdict its `rocksdict-config.json`; through the view they
+    land in the temporary directory, so a foreign store stays as it is, also on a read-only file system. The caller
+    removes the directory with `cleanup()`.
     """
     view = TemporaryDirectory(prefix="quarry-read-")
     for entry in directory.resolve().iterdir():

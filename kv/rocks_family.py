@@ -1,8 +1,8 @@
-"""Families, batches and snapshots of `kv.rocks.RocksEngine`, around the native objects it hands them.
+"""The module has the families, batches and snapshots of `kv.rocks.RocksEngine`, wrapped around its native objects.
 
-`native` here is always an object of rocksdict; `kv.rocks` is the only module that makes them. When the engine
-closes, each loses its native part: a native family, handle, snapshot or iterator that somebody still holds would
-keep the database open and locked, and go on answering.
+`native` here is always an object of rocksdict; `kv.rocks` is the only module that makes them. When the engine closes,
+each loses its native part: a native family, handle, snapshot or iterator that somebody still holds would keep the
+database open and locked, and go on answering.
 """
 
 from __future__ import annotations
@@ -20,32 +20,39 @@ from quarry_mq.kv.errors import EngineClosed, EngineCorrupt, EngineFull, EngineL
 from quarry_mq.kv.later_puts import LaterPuts, merged, scanned
 
 DEFAULT_FAMILY: Final = "default"
-"""RocksDB has this family in every database, used or not."""
+"""The family that RocksDB has in every database, used or not."""
 
 NO_ROOM: Final = "No space left on device"
-"""The one error RocksDB gets over by itself. After another, an exceeded quota too, it refuses writes until reopened."""
+"""The only error from which RocksDB recovers by itself. After any other, also an exceeded quota, it refuses writes
+until reopened.
+"""
 
 NO_DESCRIPTOR: Final = "Too many open files"
-"""Of a file that was to be read: another read may find it."""
+"""The error for a file that was to be read: another read may succeed."""
 FOR_WRITING: Final = "for appending"
 
 LOCKED: Final = ("IO error: lock ", "IO error: While lock file")
-"""How it says that this process or another one holds the lock."""
+"""The errors that say that this process or another one holds the lock."""
 
 PLAIN_SCAN_MAX: Final = 16
-"""Scans of up to so many pairs take a plain iterator alone. A pair costs it 1.4 µs and `items()` 0.5, which has to be
-followed by a plain one where it comes up short, as most scans with a small limit do.
+"""The largest limit of a scan that uses a plain iterator alone.
+
+A pair costs a plain iterator 1.4 µs and `items()` 0.5 µs. But `items()` has to be followed by a plain iterator where it
+comes up short, as most scans with a small limit do.
 """
 
 CHUNK_FIRST: Final = 16
 CHUNK_MAX: Final = 1_024
-"""`iterate` takes pairs in growing chunks: cheap for a caller that stops early, and for one that does not."""
+"""Sizes of the chunks in which `iterate` reads, which grow: cheap for a caller that stops early, and for one that does
+not.
+"""
 
 
 def fail(error: Exception, directory: Path | None = None) -> NoReturn:
-    """Raise what a rocksdict error means. Errors that are not the engine's (a str as a key) pass unchanged.
+    """Raise the error that a rocksdict error stands for. Errors that are not the engine's (a str as a key) pass
+    unchanged.
 
-    RocksDB does not always say in which file it has found damage: the database's `directory` is named then.
+    RocksDB does not always say in which file it has found damage: then the database's `directory` is named.
     """
     if type(error) is not Exception:
         raise error
@@ -63,7 +70,7 @@ def fail(error: Exception, directory: Path | None = None) -> NoReturn:
 
 
 class _Closed:
-    """Stands in for every native object after `close()`."""
+    """The stand-in for every native object after `close()`."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise EngineClosed(f"used after close(): {name}")
@@ -73,7 +80,7 @@ CLOSED: Final[Any] = _Closed()
 
 
 class Cursor:
-    """Owns one native iterator, so that the engine can take it away."""
+    """A cursor owns one native iterator, so that the engine can take it away."""
 
     __slots__ = ("__weakref__", "native")
 
@@ -82,10 +89,10 @@ class Cursor:
 
 
 class RocksSnapshot:
-    """See `kv.engine.Snapshot`.
+    """The snapshot on RocksDB, see `kv.engine.Snapshot`.
 
-    One plain iterator per family: an iterator sees the state of the moment it was made. rocksdict's own snapshots
-    answer single keys only; iterators made from them see the present.
+    It has one plain iterator per family: an iterator sees the state of the moment it was made. rocksdict's own
+    snapshots answer single keys only; iterators made from them see the present.
     """
 
     __slots__ = ("__weakref__", "_iterators", "_lock")
@@ -125,14 +132,14 @@ class RocksSnapshot:
 
 
 class RocksBatch:
-    """See `kv.engine.WriteBatch`."""
+    """The batch on RocksDB, see `kv.engine.WriteBatch`."""
 
     __slots__ = ("_native", "comes_after_later_puts")
 
     def __init__(self, native: Any) -> None:
         self._native = native
         self.comes_after_later_puts = False
-        """Whether it touches a family that has some: they are older, and have to be stored before."""
+        """True if the batch touches a family with buffered puts: these are older, and have to be stored before."""
 
     def put(self, family: Family, key: bytes, value: bytes) -> None:
         try:
@@ -187,12 +194,12 @@ class RocksBatch:
         return own.handle()
 
     def take(self) -> Any:
-        """The native batch, for the engine that writes it."""
+        """Return the native batch, for the engine that writes it."""
         return self._native
 
 
 class RocksFamily:
-    """See `kv.engine.Family`."""
+    """The family on RocksDB, see `kv.engine.Family`."""
 
     __slots__ = ("_cursors", "_directory", "_handle", "_name", "_native", "_read_options", "later")
 
@@ -207,7 +214,7 @@ class RocksFamily:
         directory: Path,
         later: LaterPuts | None = None,
     ) -> None:
-        """`directory` is that of the database, for its errors."""
+        """Make a family. `directory` is that of the database, for its errors."""
         self._directory = directory
         self.later = later
         self._name = name
@@ -239,7 +246,7 @@ class RocksFamily:
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        # before: what waits now may be stored by the time when the database is asked, not the other way round
+        # before the database: what is buffered now may be stored by the time it is read, not the other way round
         waiting = [None] * len(keys) if self.later is None else [self.later.get(key) for key in keys]
         try:
             values: list[bytes | None] = self._native.get(list(keys))
@@ -273,12 +280,12 @@ class RocksFamily:
                 fail(error, self._directory)
             if len(pairs) == count:
                 return pairs
-        return self.scan(keys, limit=count)  # fewer pairs, or damage in their place
+        return self.scan(keys, limit=count)  # fewer pairs, or damage instead of them
 
     def _scan(
         self, keys: KeyRange, limit: int | None, snapshot: Snapshot | None, *, reverse: bool
     ) -> list[tuple[bytes, bytes]]:
-        """Of what is stored."""
+        """Scan the stored pairs, without the buffered ones."""
         try:
             if snapshot is not None:
                 return _own_snapshot(snapshot).scan(self._name, keys, limit, reverse=reverse)
@@ -310,10 +317,10 @@ class RocksFamily:
         return merged(pairs, waiting, keys, reverse=reverse) if waiting else pairs
 
     def _iterate(self, keys: KeyRange, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Of what is stored."""
+        """Iterate over the stored pairs, without the buffered ones."""
         options = self._options_up_to(keys.end)
         try:
-            # Both now, so that both see the state of this moment.
+            # make both now, so that both see the state of this moment
             plain = Cursor(self._native.iter(options))
             items = None if reverse else Cursor(self._native.items(from_key=keys.start, read_opt=options))
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
@@ -331,7 +338,7 @@ class RocksFamily:
         return options
 
     def release(self) -> None:
-        """Give the native parts up: they hold the database open and locked."""
+        """Release the native parts: they keep the database open and locked."""
         if self.later is not None:
             self.later.forget()
         self._native = CLOSED
@@ -351,9 +358,9 @@ def own_family(family: Family) -> RocksFamily:
 
 
 def _rest(plain: Cursor, keys: KeyRange, before: list[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """What comes after `items()` ended behind the pairs `before`: nothing, or the error that ended it.
+    """Yield what comes after `items()` ended after the pairs `before`: nothing, or the error that ended it.
 
-    Pairs come out only where the fault was passing (a read error that a second read does not meet).
+    Pairs come out only where the fault was temporary (a read error that does not occur again).
     """
     start = before[-1][0] + b"\x00" if before else keys.start
     return _upwards(plain, KeyRange(start, keys.end))
@@ -371,7 +378,7 @@ def _upwards(plain: Cursor, keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _backwards(plain: Cursor, keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
-    """No lower bound is set: rocksdict would set the upper one in its place."""
+    """Iterate backwards without a lower bound: rocksdict would set the upper one instead."""
     if keys.end is None:
         plain.native.seek_to_last()
     else:
@@ -388,7 +395,7 @@ def _backwards(plain: Cursor, keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _forwards(items: Cursor, plain: Cursor, keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
-    """`items()` in chunks, then `plain` to tell the range's end from damage."""
+    """Iterate over `items()` in chunks, then use `plain` to tell the range's end from damage."""
     size = CHUNK_FIRST
     chunk: list[tuple[bytes, bytes]] = []
     while True:

@@ -1,7 +1,8 @@
-"""What RocksDB tells of itself. Cheap at any number of keys: nothing here reads more than the properties of tables.
+"""The module reads the statistics of RocksDB. It is cheap at any number of keys: it reads only the properties of
+tables.
 
-Names of figures: `<family>.<figure>`, `<family>.<figure>.<which>` where there are several, and `<figure>` for what the
-families of a database have in common. docs/formats/consume-queue.md says what they mean.
+The statistics are named `<family>.<figure>`, `<family>.<figure>.<which>` where there are several, and `<figure>` for
+those of the whole database. docs/formats/consume-queue.md says what they mean.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ _STALL_CAUSES: Final = {
 
 
 def family_figures(native: Any) -> Iterator[tuple[str, int]]:
-    """Figures of one family. `native` is rocksdict's object for it; its errors pass through."""
+    """Yield the statistics of one family. `native` is rocksdict's object for it; its errors pass through."""
     for figure, name in _OF_FAMILY.items():
         value: int | None = native.property_int_value(name)
         if value is not None:
             yield figure, value
-    # keys are shown in hexadecimal there, so nothing in them can look like a line of its own
+    # keys are shown in hexadecimal there, so nothing in them can look like a separate line
     parts = _LEVEL.split(native.property_value(_TABLES) or "")
     for level, tables in zip(parts[1::2], parts[2::2], strict=True):
         sizes = [int(size) for size in _TABLE.findall(tables)]
@@ -62,7 +63,7 @@ def family_figures(native: Any) -> Iterator[tuple[str, int]]:
 
 
 def database_figures(native: Any) -> Iterator[tuple[str, int]]:
-    """Figures of the whole database, asked of any of its families."""
+    """Yield the statistics of the whole database, read from any of its families."""
     for figure, name in _OF_DATABASE.items():
         value: int | None = native.property_int_value(name)
         if value is not None:

@@ -1,4 +1,4 @@
-"""Checks of RocksDB's logs that RocksDB leaves out. No RocksDB calls in here.
+"""The module makes checks of RocksDB's logs that RocksDB leaves out. It makes no RocksDB calls.
 
 The manifest, which lists the tables of a database, and write-ahead logs have one form, blocks of 32 KiB:
 
@@ -9,13 +9,12 @@ The manifest, which lists the tables of a database, and write-ahead logs have on
 | kind     | 1     | whole, first, middle or last part of an entry; 0: nothing follows |
 | payload  | n     |                                                                  |
 
-A record that reaches over the end of the file counts as torn, and everything from there on as never written: without
-a word, since that is how a crash leaves it. One flipped bit in a length does the same to entries from long ago, and
-the tables they name are gone. But then the whole record is still there, and its checksum tells its true length.
+A record that exceeds the end of the file counts as torn, and everything from there on as never written: RocksDB reports
+nothing, since a crash leaves files like that. One flipped bit in a length does the same to old entries, and the tables
+they name are lost. But then the whole record is still there, and its checksum reveals its true length.
 
-A kind that only other logs have, those whose files are used again, keeps RocksDB's reader going round for ever. In a
-write-ahead log everything else that is damaged is found by RocksDB, or taken for the end, which the store knows to be
-too early (`store.state.durable_state`).
+A kind that only reused log files have makes RocksDB's reader loop for ever. In a write-ahead log RocksDB finds all
+other damage, or takes it for the end, which the store knows to be too early (`store.state.durable_state`).
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ _TABLE: Final = _table()
 
 
 def check_manifest(directory: Path) -> None:
-    """Raises EngineCorrupt when the live manifest ends in a record that seems torn but is whole, or has one of a kind
-    that no manifest has.
+    """Raise EngineCorrupt when the live manifest ends in a whole record that seems torn, or has a record of a wrong
+    kind.
 
-    A file that is missing or named wrongly is left to RocksDB, which tells.
+    A file that is missing or has a wrong name is left to RocksDB, which reports it.
     """
     name = (directory / CURRENT).read_text(errors="replace").removesuffix("\n")
     path = directory / name
@@ -71,7 +70,7 @@ def check_manifest(directory: Path) -> None:
 
 
 def check_write_ahead_logs(directory: Path) -> None:
-    """Raises EngineCorrupt when a write-ahead log has a record of a kind that RocksDB's reader does not get over."""
+    """Raise EngineCorrupt when a write-ahead log has a record of a kind that RocksDB's reader cannot get past."""
     for path in sorted(directory.iterdir()):
         if not is_write_ahead_log(path.name):
             continue
@@ -81,7 +80,7 @@ def check_write_ahead_logs(directory: Path) -> None:
 
 
 def _records(data: bytes) -> Iterator[tuple[int, int, int, bool]]:
-    """Place, checksum and kind of each record, and whether all of it is there; the last one may not be."""
+    """Yield position, checksum and kind of each record, and whether it is complete; the last one may not be."""
     at = 0
     while at + HEAD.size <= len(data):
         block_end = _block_end(at)
@@ -104,7 +103,7 @@ def _block_end(at: int) -> int:
 
 
 def _ends_before(data: bytes, checksum: int) -> bool:
-    """Whether some beginning of the data has this checksum."""
+    """Return whether some prefix of the data has this checksum."""
     register = 0xFFFFFFFF
     for byte in data:
         register = _TABLE[(register ^ byte) & 0xFF] ^ register >> 8

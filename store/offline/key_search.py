@@ -1,4 +1,4 @@
-"""Finding messages by a key in a store that nobody runs: by its index files, and by reading the rest of its log."""
+"""The module finds messages by a key in a stopped store: by its index files, and by reading the rest of its log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _READING: Final = "reading the log behind its index"
 
 @contextmanager
 def indexes_of(store: OfflineStore, objects: ObjectStore | None = None) -> Iterator[KeyIndexes]:
-    """The files there are, to look at while the block runs. `objects`: where files were uploaded to.
+    """Open the index files of a store while the block runs. `objects` is where files were uploaded to.
 
     Raises StoreUnusable, StoreDamaged, OSError.
     """
@@ -59,9 +59,10 @@ def indexes_of(store: OfflineStore, objects: ObjectStore | None = None) -> Itera
 
 @contextmanager
 def moving_files(disk: Disk, root: Path, objects: ObjectStore | None, *, keep_uploaded: bool) -> Iterator[TieredIndex]:
-    """The tiered index of a store that no broker runs on, and none can while the block runs.
+    """Open the tiered index of a stopped store for writing; no broker can start while the block runs.
 
-    Raises StoreLocked, StoreUnusable when there is none, or none that a broker has closed; StoreDamaged, OSError.
+    Raises StoreLocked, StoreUnusable when there is no tiered index or no broker closed it cleanly; StoreDamaged,
+    OSError.
     """
     with OfflineStore.open(disk, root) as store:
         state, has_abort, directory = _saved_state(store), store.found.has_abort, store.paths.key_index
@@ -86,13 +87,13 @@ def moving_files(disk: Disk, root: Path, objects: ObjectStore | None, *, keep_up
 
 
 def _shape() -> IndexShape:
-    """For what is there any will do: files tell theirs."""
+    """Return some shape: for existing files any will do, as they hold their own."""
     settings = IndexSettings()
     return IndexShape(settings.tiered_slots, settings.tiered_items, PLACE)
 
 
 def _saved_state(store: OfflineStore) -> IndexState | None:
-    """How far the tiered index was kept up, if there is one."""
+    """Return up to where the tiered index was maintained; None if there is none."""
     if store.found.kind is not StoreKind.QUARRY:
         return None
     row = store.state_engine().family(META).get(TIERED_ROW.encode())
@@ -100,14 +101,14 @@ def _saved_state(store: OfflineStore) -> IndexState | None:
 
 
 class _Trusted(NamedTuple):
-    """Files that tell of all messages below an offset."""
+    """Index files that have all messages below an offset."""
 
     files: KeyFiles
     up_to: PhysicalOffset
 
 
 class OfflineIndex:
-    """What a store's index files tell; the rest is read from the log."""
+    """The offline index searches a store's index files, and reads the rest from the log."""
 
     def __init__(self, store: OfflineStore, indexes: KeyIndexes) -> None:
         self._store = store
@@ -118,7 +119,7 @@ class OfflineIndex:
         if indexes.hash_files is None:
             return None
         newest = indexes.hash_files.files[-1].header
-        # after a crash the newest file may be in disorder
+        # after a crash the newest file may be inconsistent
         up_to = newest.begin_offset if self._store.found.has_abort else newest.end_offset
         return _Trusted(HashKeyFiles(indexes.hash_files), PhysicalOffset(up_to))
 
@@ -129,14 +130,14 @@ class OfflineIndex:
         files = TieredKeyFiles(tiered)
         if files.state == state.files and not self._store.found.has_abort:
             return _Trusted(files, state.up_to)
-        # a start would go back to that state: all files before are whole, but for the last record's items
+        # a start would go back to that state: all earlier files are whole, except for the last record's items
         whole = [each for each in tiered.files if each.name < files.newest_of(state.files)]
         return _Trusted(files, PhysicalOffset(whole[-1].header.end_place)) if whole else None
 
     def find(
         self, topic: str, key: str, *, begin_ms: int, end_ms: int, limit: int, report: ReportProgress
     ) -> list[StoredMessage]:
-        """The newest messages of a topic with a key, stored in [begin_ms, end_ms]; the newest first.
+        """Return the newest messages of a topic with a key, stored in [begin_ms, end_ms]; the newest first.
 
         Raises StoreDamaged, OSError.
         """
@@ -163,7 +164,7 @@ class OfflineIndex:
         return found + answer.found
 
     def _begin_of(self, topic: str) -> PhysicalOffset:
-        """All records of the topic below were deleted with it, if the log has them still."""
+        """Return the offset below which all records of the topic that the log still has were deleted with it."""
         segments = self._store.segments
         if self._store.found.kind is not StoreKind.QUARRY:
             return segments.minimum
@@ -173,7 +174,7 @@ class OfflineIndex:
     def _read_log(
         self, wanted: WantedMessages, start: PhysicalOffset, limit: int, report: ReportProgress
     ) -> list[StoredMessage]:
-        """The newest wanted ones from an offset on, newest first."""
+        """Return the newest wanted messages from an offset on, newest first."""
         segments = self._store.segments
         found: deque[StoredMessage] = deque(maxlen=limit)
         if not len(segments):
@@ -186,7 +187,9 @@ class OfflineIndex:
         return list(reversed(found))
 
     def _trusted_record(self, at: PhysicalOffset, up_to: PhysicalOffset) -> StoredMessage | None:
-        """The record that a file names, unless the log has it no more, or was read there itself."""
+        """Return the record that a file names, unless the log has it no more, or that part of the log
+        was read itself.
+        """
         if not self._store.minimum <= at < up_to:
             return None
         try:
@@ -205,7 +208,7 @@ class OfflineIndex:
 
 
 def _having(batch: RecordBatch, topic: str, text: bytes) -> list[StoredMessage]:
-    """The records of a topic whose properties have the text somewhere."""
+    """Return the records of a topic whose properties contain the text."""
     if topic not in batch.topics:
         return []
     rows = (batch.columns.topic_index == batch.topics.index(topic)).nonzero()[0].tolist()

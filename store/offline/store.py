@@ -1,7 +1,7 @@
-"""A store nobody runs: looked at, never changed.
+"""An offline store is a stopped store that is read and never changed.
 
-Reading takes a share of the store's lock where there is a lock file, so no broker can start meanwhile and several
-readers get along. Segments are mapped read-only, RocksDB is opened through a view that leaves no trace.
+Readers share the store's lock if there is a lock file, so no broker can start meanwhile and several readers can work at
+once. Segments are mapped read-only, RocksDB is opened through a view that leaves no trace.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _ZEROS: Final = bytes(_CHUNK)
 
 
 class QueueSource(Enum):
-    """Where consume queues are read from: RocketMQ's files, or the column families in RocksDB."""
+    """The source of consume queues: RocketMQ's files, or the column families in RocksDB."""
 
     FILE = "file"
     ROCKSDB = "rocksdb"
 
 
 class QueueReader(Protocol):
-    """The reading half of a `ConsumeQueueStore`."""
+    """A queue reader is the reading half of a `ConsumeQueueStore`."""
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]: ...
 
@@ -54,7 +54,7 @@ class QueueReader(Protocol):
 
 
 class _FileQueues:
-    """RocketMQ's consume queue files as a `QueueReader`."""
+    """The file queues read RocketMQ's consume queue files as a `QueueReader`."""
 
     def __init__(self, disk: Disk, directory: Path, minimum: PhysicalOffset) -> None:
         self._reader = FileConsumeQueueReader(disk, directory)
@@ -71,7 +71,7 @@ class _FileQueues:
 
 
 class OfflineStore:
-    """A read-only view of a store directory. A context manager; one thread."""
+    """A read-only view of a store directory, as a context manager. It is used by one thread."""
 
     def __init__(self, disk: Disk, found: FoundStore, paths: StorePaths, segments: SegmentList) -> None:
         self._disk = disk
@@ -87,13 +87,13 @@ class OfflineStore:
         self._state_directory = paths.quarry
         self._has_held_messages = found.kind is StoreKind.QUARRY
         self.log_limit: PhysicalOffset | None = None
-        """Where looking at the log ends; None: where the log does."""
+        """The offset where reading the log ends; None: at the end of the log."""
 
     @classmethod
     def at_point(
         cls, disk: Disk, root: Path, point: Path, rocksdb_folder: str, log_limit: PhysicalOffset
     ) -> OfflineStore:
-        """A store that a broker runs on, as it was at a backup point: its databases lie in the folder `point`.
+        """Open a store that a broker runs on, as it was at a backup point: its databases lie in the folder `point`.
 
         Queue files are those of the broker, and grow. Takes no lock: the point keeps its segments. Raises as `open`.
         """
@@ -114,10 +114,10 @@ class OfflineStore:
 
     @classmethod
     def open(cls, disk: Disk, root: Path) -> OfflineStore:
-        """Open what lies at `root`, as RocketMQ or Quarry left it.
+        """Open the store at `root`, as RocketMQ or Quarry left it.
 
-        Raises NotAStore, StoreLocked while a broker runs on it, StoreDamaged when segments are missing or have
-        the wrong length, OSError when it may not be read.
+        Raises NotAStore, StoreLocked while a broker runs on it, StoreDamaged when segments are missing or have the
+        wrong length, OSError when it may not be read.
         """
         found = inspect_store(disk, root)
         paths = StorePaths(root)
@@ -144,7 +144,7 @@ class OfflineStore:
         try:
             check_format(self.state_engine(), self._paths.quarry)
         except KvError:
-            return  # a database that cannot be read is told by who needs it
+            return  # the caller that needs an unreadable database gets the error
 
     def __enter__(self) -> Self:
         return self
@@ -174,39 +174,39 @@ class OfflineStore:
 
     @property
     def found(self) -> FoundStore:
-        """What the directory is."""
+        """Return what kind of store the directory is."""
         return self._found
 
     # -- the commit log
 
     @property
     def log(self) -> CommitLogReader:
-        """Reads single records."""
+        """Return a reader of single records."""
         return self._reader
 
     @property
     def segments(self) -> SegmentList:
-        """Names and sizes of the log's files."""
+        """Return the list of the log's files, with names and sizes."""
         return self._segments
 
     @property
     def minimum(self) -> PhysicalOffset:
-        """The first byte of the first segment."""
+        """Return the first byte of the first segment."""
         return self._segments.minimum
 
     def file_of(self, offset: PhysicalOffset) -> Path:
-        """The segment file that holds the byte; the directory of the log when it has no such byte."""
+        """Return the segment file that holds the byte; the directory of the log when it has no such byte."""
         try:
             return self._segments.path_of(offset)
         except OffsetOutOfRange:
             return self._paths.commit_log
 
     def records(self, start: PhysicalOffset | None = None) -> Iterator[Decoded]:
-        """Everything from `start` (default: the minimum) in log order, CRCs checked.
+        """Yield everything from `start` (default: the minimum) in log order, CRCs checked.
 
-        Yields StoredMessage and Blank, and ends with one EndOfData, Torn or Corrupt, or at the end of the last
-        segment. Zeros that are followed by other bytes are no EndOfData: they are given as Torn, because records
-        behind them would otherwise be passed over silently. Raises OffsetOutOfRange.
+        Yields StoredMessage and Blank, and ends with one EndOfData, Torn or Corrupt, or at the end of the last segment.
+        Zeros that are followed by other bytes are no EndOfData: they are yielded as Torn, because records after them
+        would otherwise be skipped silently. Raises OffsetOutOfRange.
         """
         for decoded in self._reader.scan(self.minimum if start is None else start):
             if isinstance(decoded, EndOfData):
@@ -219,17 +219,17 @@ class OfflineStore:
             yield decoded
 
     def decode(self, at: PhysicalOffset) -> Decoded:
-        """What lies at the offset, CRCs checked. Raises OffsetOutOfRange."""
+        """Return what lies at the offset, CRCs checked. Raises OffsetOutOfRange."""
         return self._reader.decode(at, check_crc=True)
 
     def is_replaced(self, at: PhysicalOffset) -> bool:
-        """Whether the record that once began there was damaged, and an operator gave it up."""
+        """Return whether the record that once began there was damaged, and an operator gave it up."""
         return self.minimum <= at < self._segments.end_of_files and self._reader.is_replaced(at)
 
     def record_of(self, entry: ConsumeQueueEntry, queue: QueueId) -> StoredMessage | Torn | Corrupt:
-        """The record that an entry of `queue` points to, CRCs checked.
+        """Return the record that an entry of `queue` points to, CRCs checked.
 
-        Corrupt also when the log holds something else there than the entry says: another size, another queue.
+        It is Corrupt also when the log holds something else there than the entry says: another size, another queue.
         """
         found = self._record_of(entry, queue)
         at = entry.physical_offset
@@ -261,7 +261,7 @@ class OfflineStore:
         return decoded
 
     def first_byte_from(self, start: PhysicalOffset) -> PhysicalOffset | None:
-        """The first byte at or behind `start` that is not zero. Reads no holes of the files."""
+        """Return the offset of the first non-zero byte from `start` on. Holes of the files are not read."""
         for base in self._segments.bases:
             end = base + self._segments.segment_size
             if end <= start:
@@ -278,26 +278,26 @@ class OfflineStore:
 
     @property
     def default_source(self) -> QueueSource:
-        """What a broker would read: files as long as RocketMQ kept them, or where Quarry does; RocksDB otherwise."""
+        """Return what a broker would read: files if RocketMQ kept them, or if Quarry reads them; RocksDB otherwise."""
         if self._found.kind is StoreKind.QUARRY:
             return QueueSource.ROCKSDB if self.queue_phase.reads_rocksdb else QueueSource.FILE
         return QueueSource.FILE if self._found.has_file_queues else QueueSource.ROCKSDB
 
     @property
     def queue_phase(self) -> QueuePhase:
-        """Where Quarry keeps the queues. Raises StoreUnusable when it never ran here, or a newer one did."""
+        """Return where Quarry keeps the queues. Raises StoreUnusable when it never ran here, or a newer one did."""
         stored = self.state_engine().family(META).get(b"queue_phase")
         return parse_phase(None if stored is None else stored.decode(errors="replace"), self._paths.root)
 
     def queues(self, source: QueueSource | None = None) -> Iterator[tuple[QueueId, QueueBounds]]:
-        """Every queue with its bounds, in the source's order. Raises NotAStore when there is no such source."""
+        """Yield every queue with its bounds, in the source's order. Raises NotAStore when there is no such source."""
         reader = self.queue_reader(source)
         return ((queue, reader.bounds(queue)) for queue in reader.queues())
 
     def entries(
         self, queue: QueueId, start: QueueOffset | None = None, source: QueueSource | None = None
     ) -> Iterator[ConsumeQueueEntry]:
-        """The entries of a queue from `start` (default: its minimum).
+        """Yield the entries of a queue from `start` (default: its minimum).
 
         Raises TopicNotFound when the source has no such queue, OffsetOutOfRange when `start` is outside its bounds.
         """
@@ -318,7 +318,9 @@ class OfflineStore:
             start = QueueOffset(found[-1].queue_offset + 1)
 
     def summary(self, source: QueueSource | None = None, *, largest_max: int = 10) -> QueueSummary:
-        """Counts of all queues of the source (default: `default_source`). Raises NotAStore when there is none."""
+        """Return counts of all queues of the source (default: `default_source`). Raises NotAStore when
+        there is none.
+        """
         source = self.default_source if source is None else source
         self.queue_reader(source)
         return summarize_queues(
@@ -334,7 +336,9 @@ class OfflineStore:
         )
 
     def queue_reader(self, source: QueueSource | None = None) -> QueueReader:
-        """The queues of the source (default: `default_source`). Raises NotAStore when there is no such source."""
+        """Return the queues of the source (default: `default_source`). Raises NotAStore when there is
+        no such source.
+        """
         source = self.default_source if source is None else source
         if source not in self._queues:
             self._queues[source] = self._open_queues(source)
@@ -349,7 +353,7 @@ class OfflineStore:
         return RocksConsumeQueues(self.queue_engine(), minimum_physical_offset=self.minimum)
 
     def queue_engine(self) -> KeyValueEngine:
-        """The database of consume queues, read-only. Raises NotAStore when there is none."""
+        """Return the database of consume queues, read-only. Raises NotAStore when there is none."""
         if not self._found.has_rocksdb:
             raise NotAStore(self._found.rocksdb_directory, "there are no queues in RocksDB")
         if self._queue_engine is None:
@@ -357,7 +361,9 @@ class OfflineStore:
         return self._queue_engine
 
     def state_engine(self) -> KeyValueEngine:
-        """The database of metadata and delivery state, read-only. Raises NotAStore when Quarry never ran here."""
+        """Return the database of metadata and delivery state, read-only. Raises NotAStore when Quarry
+        never ran here.
+        """
         if self._found.kind is not StoreKind.QUARRY:
             raise NotAStore(self._paths.quarry, "there is none: Quarry never ran on this store")
         if self._state_engine is None:
@@ -365,7 +371,7 @@ class OfflineStore:
         return self._state_engine
 
     def held_messages(self) -> HeldMessages | None:
-        """Which messages wait, read-only; None where no database tells, as in a backup point."""
+        """Return the pending messages, read-only; None where no database has them, as in a backup point."""
         if not self._has_held_messages or not self._disk.exists(self._paths.held_messages):
             return None
         if self._held_engine is None:
@@ -373,7 +379,9 @@ class OfflineStore:
         return HeldMessages(self._held_engine, reading(self._reader))
 
     def held_progress(self, now_ms: int) -> HeldBefore | None:
-        """How far messages that wait have got, in RocketMQ's terms; None where the log may go on behind that."""
+        """Return the progress of pending messages in RocketMQ's terms; None where the log may continue after the
+        watermark.
+        """
         held = self.held_messages()
         if held is None or held.up_to is None or not self._is_end(held.up_to):
             return None
@@ -385,12 +393,12 @@ class OfflineStore:
 
 
 def open_log(disk: Disk, paths: StorePaths) -> SegmentList:
-    """The log of a store, for reading. Raises NotAStore, StoreDamaged."""
+    """Open the log of a store for reading. Raises NotAStore, StoreDamaged."""
     return SegmentList(disk, paths.commit_log, None, writable=False, kept_size=KeptSize(disk, paths.quarry))
 
 
 def _share_lock(disk: Disk, path: Path) -> DiskLock | None:
-    """None when there is no lock file: then no broker ever ran here, or none of a kind that locks."""
+    """Share the lock; None when there is no lock file, as no broker that locks ever ran here."""
     try:
         return disk.lock_shared(path)
     except FileNotFoundError:

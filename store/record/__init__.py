@@ -1,4 +1,4 @@
-"""Records of the commit log: bytes in, values out, no I/O (docs/formats/commit-log.md)."""
+"""The package encodes and decodes records of the commit log, without I/O (docs/formats/commit-log.md)."""
 
 from quarry_mq.store.record.batch import split_batch
 from quarry_mq.store.record.codec import decode_record, encode_blank, encode_record, reaches_over_end, record_size

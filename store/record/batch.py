@@ -1,12 +1,12 @@
-"""Batches of RocketMQ's older clients: inner messages, one after the other, as the body of one message.
+"""A batch of RocketMQ's older clients is one message whose body holds inner messages, one after the other.
 
-Inner message, big-endian:
+The inner message, big-endian:
 
 | field             | bytes | type                           |
 |-------------------|-------|--------------------------------|
 | size              | 4     | i32, of this inner message     |
-| magic             | 4     | i32, 0; not looked at          |
-| body CRC          | 4     | i32, 0; not looked at          |
+| magic             | 4     | i32, 0; ignored                |
+| body CRC          | 4     | i32, 0; ignored                |
 | flag              | 4     | i32                            |
 | body length       | 4     | i32                            |
 | body              | n     |                                |
@@ -31,11 +31,11 @@ assert _INNER_HEAD.size == 20
 
 
 def split_batch(outer: Message) -> list[Message]:
-    """The messages of a batch, at least one, ready to be appended one after the other.
+    """Return the messages of a batch, at least one, ready to be appended one after the other.
 
-    Flag, body and properties are the inner message's, everything else is the outer one's; an inner message
-    is never part of a transaction, so its prepared transaction offset is 0. Raises Invalid naming the
-    position at which the batch makes no sense.
+    Flag, body and properties are the inner message's, everything else is the outer one's; an inner message is never
+    part of a transaction, so its prepared transaction offset is 0. Raises Invalid naming the position at which the
+    batch is malformed.
     """
     data = outer.body
     messages = []

@@ -1,4 +1,4 @@
-"""Records to bytes and back, without any I/O (docs/formats/commit-log.md)."""
+"""The module converts records to bytes and back, without any I/O (docs/formats/commit-log.md)."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ Buffer = bytes | bytearray | memoryview
 
 
 def checksum(data: Buffer) -> int:
-    """CRC-32 with the top bit cleared, as records hold it (0..0x7FFFFFFF; 0 for no bytes)."""
+    """Return the CRC-32 with the top bit cleared, as records hold it (0..0x7FFFFFFF; 0 for no bytes)."""
     value: int = _crc32(data)
     return value & 0x7FFFFFFF
 
 
 def crc32_of_each(data: memoryview, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """The plain CRC-32 (all 32 bits) of each range of `data`. Long ranges let other threads run meanwhile."""
+    """Return the plain CRC-32 (all 32 bits) of each range of `data`. Other threads run during long ranges."""
     return [_crc32(data[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
 def crc_property_of(covered: Buffer) -> bytes:
-    """The 20-byte property that closes a record and covers all bytes before it.
+    """Return the 20-byte property that closes a record and covers all bytes before it.
 
-    The decimal digits come lowest first, padded with zeros: that is how RocketMQ writes them. So the whole
-    property is made back to front and then turned round.
+    The decimal digits come lowest first, padded with zeros, as RocketMQ writes them. So the whole property is made back
+    to front and then reversed.
     """
     return (_PROPERTY_BACKWARDS % (_crc32(covered) & 0x7FFFFFFF))[::-1]
 
@@ -79,10 +79,10 @@ _pack_properties_length: Final = PROPERTIES_LENGTH.pack
 
 
 def has_crc_property(raw_properties: bytes) -> bool:
-    """Whether the stored properties end in the CRC property.
+    """Return whether the stored properties end in the CRC property.
 
-    Only the last property counts, as a property of its own: where the text is a part of another property's
-    value (RocketMQ forgets the 0x02 in batches) nobody can tell it from what a producer wrote.
+    Only the last property counts, and only as a separate property: where the text is a part of another property's value
+    (RocketMQ forgets the 0x02 in batches), it cannot be told from what a producer wrote.
     """
     start = len(raw_properties) - CRC_PROPERTY_SIZE
     return raw_properties.startswith(CRC_PROPERTY_START, max(start, 0)) and (
@@ -91,9 +91,9 @@ def has_crc_property(raw_properties: bytes) -> bool:
 
 
 def hides_crc_property(record: memoryview, raw_properties: bytes) -> bool:
-    """Whether a CRC property is there that one wrong byte keeps from being taken for one.
+    """Return whether there is a CRC property that one wrong byte keeps from being recognized.
 
-    That is the 0x02 in front of it or a byte of its name. Its number tells: it is right as soon as the byte is.
+    The wrong byte is the 0x02 before it or a byte of its name. The CRC shows that: it is right as soon as the byte is.
     """
     property_ = raw_properties[-CRC_PROPERTY_SIZE:]
     digits = property_[len(CRC_PROPERTY_START) :]
@@ -109,7 +109,7 @@ def hides_crc_property(record: memoryview, raw_properties: bytes) -> bool:
 
 
 def record_size(message: Message, raw_properties: bytes, crc_property: bool = False) -> int:  # noqa: FBT001, FBT002
-    """The exact length in bytes of what `encode_record` will return for the same arguments."""
+    """Return the exact length in bytes of what `encode_record` will return for the same arguments."""
     size = (
         HEAD_SIZE
         + len(message.body)
@@ -136,15 +136,15 @@ def encode_record(
     *,
     crc_property: bool = False,
 ) -> bytes:
-    """The whole record in its final form.
+    """Return the whole record in its final form.
 
-    `raw_properties` is what gets stored (`encode_properties`), `message.properties` is not looked at. The
-    version follows from the topic's length, the host bits of the system flag from the hosts' lengths. With
-    `crc_property` the record ends in a CRC of itself; a 0x02 is put before it where the properties lack one,
-    in batches too, or it would become part of the last property's value.
+    `raw_properties` is what gets stored (`encode_properties`); `message.properties` is ignored. The version follows
+    from the topic's length, the host bits of the system flag from the hosts' lengths. With `crc_property` the record
+    ends in a CRC of itself; a 0x02 is put before it where the properties lack one, in batches too, or it would become
+    part of the last property's value.
 
-    Raises Invalid for a topic that is empty, longer than 255 bytes or holds a zero byte, and for properties
-    that end up longer than 32,767 bytes.
+    Raises Invalid for a topic that is empty, longer than 255 bytes or holds a zero byte, and for properties that would
+    be longer than 32,767 bytes.
     """
     (
         topic, queue_number, body, _, born_timestamp_ms, born_host, store_host,
@@ -197,7 +197,7 @@ def encode_record(
 
 
 def encode_blank(remaining: int) -> bytes:
-    """The 8 bytes that close a segment with `remaining` bytes left; what follows them stays as it is."""
+    """Return the 8 bytes that close a segment with `remaining` bytes left; the bytes after them are not changed."""
     if remaining < BLANK_SIZE:
         raise ValueError(f"a blank takes {BLANK_SIZE} bytes, {remaining} are left")
     return SIZE_AND_MAGIC.pack(remaining, MAGIC_BLANK)
@@ -211,11 +211,11 @@ def decode_record(
     check_crc: bool = True,
     require_crc_property: bool = False,
 ) -> Decoded:
-    """What lies at `position` of a segment, whose memory is given up to the segment's end.
+    """Return what lies at `position` of a segment, whose memory is given up to the segment's end.
 
-    Structure, position and hosts are always checked; with `check_crc` the body CRC and the CRC property (if there is
-    one) as well. With `require_crc_property` a record without one is corrupt: then every wrong bit is noticed.
-    The outcomes and what each check is for: docs/formats/commit-log.md.
+    Structure, position and hosts are always checked; with `check_crc` also the body CRC and the CRC property (if there
+    is one). With `require_crc_property` a record without one is corrupt: then every wrong bit is noticed.
+    docs/formats/commit-log.md says what each check is for, and lists the outcomes.
     """
     if len(segment) - position < HEAD_SIZE:
         return _decode_no_record(segment, position, physical_offset)
@@ -269,7 +269,7 @@ def decode_record(
 def _locate(
     segment: memoryview, position: int, size: int, topic_length_start: int, length_field: Struct
 ) -> tuple[str, int] | str:
-    """The topic and the position of the properties, or what is wrong with the lengths."""
+    """Return the topic and the position of the properties, or a text that says what is wrong with the lengths."""
     if size < RECORD_SIZE_MINIMUM:
         return f"size {size} is below the smallest record's"
     end = position + size
@@ -293,7 +293,7 @@ def _locate(
 
 
 def _decode_no_record(segment: memoryview, position: int, physical_offset: PhysicalOffset) -> Decoded:
-    """The outcomes for what does not begin with a record's magic, or has no room for a record."""
+    """Return the outcome for bytes that do not begin with a record's magic, or that are too few for a record."""
     remaining = len(segment) - position
     if remaining < BLANK_SIZE:
         return Corrupt(physical_offset, f"{max(remaining, 0)} bytes are left, too few even for a blank")
@@ -313,7 +313,7 @@ def _decode_no_record(segment: memoryview, position: int, physical_offset: Physi
 
 
 def reaches_over_end(rest: memoryview) -> bool:
-    """Whether the rest of a file, behind its last whole record, shows that the file was longer once.
+    """Return whether the rest of a file, after its last whole record, shows that the file was longer once.
 
     Records end before a segment does, and a blank follows the last one.
     """
@@ -324,9 +324,10 @@ def reaches_over_end(rest: memoryview) -> bool:
 
 
 def _broken(segment: memoryview, position: int, physical_offset: PhysicalOffset, reason: str) -> Torn | Corrupt:
-    """Torn when the record runs out of the segment or ends in zeros that no whole record ends in.
+    """Return Torn when the record exceeds the segment or ends in more zeros than a whole record does; otherwise
+    Corrupt.
 
-    Three at least: a record without properties ends in two, and before them is the topic's last byte.
+    At least three zeros are needed: a record without properties ends in two, and before them is the topic's last byte.
     """
     (size,) = layout.SIZE.unpack_from(segment, position)
     end = position + size
@@ -336,7 +337,7 @@ def _broken(segment: memoryview, position: int, physical_offset: PhysicalOffset,
 
 
 def _check_crc_property(record: memoryview, raw_properties: bytes, required: bool) -> str | None:  # noqa: FBT001
-    """What is wrong with the CRC property, None when nothing is."""
+    """Return what is wrong with the CRC property, None when nothing is."""
     if not has_crc_property(raw_properties):
         if hides_crc_property(record, raw_properties):
             return "a byte before the record's CRC, or of its name, is damaged"
@@ -356,7 +357,7 @@ def _host_bit(host: Host, bit: int) -> int:
 
 @lru_cache(maxsize=_TOPICS_CACHED)
 def _topic_field(topic: str) -> tuple[bytes, int]:
-    """Length and bytes of the topic as stored, and the magic code of the version that can hold it."""
+    """Return length and bytes of the topic as stored, and the magic code of the version that can hold it."""
     try:
         encoded = topic.encode()
     except UnicodeEncodeError:
@@ -372,7 +373,7 @@ def _topic_field(topic: str) -> tuple[bytes, int]:
 
 @lru_cache(maxsize=_TOPICS_CACHED)
 def topic_text(encoded: bytes) -> str | None:
-    """The topic that a record holds as these bytes, None when they cannot be one."""
+    """Return the topic that a record holds as these bytes, None when they cannot be one."""
     if b"\0" in encoded:
         return None
     try:

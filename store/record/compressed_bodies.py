@@ -1,6 +1,6 @@
-"""Bodies that were compressed by their senders, made plain again.
+"""The module decompresses bodies that were compressed by their senders.
 
-A few KiB can be made to hold gigabytes, so nothing here makes more bytes than its caller allows.
+A few KiB can expand to gigabytes, so nothing here produces more bytes than its caller allows.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ else:
     from backports import zstd
 
 PLAIN_SIZE_MAX: Final = 64 * 1024 * 1024
-"""Bytes that a body may have uncompressed, for those who show or export it."""
+"""Bytes that a body may have uncompressed, for callers that show or export it."""
 
 GZIP_START: Final = b"\x1f\x8b"
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
 _ZSTD_WINDOW_LOG_MAX: Final = 25
-"""A frame may ask for a window of 2 GiB; the highest usual level asks for 2^23 bytes."""
+"""The limit of a frame's window: a frame may ask for 2 GiB; the highest usual level asks for 2^23 bytes."""
 
 
 class _Unpacker(Protocol):
@@ -37,7 +37,7 @@ class _Unpacker(Protocol):
 
 
 class _Inflater:
-    """`zlib` hands back what it has not looked at; the others keep it."""
+    """The adapter keeps the input that `zlib` hands back unread; the other libraries keep it themselves."""
 
     def __init__(self) -> None:
         self._inflater = zlib.decompressobj(_GZIP_OR_ZLIB)
@@ -66,18 +66,18 @@ _UNPACKERS: Final[dict[Compression, Callable[[], _Unpacker]]] = {
 
 
 class BodyBroken(ValueError):
-    """The body is not compressed in the way that is said, is cut off, or is followed by something else."""
+    """The body is not compressed with the stated method, is cut off, or is followed by something else."""
 
 
 class Inflated(NamedTuple):
-    """What a compressed body holds, or how it begins."""
+    """The content of a compressed body, or its beginning."""
 
     plain: bytes
     is_whole: bool
 
 
 def compression_name(system_flag: int, body: bytes) -> str | None:
-    """`gzip`, `zlib`, `lz4`, `zstd`, `unknown`; None for a body that is not compressed."""
+    """Return `gzip`, `zlib`, `lz4`, `zstd` or `unknown`; None for a body that is not compressed."""
     try:
         method = compression(system_flag)
     except ValueError:
@@ -88,7 +88,7 @@ def compression_name(system_flag: int, body: bytes) -> str | None:
 
 
 def plain_body(system_flag: int, body: bytes, size_max: int | None = None) -> bytes | None:
-    """The body as its sender had it. None where it is not compressed as the flag says, or is too large."""
+    """Return the body as its sender had it; None if it is not compressed as the flag says, or is too large."""
     try:
         method = compression(system_flag)
     except ValueError:
@@ -97,7 +97,9 @@ def plain_body(system_flag: int, body: bytes, size_max: int | None = None) -> by
 
 
 def inflated(body: bytes, size_max: int, method: Compression = Compression.ZLIB) -> Inflated | None:
-    """At most `size_max` bytes of it. None for what is not compressed so. With ZLIB it may be gzip, too."""
+    """Return at most `size_max` bytes of the content; None if it is not compressed so. With ZLIB it may
+    also be gzip.
+    """
     plain = b""
     try:
         for part in _parts(body, method, size_max):
@@ -110,13 +112,13 @@ def inflated(body: bytes, size_max: int, method: Compression = Compression.ZLIB)
 
 
 def uncompressed(body: bytes, method: Compression = Compression.ZLIB, size_max: int | None = None) -> bytes | None:
-    """All of it. None for what is not compressed so, is cut off, or has more than `size_max` bytes."""
+    """Return the whole content; None if it is not compressed so, is cut off, or has more than `size_max` bytes."""
     found = inflated(body, PLAIN_SIZE_MAX if size_max is None else size_max, method)
     return found.plain if found is not None and found.is_whole else None
 
 
 def uncompressed_parts(body: bytes, method: Compression, part_size: int) -> Iterator[bytes]:
-    """The same a part at a time, `PLAIN_SIZE_MAX` bytes at most; it ends where what follows is not compressed."""
+    """Yield the content in parts, at most `PLAIN_SIZE_MAX` bytes; stop where what follows is not compressed."""
     left = PLAIN_SIZE_MAX
     try:
         for part in _parts(body, method, part_size):
@@ -129,13 +131,13 @@ def uncompressed_parts(body: bytes, method: Compression, part_size: int) -> Iter
 
 
 def _parts(body: bytes, method: Compression, part_size: int) -> Iterator[bytes]:
-    """At most `part_size` bytes each, one at least. Raises BodyBroken."""
+    """Yield non-empty parts of at most `part_size` bytes each. Raises BodyBroken."""
     unpacker = _UNPACKERS[method]()
     part_size = max(part_size, 1)
     while not unpacker.eof:
         try:
             part = unpacker.decompress(body, part_size)
-        except (zlib.error, zstd.ZstdError, RuntimeError) as error:  # lz4 knows no error of its own
+        except (zlib.error, zstd.ZstdError, RuntimeError) as error:  # lz4 has no error class of its own
             raise BodyBroken(str(error)) from error
         body = b""
         if part:

@@ -1,6 +1,6 @@
-"""Byte layout of the commit log: records and blanks (docs/formats/commit-log.md).
+"""The module defines the byte layout of the commit log: records and blanks (docs/formats/commit-log.md).
 
-All integers are big-endian. Record, with h = 8 bytes per IPv4 host and 20 per IPv6 host, n body bytes,
+All integers are big-endian. The fields of a record, with h = 8 bytes per IPv4 host and 20 per IPv6 host, n body bytes,
 t topic bytes and p property bytes; offsets are for two IPv4 hosts:
 
 | field                       | offset | bytes  | type                                  |
@@ -26,7 +26,7 @@ t topic bytes and p property bytes; offsets are for two IPv4 hosts:
 | properties length           |        | 2      | i16                                   |
 | properties                  |        | p      | `store.record.properties`             |
 
-Blank, the filler that closes a segment: size i32 (all bytes left in the segment), magic u32.
+A blank is the filler that closes a segment: size i32 (all bytes left in the segment), magic u32.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from typing import Final
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
 MAGIC_BLANK: Final = 0xCBD43194
-"""Embedded on disk: never change. Zero stays unused, it is what a preallocated segment holds."""
+"""The magic codes are on disk: never change them. Zero stays unused, as a preallocated segment holds zeros."""
 
 _UP_TO_BORN_HOST: Final = ">iIIiiqqiq"
 _HOST_V4: Final = "4si"
@@ -50,7 +50,7 @@ HEADS: Final = tuple(
     for store in (_HOST_V4, _HOST_V6)
     for born in (_HOST_V4, _HOST_V6)
 )
-"""Everything before the body, by `system_flag >> HOST_BITS_SHIFT & 3`."""
+"""Structs of everything before the body, by `system_flag >> HOST_BITS_SHIFT & 3`."""
 
 HEAD_V4: Final = HEADS[0]
 SIZE: Final = Struct(">i")
@@ -67,14 +67,14 @@ IPV6_LENGTH: Final = 16
 IPV6_EXTRA: Final = IPV6_LENGTH - IPV4_LENGTH
 
 NAME_END: Final = 0x01
-"""Ends the name of a property."""
+"""The byte that ends the name of a property."""
 ENTRY_END: Final = 0x02
-"""Ends a property, but for the last one, which may be without."""
+"""The byte that ends a property; the last property may lack it."""
 
 HEAD_SIZE: Final = 88
 BLANK_SIZE: Final = 8
 RECORD_SIZE_MINIMUM: Final = 92
-"""Two IPv4 hosts, no body, one byte of topic in V1, no properties."""
+"""The size of a record with two IPv4 hosts, no body, one byte of topic in V1, no properties."""
 
 TOPIC_LENGTH_V1_MAXIMUM: Final = 127
 """The length field of V1 is a signed byte; longer topics need V2."""
@@ -94,8 +94,9 @@ MESSAGE_SIZE_MAXIMUM: Final = 4 * 1024 * 1024
 """RocketMQ's default limit of a body; clients split batches by it."""
 
 RECORD_OVERHEAD_MAXIMUM: Final = 65_536
-"""What a record may be larger than the largest body (RocketMQ's rule). Covers the longest head, topic and
-properties, so a body within its limit never makes a record beyond its own."""
+"""Bytes by which a record may be larger than the largest body (RocketMQ's rule). This covers the longest head, topic
+and properties, so a body within its limit never makes a record beyond the record's limit.
+"""
 
 CRC_PROPERTY: Final = "__CRC32#"
 CRC_PROPERTY_START: Final = b"__CRC32#\x01"

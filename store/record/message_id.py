@@ -1,4 +1,6 @@
-"""Message ids: where a record lies (offset id), and what a client calls its message (client id)."""
+"""The module handles two kinds of message ids: the offset id says where a record lies, the client id is the client's
+name.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _TEXT_LENGTHS: Final = {2 * (length + _PORT_AND_OFFSET.size): length for length 
 
 CLIENT_ID_VERSION: Final = 1
 CLIENT_ID_EPOCH_S: Final = 1_609_459_200
-"""2021-01-01T00:00:00Z."""
+"""The moment 2021-01-01T00:00:00Z."""
 
 _CLIENT_ID: Final = Struct(">B6sHII")
 MAC_ADDRESS_LENGTH: Final = 6
@@ -29,12 +31,12 @@ assert _CLIENT_ID.size == 17
 
 
 def offset_message_id(store_host: Host, physical_offset: PhysicalOffset) -> str:
-    """Address (4 or 16 bytes), port i32 and physical offset i64 as 32 or 56 upper-case hex digits."""
+    """Return address (4 or 16 bytes), port i32 and physical offset i64 as 32 or 56 upper-case hex digits."""
     return (store_host.address + _PORT_AND_OFFSET.pack(store_host.port, physical_offset)).hex().upper()
 
 
 def parse_offset_message_id(text: str) -> tuple[Host, PhysicalOffset]:
-    """The host and offset an offset id was made of. Raises Invalid for any other text."""
+    """Return the host and offset that an offset id was made of. Raises Invalid for any other text."""
     address_length = _TEXT_LENGTHS.get(len(text))
     if address_length is None or not text.isalnum():
         raise Invalid(f"message id {text!r}: not 32 or 56 hex digits")
@@ -49,17 +51,17 @@ def parse_offset_message_id(text: str) -> tuple[Host, PhysicalOffset]:
 
 
 def client_message_id(properties: Mapping[str, str]) -> str | None:
-    """What the client calls the message; None when it sent no id.
+    """Return the id that the client gave the message; None when it sent none.
 
-    An opaque text: clients of several generations use different layouts, and none may be relied upon.
+    The id is an opaque text: clients of several generations use different layouts, and none may be relied upon.
     """
     return properties.get(UNIQUE_KEY) or None
 
 
 class MessageIdGenerator:
-    """Makes client message ids, version 1, for messages that come without one.
+    """The generator makes client message ids, version 1, for messages that come without one.
 
-    17 bytes as 34 upper-case hex digits: version u8, MAC address 6 bytes, process id (low 16 bits) u16,
+    An id is 17 bytes as 34 upper-case hex digits: version u8, MAC address 6 bytes, process id (low 16 bits) u16,
     seconds since 2021 u32, sequence u32. Each generator counts from 0: keep one per process.
     """
 
@@ -72,7 +74,7 @@ class MessageIdGenerator:
         self._sequence = count()
 
     def next_id(self) -> str:
-        """A new id. May be called from any thread."""
+        """Return a new id. May be called from any thread."""
         seconds = self._clock.wall_ms() // 1000 - CLIENT_ID_EPOCH_S
         return (
             _CLIENT_ID.pack(

@@ -1,4 +1,6 @@
-"""Every way that reading a record can end, as types (docs/formats/commit-log.md, "Reading a record")."""
+"""The module has a type for every way that reading a record can end (see "Reading a record" in
+docs/formats/commit-log.md).
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,11 @@ from quarry_mq.store.record.properties import decode_properties
 
 
 class StoredMessage(NamedTuple):
-    """One whole record of the commit log. `body` is a view into the segment, everything else is a copy.
+    """A stored message is one whole record of the commit log. `body` is a view into the segment, everything else is a
+    copy.
 
-    A NamedTuple because one is made per record read: a frozen dataclass of seventeen fields takes four times
-    as long to build.
+    It is a NamedTuple because one is made per record read: a frozen dataclass of seventeen fields takes four times as
+    long to build.
     """
 
     size: int
@@ -37,13 +40,13 @@ class StoredMessage(NamedTuple):
 
     @property
     def properties(self) -> dict[str, str]:
-        """The decoded properties; decoded at each access."""
+        """Return the decoded properties; they are decoded at each access."""
         return decode_properties(self.raw_properties)
 
 
 @dataclass(frozen=True, slots=True)
 class Blank:
-    """The filler at the end of a segment: reading goes on at the next segment's start."""
+    """A blank is the filler at the end of a segment: reading continues at the next segment's start."""
 
     physical_offset: PhysicalOffset
     size: int
@@ -51,14 +54,14 @@ class Blank:
 
 @dataclass(frozen=True, slots=True)
 class EndOfData:
-    """Zero bytes: nothing was ever written here."""
+    """The bytes are zero: nothing was ever written here."""
 
     physical_offset: PhysicalOffset
 
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """A record of which a part is missing: still zero, or beyond the end of the segment."""
+    """A part of the record is missing: still zero, or beyond the end of the segment."""
 
     physical_offset: PhysicalOffset
     reason: str
@@ -66,7 +69,7 @@ class Torn:
 
 @dataclass(frozen=True, slots=True)
 class Corrupt:
-    """Bytes that are no record, or a record whose checks fail."""
+    """The bytes are no record, or a record whose checks fail."""
 
     physical_offset: PhysicalOffset
     reason: str

@@ -1,4 +1,4 @@
-"""Message properties: `name 0x01 value 0x02` for each entry (docs/formats/commit-log.md)."""
+"""The module encodes message properties: `name 0x01 value 0x02` for each entry (docs/formats/commit-log.md)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIGHT_QUEUES: Final = "INNER_MULTI_DISPATCH"
 LIGHT_QUEUE_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
 
 TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
-"""Properties that live only between the parts of a running broker: never stored."""
+"""Prefix of properties that live only between the parts of a running broker: they are never stored."""
 
 NAME_END: Final = chr(layout.NAME_END)
 ENTRY_END: Final = chr(layout.ENTRY_END)
@@ -32,14 +32,14 @@ _RESERVED: Final = b"\x00\x01\x02"
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The stored form, at most 32,767 bytes, in the mapping's order.
+    """Return the stored form, at most 32,767 bytes, in the mapping's order.
 
-    `__CRC32#` is left out, because the record encoder alone knows its value, and so are transient properties.
-    An entry with an empty value is written, but readers (RocketMQ's too) drop it.
+    `__CRC32#` is left out, because only the record encoder knows its value, and so are transient properties. An entry
+    with an empty value is written, but readers (RocketMQ's too) drop it.
 
-    Raises Invalid naming the property when a name is empty, when a name or value holds 0x00, 0x01, 0x02 or a
-    lone surrogate, and when the whole is too long. Zero bytes are refused so that a hole left by a crash can
-    be told from a property.
+    Raises Invalid naming the property when a name is empty, when a name or value holds 0x00, 0x01, 0x02 or a lone
+    surrogate, and when the whole is too long. Zero bytes are refused so that a hole left by a crash can be told from a
+    property.
     """
     text = _joined(properties)
     if CRC_PROPERTY in properties or TRANSIENT_PREFIX in text:
@@ -50,7 +50,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     except UnicodeEncodeError:
         raise Invalid(_complaint(properties)) from None
     length = len(encoded)
-    # One pass over all of it instead of three: the reserved bytes are the two put behind each name and value.
+    # One pass over all of it instead of three: the only reserved bytes must be the two that follow each name and value.
     if length - len(encoded.translate(None, _RESERVED)) != 2 * len(properties) or "" in properties:
         raise Invalid(_complaint(properties))
     if length > PROPERTIES_LENGTH_MAXIMUM:
@@ -59,15 +59,15 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def too_long(length: int) -> Invalid:
-    """The error for properties whose stored form takes `length` bytes."""
+    """Return the error for properties whose stored form takes `length` bytes."""
     return Invalid(f"properties: {length} bytes when encoded, at most {PROPERTIES_LENGTH_MAXIMUM} are allowed")
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:
-    """The entries of the stored form, in stored order; of a repeated name the last value.
+    """Return the entries of the stored form, in stored order; if a name is repeated, its last value.
 
-    Reads whatever was stored, as RocketMQ does: an entry without a name or without a value is passed over,
-    the last 0x02 may be missing, bytes that are no UTF-8 become U+FFFD.
+    Any stored bytes are read, as RocketMQ reads them: an entry without a name or without a value is skipped, the last
+    0x02 may be missing, bytes that are no UTF-8 become U+FFFD.
     """
     properties = {}
     for entry in raw.decode("utf-8", "replace").split(ENTRY_END):
@@ -78,7 +78,7 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 
 
 class EncodedProperties(Mapping[str, str]):
-    """The stored form, decoded when somebody wants to know: of most messages nobody does."""
+    """The encoded properties are decoded at the first access only: those of most messages are never accessed."""
 
     __slots__ = ("_decoded", "raw")
 
@@ -92,7 +92,7 @@ class EncodedProperties(Mapping[str, str]):
         return self._decoded
 
     def __contains__(self, name: object) -> bool:
-        # asked of every message about names that hardly one has
+        # called for every message with names that hardly any message has
         if self._decoded is None and isinstance(name, str) and name.encode() not in self.raw:
             return False
         return name in self._entries()
@@ -108,7 +108,7 @@ class EncodedProperties(Mapping[str, str]):
 
 
 def has_property(properties: Mapping[str, str], name: str, encoded: bytes) -> bool:
-    """`name in properties`, for who asks it of every message and has the name in UTF-8."""
+    """Return `name in properties`, for a caller that asks this of every message and has the name in UTF-8."""
     if isinstance(properties, EncodedProperties) and encoded not in properties.raw:
         return False
     return name in properties
@@ -117,7 +117,7 @@ def has_property(properties: Mapping[str, str], name: str, encoded: bytes) -> bo
 def _joined(properties: Mapping[str, str]) -> str:
     text = ""
     for name, value in properties.items():
-        text += f"{name}\x01{value}\x02"  # grows in place, which takes less than a list and a join
+        text += f"{name}\x01{value}\x02"  # grows in place, which is faster than a list and a join
     return text
 
 

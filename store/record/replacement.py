@@ -1,12 +1,13 @@
-"""Records that stand in place of damaged ones an operator gave up (docs/formats/commit-log.md, "Replaced records").
+"""Replacement records take the place of damaged ones that an operator gave up (docs/formats/commit-log.md, "Replaced
+records").
 
-A stretch of the log is filled exactly:
+They fill a stretch of the log exactly:
 
     replacement record, at most 4 MiB | … | replacement record of at least 92 bytes [| blank, where a segment ends]
 
 A replacement is a record of topic `~`, which no client can name, with the transaction flag PREPARED: neither Quarry nor
-RocketMQ makes an entry of it. Its body is `FE` throughout, so that a place in its middle, where an old entry may point,
-tells what it is.
+RocketMQ makes an entry for it. Its body is `FE` throughout, so that a position in its middle, where an old entry may
+point, is recognized.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from quarry_mq.store.record.outcome import StoredMessage
 from quarry_mq.store.record.system_flag import TransactionState
 
 REPLACED_TOPIC: Final = "~"
-"""One byte, so that the smallest record there can be is replaced by one of its own size."""
+"""The topic of replacements has one byte, so that the smallest possible record is replaced by one of its own size."""
 
 FILL: Final = b"\xfe"
 _FILLED: Final = FILL * BLANK_SIZE
@@ -32,10 +33,10 @@ _NOBODY: Final = Host(bytes(4), 0)
 def encode_replacement(
     begin: PhysicalOffset, size: int, store_timestamp_ms: int, *, closes_segment: bool
 ) -> Iterator[tuple[PhysicalOffset, bytes]]:
-    """The records that fill [begin, begin + size), each with its place.
+    """Yield the records that fill [begin, begin + size), each with its offset.
 
-    `closes_segment`: the stretch ends where its segment does, so a blank comes last. Raises ValueError when it is too
-    small for a record (92 bytes), or for a blank (8).
+    `closes_segment`: the stretch ends where its segment does, so a blank comes last. Raises ValueError when the stretch
+    is too small for a record (92 bytes), or for a blank (8).
     """
     at, left = begin, size
     if closes_segment:
@@ -57,12 +58,12 @@ def encode_replacement(
 
 
 def is_replaced(segment: memoryview, position: int, physical_offset: PhysicalOffset) -> bool:
-    """Whether what once began at `position` of a segment has been replaced. For places an entry points to."""
+    """Return whether what once began at `position` of a segment has been replaced. Meant for positions of entries."""
     window = bytes(segment[position : position + 2 * BLANK_SIZE])
     if _FILLED in (window[:BLANK_SIZE], window[BLANK_SIZE:]):
         return True  # in the middle of a replacement, or at a blank that replaces a small record
     for begin in range(max(0, position - RECORD_SIZE_MINIMUM + 1), position + RECORD_SIZE_MINIMUM):
-        # at the seam of two: no record had room to begin so near to one that is whole
+        # at the border of two replacements: no record can begin so near to a whole one
         found = decode_record(segment, begin, PhysicalOffset(physical_offset + begin - position))
         if isinstance(found, StoredMessage) and found.topic == REPLACED_TOPIC:
             return True

@@ -1,4 +1,4 @@
-"""The bits of a record's system flag (docs/formats/commit-log.md).
+"""The module defines the bits of a record's system flag (docs/formats/commit-log.md).
 
 | bits | mask  | meaning                                                   |
 |------|-------|-----------------------------------------------------------|
@@ -29,7 +29,7 @@ COMPRESSION_MASK: Final = 0x700
 
 
 class TransactionState(IntEnum):
-    """What a record is to a transaction. Only `NONE` and `COMMIT` records enter consume queues."""
+    """The role of a record in a transaction. Only `NONE` and `COMMIT` records enter consume queues."""
 
     NONE = 0x0
     PREPARED = 0x4
@@ -38,7 +38,7 @@ class TransactionState(IntEnum):
 
 
 class Compression(IntEnum):
-    """How a compressed body was compressed."""
+    """The method by which a body was compressed."""
 
     LZ4 = 0x100
     ZSTD = 0x200
@@ -50,7 +50,7 @@ def transaction_state(system_flag: int) -> TransactionState:
 
 
 def compression(system_flag: int) -> Compression | None:
-    """The body's compression, None when it is stored plainly. ValueError for a method nobody defined."""
+    """Return the body's compression, None when it is not compressed. Raises ValueError for an undefined method."""
     if not system_flag & COMPRESSED:
         return None
     method = system_flag & COMPRESSION_MASK

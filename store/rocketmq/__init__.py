@@ -1,6 +1,6 @@
-"""What RocketMQ keeps in a store directory besides messages and queues.
+"""The package handles what RocketMQ keeps in a store directory besides messages and queues.
 
-Its metadata is read once, when Quarry opens the store first, and written on request; its `checkpoint` is read and
+Its metadata is read once, when Quarry first opens the store, and written on request; its `checkpoint` is read and
 written.
 """
 

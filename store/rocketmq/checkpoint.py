@@ -1,4 +1,4 @@
-"""RocketMQ's `checkpoint` file: how far flushes had come (docs/formats/checkpoint.md).
+"""RocketMQ's `checkpoint` file says how far the store was flushed (docs/formats/checkpoint.md).
 
 | field             | offset | bytes | type                                                               |
 |-------------------|--------|-------|--------------------------------------------------------------------|
@@ -22,7 +22,9 @@ from quarry_mq.store.offsets import PhysicalOffset
 CHECKPOINT_SIZE: Final = 4096
 FIELDS: Final = Struct(">6q")
 TIME_MARGIN_MS: Final = 3_000
-"""RocketMQ starts this much before what the file says: store times of neighbouring records may be out of order."""
+"""Milliseconds that RocketMQ starts before the time in the file: store times of neighbouring records may be out of
+order.
+"""
 UNKNOWN: Final = PhysicalOffset(0)
 
 assert FIELDS.size == 48, "fields: table and struct disagree"
@@ -30,7 +32,7 @@ assert FIELDS.size == 48, "fields: table and struct disagree"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The six fields; zero means that nothing is known."""
+    """The six fields of the file; zero means that nothing is known."""
 
     log_flushed_ms: int = 0
     file_queues_ms: int = 0
@@ -41,7 +43,7 @@ class Checkpoint:
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """The whole file."""
+    """Return the whole file."""
     fields = FIELDS.pack(
         checkpoint.log_flushed_ms,
         checkpoint.file_queues_ms,
@@ -54,7 +56,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(content: bytes) -> Checkpoint:
-    """What a file of any length says. RocketMQ fills a short one up with zeros; so does this.
+    """Decode a file of any length. RocketMQ fills a short one up with zeros; so does this function.
 
     The file has no checksum. A negative field is damage and counts as unknown.
     """

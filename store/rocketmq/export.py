@@ -1,4 +1,4 @@
-"""Topics, groups and consumer offsets as RocketMQ keeps them: JSON files, or one RocksDB per table.
+"""The module exports topics, groups and consumer offsets as RocketMQ keeps them: JSON files, or one RocksDB per table.
 
 | table   | JSON                                            | RocksDB (config manager v1) |
 |---------|-------------------------------------------------|-----------------------------|
@@ -7,13 +7,13 @@
 | offsets | `consumerOffset.json`, `lmqConsumerOffset.json` | `consumerOffsets/`          |
 
 RocketMQ reads the first file of offsets, or with `enableLmq` the second, so both are written. A broker that keeps its
-metadata in RocksDB imports JSON files whose counter is above that of its database: ours is above that of every copy
-that lies there.
+metadata in RocksDB imports JSON files whose counter is above that of its database: the exported counter is above that
+of every copy in the folder.
 
-How far messages that wait have got stands in two more files: `store.rocketmq.held_progress`.
+Two more files hold the progress of pending messages: `store.rocketmq.held_progress`.
 
-RocketMQ knows one offset per group and queue, and no messages in flight. A group that has some goes on at the first of
-them: what it had acknowledged behind that comes again, nothing is lost.
+RocketMQ knows one offset per group and queue, and no messages in flight. A group that has some continues at the first
+of them: messages that it had acknowledged after that one come again, none is lost.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ FORBIDDEN: Final = "forbiddenTable"
 
 
 class Form(Enum):
-    """How RocketMQ is to find the metadata."""
+    """The form in which RocketMQ is to find the metadata."""
 
     JSON = "json"
     ROCKSDB = "rocksdb"
@@ -74,19 +74,19 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """How many of each were written, and where. `offsets` counts queues, light ones included."""
+    """The numbers of rows that were written, and where. `offsets` counts queues, light ones included."""
 
     topics: int
     groups: int
     offsets: int
     lowered: int
-    """Offsets set back to the first message that the group has in flight."""
+    """Number of offsets that were set back to the first message that the group has in flight."""
     paths: tuple[Path, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """What is written: rows by name."""
+    """The tables to write: rows by name."""
 
     topics: dict[str, Row]
     groups: dict[str, Row]
@@ -101,9 +101,9 @@ def export_metadata(
 ) -> Exported:
     """Write the metadata that `engine` (`quarry/`) holds into the folder `config`, which is made if it is missing.
 
-    Files that are there become `<name>.bak`; what they say of a topic or group that we do not know of is kept. A
-    database that is there is not touched. `held` tells how far messages that wait have got; None leaves what is there
-    about them. Raises StoreUnusable where a database is in the way, OSError, kv.KvError.
+    Existing files become `<name>.bak`; fields of a topic or group that Quarry does not know are kept. An existing
+    database is not touched. `held` is the progress of pending messages; with None, existing files about them are left.
+    Raises StoreUnusable if a database is in the way, OSError, kv.KvError.
     """
     disk.make_directories(config)
     before = _Before(disk, config)
@@ -125,7 +125,7 @@ def export_metadata(
 
 
 class _Before:
-    """What RocketMQ's folder holds already, whatever the form."""
+    """The metadata that RocketMQ's folder holds already, whatever the form."""
 
     def __init__(self, disk: Disk, config: Path) -> None:
         warnings = Warnings()
@@ -153,13 +153,13 @@ class _Before:
         self._versions = [each.version for each in found if each.version != UNVERSIONED]
 
     def next_version(self, now_ms: int) -> DataVersion:
-        """Above all that lies there."""
+        """Return a version above all that lie in the folder."""
         state_version = max((each.state_version for each in self._versions), default=0)
         counter = max((each.counter for each in self._versions), default=0)
         return DataVersion(state_version, counter + 1, now_ms)
 
     def row(self, sources: list[Source], name: str) -> Mapping[str, Any]:
-        """What the newest copy says of it."""
+        """Return the row of this name in the newest copy that has it."""
         for source in sources:
             row = source.rows.get(name)
             if isinstance(row, dict):
@@ -168,7 +168,7 @@ class _Before:
 
 
 def _known(*sources: Source | None) -> list[Source]:
-    """The newest first."""
+    """Return the sources, the newest first."""
     return sorted((each for each in sources if each is not None), key=lambda each: each.version, reverse=True)
 
 
@@ -204,7 +204,7 @@ def _first_in_flight(engine: KeyValueEngine) -> dict[tuple[str, QueueId], QueueO
     first: dict[tuple[str, QueueId], QueueOffset] = {}
     for key, _ in engine.family(INFLIGHT).iterate(ROWS):
         group, queue, offset = parse_key(key)
-        first.setdefault((group, queue), offset)  # they come in the order of their offsets
+        first.setdefault((group, queue), offset)  # rows come in the order of their offsets
     return first
 
 
@@ -235,7 +235,7 @@ def _write_files(disk: Disk, config: Path, files: Mapping[str, bytes]) -> tuple[
 
 
 def _group_topics(offsets: Mapping[str, object]) -> dict[str, list[str]]:
-    """Derived from the keys; RocketMQ passes over it when it reads the file."""
+    """Return the topics of each group, derived from the keys; RocketMQ ignores this when it reads the file."""
     topics: dict[str, list[str]] = {}
     for key in offsets:
         topic, _, group = key.partition("@")

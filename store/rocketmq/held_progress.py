@@ -1,4 +1,5 @@
-"""How far messages that wait have got, as RocketMQ keeps it: read when a store of its is opened first, and exported.
+"""The module reads the progress of pending messages from RocketMQ's files when its store is first opened, and exports
+it.
 
 | what               | where                                                                  |
 |--------------------|------------------------------------------------------------------------|
@@ -12,11 +13,11 @@
 |-----------------|--------|-------|------------------------------------------------------------------|
 | read time       | 0      | 8     | i64, ms: timers of earlier times were delivered                  |
 | timer log       | 8      | 8     | i64: how far its own log was flushed                             |
-| queue offset    | 16     | 8     | i64: the next record of the timer topic that it had not looked at |
+| queue offset    | 16     | 8     | i64: the next record of the timer topic that it had not read     |
 | of the master   | 24     | 8     | i64: the same, as its replica knows it                           |
 | version         | 32     | 24    | i64 state version, i64 time in ms, i64 counter                   |
 
-RocketMQ maps the file, which is 4,096 bytes long. Where its `timerlog/` has entries it goes on behind the last of them
+RocketMQ maps the file, which is 4,096 bytes long. If its `timerlog/` has entries, it continues after the last of them
 instead.
 """
 
@@ -37,10 +38,10 @@ from quarry_mq.store.rocketmq.sources import read_json_file
 
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 HALVES_RESOLVED: Final = (TRANSACTION_GROUP, QueueId(HALF_TOPIC, 0))
-"""The group and the queue of the offset that tells how far half messages have got."""
+"""The group and the queue of the offset that says how far half messages were resolved."""
 TIMER_CHECK: Final = "timercheck"
 TIMER_STATE: Final = ("timerlog", "timerwheel")
-"""Beside the log: the timers that RocketMQ was waiting for. Where they are, `timercheck` says nothing to it."""
+"""Names beside the log: the timers that RocketMQ was waiting for. If they exist, RocketMQ ignores `timercheck`."""
 DELAY_OFFSETS: Final = "delayOffset.json"
 TIMER_CHECK_SIZE: Final = 4096
 _TIMER_CHECK: Final = Struct(">qqq")
@@ -51,7 +52,9 @@ _NOTHING: Final = (0, 0, 0)
 def read_held_progress(
     disk: Disk, paths: StorePaths, offsets: Iterable[ConsumerOffset], warnings: Warnings
 ) -> HeldBefore:
-    """What is not there or makes no sense counts as no progress: messages may then come twice, but none is lost."""
+    """Read the progress. Missing or invalid files count as no progress: messages may then come twice,
+    but none is lost.
+    """
     read_ms, _, read = _timer_check(disk, paths)
     return HeldBefore(
         scheduled=_delay_offsets(disk, paths, warnings),
@@ -65,7 +68,7 @@ def read_held_progress(
 
 
 def held_files(progress: HeldBefore, version: DataVersion) -> dict[str, bytes]:
-    """The files that say the same to RocketMQ, by name. Its transaction group's offset is among the offsets."""
+    """Return RocketMQ's files for this progress, by name. Its transaction group's offset is among the offsets."""
     levels = {number + 1: offset for number, offset in sorted(progress.scheduled.items())}
     document = {"dataVersion": version.row, "offsetTable": levels}
     read = progress.timers_read

@@ -1,4 +1,4 @@
-"""RocketMQ's JSON text: JSON, except that integer keys of maps stand without quotes (`{0:12,1:9}`).
+"""RocketMQ's JSON text is JSON, except that integer keys of maps have no quotes (`{0:12,1:9}`).
 
 Some releases quote them, so both are read.
 """
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|([{,]\s*)(-?[0-9]+)(?=\s*:)', re.DOTALL | re.ASCII)
-"""A string, or a bare integer key with what stands before it.
+"""The pattern matches a string, or a bare integer key with what stands before it.
 
-A string's closing quote is optional: were it required, text with a lost quote would be searched again from every
+A string's closing quote is optional: if it were required, text with a lost quote would be searched again from every
 later quote. Strings are matched first, so nothing inside one is taken for a key.
 """
 
@@ -23,7 +23,7 @@ class NotJson(ValueError):
 
 
 def parse_json(text: bytes) -> dict[str, Any]:
-    """The object that the text holds, integer keys as text. Raises NotJson, also when it is no object."""
+    """Return the object that the text holds, with integer keys as text. Raises NotJson, also if it is no object."""
     try:
         value = _load(text.decode())
     except (ValueError, RecursionError) as cause:
@@ -41,7 +41,7 @@ def _load(text: str) -> object:
 
 
 def quote_integer_keys(text: str) -> str:
-    """The text with its bare integer keys in quotes; nothing else changes. Linear in its length."""
+    """Return the text with its bare integer keys in quotes; nothing else changes. Linear in its length."""
     return _TOKEN.sub(_quoted, text)
 
 
@@ -51,7 +51,7 @@ def _quoted(token: re.Match[str]) -> str:
 
 
 def format_json(value: object) -> str:
-    """A document as RocketMQ writes its files: one tab per level, keys that are integers without quotes."""
+    """Return a document as RocketMQ writes its files: one tab per level, keys that are integers without quotes."""
     return _formatted(value, "\n")
 
 

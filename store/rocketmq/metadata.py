@@ -1,4 +1,4 @@
-"""RocketMQ's metadata: read whole, and taken over into our tables."""
+"""The module reads RocketMQ's metadata as a whole, and imports it into Quarry's tables."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ BATCH_OFFSETS: Final = 1000
 
 
 def read_metadata(disk: Disk, root: Path) -> RocketmqMetadata:
-    """Topics, groups and consumer offsets of a store that RocketMQ wrote. Leaves no trace in it.
+    """Return topics, groups and consumer offsets of a store that RocketMQ wrote, without leaving a trace in it.
 
-    Of several copies of a table the newest is read. Files that are damaged together with their backup, and
-    rows that make no sense, are named in `warnings`. Raises StoreDamaged for a database that cannot be read,
-    OSError as the disk gives it.
+    If a table has several copies, the newest is read. Files that are damaged together with their backup, and invalid
+    rows, are named in `warnings`. Raises StoreDamaged for a database that cannot be read, OSError as the disk gives it.
     """
     config = StorePaths(root).config
     rdb = config / V2_DIRECTORY
@@ -75,7 +74,7 @@ def read_metadata(disk: Disk, root: Path) -> RocketmqMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """How many rows were added; those that were there already are not counted."""
+    """The numbers of rows that were added; rows that existed already are not counted."""
 
     topics: int
     groups: int
@@ -89,9 +88,10 @@ def import_metadata(
     offsets: ConsumerOffsetTable,
     engine: KeyValueEngine,
 ) -> ImportReport:
-    """Add what our tables do not have yet; nothing that exists is changed.
+    """Add the rows that Quarry's tables do not have yet; nothing that exists is changed.
 
-    Written in batches of bounded size, durable on return. After a crash half way, doing it again completes it.
+    Rows are written in batches of bounded size, durable on return. After a crash halfway, a repetition completes the
+    import.
     """
     return ImportReport(
         topics=topics.add_missing(metadata.topics),

@@ -1,4 +1,4 @@
-"""What RocketMQ's metadata comes to, and what was odd about it."""
+"""The module holds the result of reading RocketMQ's metadata, and warnings about it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.pending import HeldBefore
 
 WARNINGS_MAX: Final = 100
-"""Kept in full; beyond that they are counted. A million bad rows must not become a million lines."""
+"""The number of warnings kept in full; more are only counted. A million bad rows must not become a million lines."""
 
 
 class DataVersion(NamedTuple):
-    """How new a copy of a table is: compared field by field, the way RocketMQ does."""
+    """A data version says how new a copy of a table is; versions are compared field by field, as RocketMQ does."""
 
     state_version: int
     counter: int
@@ -22,12 +22,12 @@ class DataVersion(NamedTuple):
 
     @property
     def row(self) -> dict[str, int]:
-        """As it stands in JSON documents."""
+        """Return the version as it stands in JSON documents."""
         return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp_ms}
 
 
 class ConsumerOffset(NamedTuple):
-    """The next queue offset that the group wants of the queue."""
+    """A consumer offset is the queue offset at which the group continues in the queue."""
 
     group: str
     queue: QueueId
@@ -36,7 +36,7 @@ class ConsumerOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RocketmqMetadata:
-    """Everything that is taken over. `light_offsets` are those of light queues (`%LMQ%…`).
+    """The metadata that is imported. `light_offsets` are those of light queues (`%LMQ%…`).
 
     `warnings` are sentences for the operator: what was damaged, ambiguous or has no counterpart.
     """
@@ -50,7 +50,7 @@ class RocketmqMetadata:
 
 
 class Warnings:
-    """Collects warnings up to a bound."""
+    """The class collects warnings up to a limit."""
 
     def __init__(self) -> None:
         self._kept: list[str] = []
@@ -63,6 +63,6 @@ class Warnings:
             self._dropped += 1
 
     def texts(self) -> list[str]:
-        """The warnings, the last one counting those that were not kept."""
+        """Return the warnings; the last one counts those that were not kept."""
         more = [f"and {self._dropped} more warnings"] if self._dropped else []
         return self._kept + more

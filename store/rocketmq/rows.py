@@ -1,6 +1,6 @@
-"""RocketMQ's rows as ours: topics, subscription groups, consumer offsets.
+"""The module converts RocketMQ's rows to Quarry's: topics, subscription groups, consumer offsets.
 
-A row that makes no sense is passed over with a warning: the rest of the store must still open (rmq#9705).
+An invalid row is skipped with a warning: the rest of the store must still open (rmq#9705).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from quarry_mq.store.rocketmq.sources import Source
 
 TYPE_ATTRIBUTE: Final = "message.type"
 ORDER_ATTRIBUTE: Final = "order"
-"""Carries the `order` flag of RocketMQ's topic, which has no field of its own here."""
+"""The attribute for the `order` flag of RocketMQ's topic, which has no field here."""
 
 INHERIT_BIT: Final = 1
-"""Permission of topics whose settings others are made from: the template, the cluster, the broker."""
+"""The permission bit of topics whose settings are inherited by others: the template, the cluster, the broker."""
 
 READ_WRITE_BITS: Final = 6
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
@@ -46,11 +46,11 @@ _UNSUPPORTED_ATTRIBUTES: Final = (("queue.type", "BatchCQ"), ("cleanup.policy", 
 
 
 class UnreadableRow(ValueError):
-    """The row cannot be what its table holds; the message says why."""
+    """The row cannot be a row of its table; the message says why."""
 
 
 def topics_of(source: Source, warnings: Warnings) -> Iterator[Topic]:
-    """The source's topics. The broker's own are kept and marked as such (`Topic.is_system`)."""
+    """Yield the source's topics. The broker's own topics are kept and marked as such (`Topic.is_system`)."""
     templates = {
         name
         for name, row in source.rows.items()
@@ -75,9 +75,9 @@ def topics_of(source: Source, warnings: Warnings) -> Iterator[Topic]:
 
 
 def topic_from(name: str, row: object, templates: set[str]) -> Topic:
-    """Raises UnreadableRow or IllegalTopicName.
+    """Convert a topic. Raises UnreadableRow or IllegalTopicName.
 
-    A topic without `message.type` becomes MIXED: RocketMQ took every message for it.
+    A topic without `message.type` becomes MIXED: RocketMQ accepted every message for it.
     """
     fields = _fields(row)
     check_internal_topic_name(name)
@@ -101,7 +101,7 @@ def topic_from(name: str, row: object, templates: set[str]) -> Topic:
 
 
 def groups_of(source: Source, warnings: Warnings) -> Iterator[Group]:
-    """The source's subscription groups, RocketMQ's own ones too."""
+    """Yield the source's subscription groups, including RocketMQ's own."""
     for name, row in source.rows.items():
         try:
             group = group_from(name, row)
@@ -119,7 +119,9 @@ def groups_of(source: Source, warnings: Warnings) -> Iterator[Group]:
 
 
 def group_from(name: str, row: object) -> Group:
-    """Raises UnreadableRow or IllegalGroupName. `retryMaxTimes` counts the deliveries after the first."""
+    """Convert a group. Raises UnreadableRow or IllegalGroupName. `retryMaxTimes` counts the deliveries
+    after the first.
+    """
     fields = _fields(row)
     _check_group_name(name)
     retries = _integer(fields, "retryMaxTimes", -QUEUE_NUMBER_MAX, QUEUE_NUMBER_MAX)
@@ -134,7 +136,7 @@ def group_from(name: str, row: object) -> Group:
 
 
 def offsets_of(source: Source, warnings: Warnings) -> Iterator[ConsumerOffset]:
-    """The source's consumer offsets: rows `topic@group` -> queue number -> next offset."""
+    """Yield the source's consumer offsets, from rows `topic@group` -> queue number -> next offset."""
     for key, row in source.rows.items():
         topic, separator, group = key.partition("@")
         if not (topic and separator and group) or "@" in group:
@@ -158,7 +160,7 @@ def offsets_of(source: Source, warnings: Warnings) -> Iterator[ConsumerOffset]:
 
 
 def _backoff(policy: object) -> Backoff:
-    """As RocketMQ reads it: a policy without its own numbers is the default list."""
+    """Return the policy as RocketMQ reads it: a policy without its own numbers is the default list."""
     if isinstance(policy, dict):
         exponential = policy.get("exponentialRetryPolicy")
         customized = policy.get("customizedRetryPolicy")
@@ -178,7 +180,9 @@ def _backoff(policy: object) -> Backoff:
 
 
 def _check_group_name(name: str) -> None:
-    """Raises IllegalGroupName for a group that no client could use: RocketMQ 4 took names of up to 255 characters."""
+    """Raise IllegalGroupName for a group that no client could use: RocketMQ 4 accepted names of up to
+    255 characters.
+    """
     if not is_system_group(name):
         check_group_name(name)
 

@@ -1,4 +1,4 @@
-"""Where RocketMQ keeps its metadata, and which copy counts when there are several.
+"""The module knows where RocketMQ keeps its metadata, and which copy counts when there are several.
 
 | table   | JSON in `config/`                               | RocksDB in `config/`  | table in `config/rdb` |
 |---------|-------------------------------------------------|-----------------------|-----------------------|
@@ -6,11 +6,11 @@
 | groups  | `subscriptionGroup.json`                        | `subscriptionGroups/` | 4                     |
 | offsets | `consumerOffset.json`, `lmqConsumerOffset.json` | `consumerOffsets/`    | 1                     |
 
-The database per table is RocketMQ's config manager v1, `rdb` its v2; there is no way from one to the other
-(rmq#8856), so whichever is newer counts.
+The database per table is RocketMQ's config manager v1, `rdb` its v2; there is no conversion between them (rmq#8856), so
+the newer one counts.
 
-A JSON file that is missing, empty or broken is read from its `.bak`, as RocketMQ does. Layouts:
-docs/formats/metadata.md §5.
+A JSON file that is missing, empty or broken is read from its `.bak`, as RocketMQ does. docs/formats/metadata.md §5
+describes the layouts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ V2_VERSION: Final = b"\x01data_version"
 V2_DATA: Final = b"\x02"
 V2_OFFSETS, V2_TOPICS, V2_GROUPS = 1, 3, 4
 V2_JSON: Final = b"\x01"
-"""First byte of a topic's or group's value: how the rest is encoded. There is only one way so far."""
+"""The first byte of a topic's or group's value: how the rest is encoded. There is only one encoding so far."""
 V2_DATA_VERSION: Final = Struct(">qqq")
 V2_SEPARATOR: Final = 1
 _I16: Final = Struct(">h")
@@ -51,12 +51,12 @@ _I32: Final = Struct(">i")
 _I64: Final = Struct(">q")
 
 UNVERSIONED: Final = DataVersion(0, 0, 2**63)
-"""A RocksDB table without a version: RocketMQ prefers a JSON file to it only when that has been changed."""
+"""The version of a RocksDB table without one: RocketMQ prefers a JSON file to it only when that has been changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One copy of one table: its rows as RocketMQ names them, JSON values decoded."""
+    """A source is one copy of one table: its rows as RocketMQ names them, with JSON values decoded."""
 
     name: str
     version: DataVersion
@@ -65,7 +65,9 @@ class Source:
 
 
 def newest(sources: Sequence[Source], warnings: Warnings) -> Source | None:
-    """The copy with rows and the highest version; of equal ones the last. Says which others were left unread."""
+    """Return the copy with rows and the highest version; of equal versions the last. Warns about copies that are not
+    read.
+    """
     filled = [source for source in sources if source.rows]
     if not filled:
         return None
@@ -83,7 +85,7 @@ def newest(sources: Sequence[Source], warnings: Warnings) -> Source | None:
 
 
 def read_json_file(disk: Disk, path: Path, warnings: Warnings) -> dict[str, Any] | None:
-    """The object in the file, or in its `.bak`; None when neither holds one."""
+    """Return the object in the file, or in its `.bak`; None when neither holds one."""
     for candidate in (path, path.with_name(path.name + ".bak")):
         if not disk.exists(candidate):
             continue
@@ -99,7 +101,7 @@ def read_json_file(disk: Disk, path: Path, warnings: Warnings) -> dict[str, Any]
 
 
 def json_source(disk: Disk, path: Path, table: str, warnings: Warnings) -> Source | None:
-    """The copy in a JSON file whose rows are in the member `table`."""
+    """Return the copy in a JSON file whose rows are in the member `table`."""
     document = read_json_file(disk, path, warnings)
     if document is None:
         return None
@@ -112,10 +114,10 @@ def json_source(disk: Disk, path: Path, table: str, warnings: Warnings) -> Sourc
 
 
 def json_offset_source(disk: Disk, config: Path, warnings: Warnings) -> Source | None:
-    """The consumer offsets in JSON, from both files.
+    """Return the consumer offsets in JSON, from both files.
 
-    RocketMQ uses the one or the other, depending on `enableLmq`, and each starts its counter anew: their times
-    tell which is newer. What only the older one knows is kept: a group may have rested since the switch.
+    RocketMQ uses one or the other, depending on `enableLmq`, and each starts its counter again: their times tell which
+    is newer. Rows that only the older file has are kept: a group may have been idle since the switch.
     """
     found = []
     for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
@@ -139,7 +141,7 @@ def json_offset_source(disk: Disk, config: Path, warnings: Warnings) -> Source |
 
 @contextmanager
 def open_database(path: Path) -> Iterator[RocksEngine | None]:
-    """The database, opened for reading without a trace; None when there is none. Raises StoreDamaged."""
+    """Open the database for reading without a trace; None when there is none. Raises StoreDamaged."""
     try:
         engine = RocksEngine.open(
             path,
@@ -162,7 +164,7 @@ def open_database(path: Path) -> Iterator[RocksEngine | None]:
 
 
 def v1_source(path: Path, warnings: Warnings) -> Source | None:
-    """The copy in a database of its own: name -> JSON object."""
+    """Return the copy in a database for one table: name -> JSON object."""
     with open_database(path) as engine:
         if engine is None:
             return None
@@ -186,7 +188,7 @@ def _v1_rows(engine: RocksEngine, family: str, path: Path, warnings: Warnings) -
 
 
 def v1_offset_source(path: Path, warnings: Warnings) -> Source | None:
-    """Consumer offsets: `topic@group` -> an object with the member `offsetTable`."""
+    """Return the consumer offsets: `topic@group` -> an object with the member `offsetTable`."""
     source = v1_source(path, warnings)
     if source is None:
         return None
@@ -194,7 +196,7 @@ def v1_offset_source(path: Path, warnings: Warnings) -> Source | None:
 
 
 def v2_source(path: Path, table: int, warnings: Warnings) -> Source | None:
-    """Topics or groups in the database that holds all tables."""
+    """Return topics or groups in the database that holds all tables."""
     with open_database(path) as engine:
         if engine is None:
             return None
@@ -212,7 +214,7 @@ def v2_source(path: Path, table: int, warnings: Warnings) -> Source | None:
 
 
 def v2_offset_source(path: Path, warnings: Warnings) -> Source | None:
-    """Consumer offsets in the database that holds all tables: one row per queue."""
+    """Return consumer offsets in the database that holds all tables: one row per queue."""
     with open_database(path) as engine:
         if engine is None:
             return None
@@ -228,7 +230,9 @@ def v2_offset_source(path: Path, warnings: Warnings) -> Source | None:
 
 
 def decode_v2_offset_key(key: bytes) -> tuple[str, str, int] | None:
-    """Group, topic and queue number of `i16 len, group, 0x01, i16 len, topic, 0x01, i32 queue`; None for others."""
+    """Return group, topic and queue number of `i16 len, group, 0x01, i16 len, topic, 0x01, i32 queue`; None for other
+    keys.
+    """
     at = 0
     names = []
     for _ in range(2):

@@ -1,6 +1,6 @@
-"""Our topics, groups and offsets as RocketMQ's rows: the way back of `store.rocketmq.rows`.
+"""The module converts topics, groups and offsets to RocketMQ's rows: the reverse of `store.rocketmq.rows`.
 
-What RocketMQ keeps of a row and we do not is taken from the row that it had, or is RocketMQ's default.
+Fields that RocketMQ keeps and Quarry does not are taken from RocketMQ's earlier row, or have RocketMQ's default.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _GROUP_DEFAULTS: Final[Row] = {
 
 
 def topic_row(topic: Topic, before: Mapping[str, Any]) -> Row:
-    """Members in the order of their names."""
+    """Return the row of a topic, with members in the order of their names."""
     own = {key: value for key, value in topic.attributes.items() if key not in (ORDER_ATTRIBUTE, SYSTEM_ATTRIBUTE)}
-    # RocketMQ takes every message for a topic without a type, too
+    # RocketMQ accepts every message for a topic without a type, too
     if topic.type is not TopicType.MIXED or TYPE_ATTRIBUTE in (before.get("attributes") or {}):
         own[TYPE_ATTRIBUTE] = topic.type.value.upper()
     row = {
@@ -49,7 +49,7 @@ def topic_row(topic: Topic, before: Mapping[str, Any]) -> Row:
 
 
 def group_row(group: Group, before: Mapping[str, Any]) -> Row:
-    """As `topic_row`. `retryMaxTimes` counts the deliveries after the first."""
+    """Return the row of a group, as `topic_row` does. `retryMaxTimes` counts the deliveries after the first."""
     row = {
         **_GROUP_DEFAULTS,
         **before,
@@ -64,7 +64,7 @@ def group_row(group: Group, before: Mapping[str, Any]) -> Row:
 
 
 def offset_rows(offsets: Iterable[tuple[str, QueueId, QueueOffset]]) -> dict[str, dict[int, int]]:
-    """`topic@group` -> queue number -> next offset."""
+    """Return the rows `topic@group` -> queue number -> next offset."""
     rows: dict[str, dict[int, int]] = {}
     for group, queue, offset in offsets:
         rows.setdefault(f"{queue.topic}@{group}", {})[queue.number] = offset
@@ -78,7 +78,7 @@ def _policy(backoff: Backoff) -> Row:
         policy = {
             "initial": backoff.initial_ms,
             "max": backoff.max_ms,
-            # RocketMQ has whole numbers only: rather longer delays than shorter ones
+            # RocketMQ has whole numbers only: longer delays are better than shorter ones
             "multiplier": math.ceil(backoff.multiplier),
         }
         return {"exponentialRetryPolicy": policy, "type": "EXPONENTIAL"}

@@ -1,6 +1,6 @@
-"""Reading the commit log in bulk, for recovery, rebuild, verification, backup and analysis.
+"""The package reads the commit log in bulk, for recovery, rebuild, verification, backup and analysis.
 
-In layers, each usable by itself:
+It has layers, each usable by itself:
 
 - `scan_segment` turns one segment's memory into batches of columns, thousands of records at a time;
 - `scan_log` does so for a log, one segment after the other, and reads ahead;
@@ -8,11 +8,11 @@ In layers, each usable by itself:
 - `scan_in_bulk` is all of this for recovery. `scan_records` does the same record by record: slow, and what faster ways
   are compared with.
 
-Where reading goes on behind damage, or may begin in the middle of a segment, `next_whole` and `first_record` tell.
+`next_whole` finds where reading continues after damage, `first_record` where it may begin in the middle of a segment.
 
-The verdict on every byte is that of `store.record.decode_record`, whichever way is taken.
+All layers give the same verdict on every byte as `store.record.decode_record`.
 
-Public face of the package: other packages import from here.
+Other packages import from here, not from the modules.
 """
 
 from quarry_mq.store.scan.bulk import found_in, scan_in_bulk

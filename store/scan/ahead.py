@@ -1,4 +1,4 @@
-"""Bringing bytes of a segment into memory before the scan gets to them, in a thread of its own."""
+"""The module loads bytes of a segment into memory before the scan needs them, in its own thread."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from quarry_mq.store.scan.columns import Bytes
 
 PORTION_BYTES: Final = 4 << 20
 AHEAD_BYTES: Final = 32 << 20
-"""As far as the thread gets ahead of the scan. It begins with nothing: at most starts there is little to read."""
+"""Bytes that the thread gets ahead of the scan at most. It begins with zero: most starts have little to read."""
 _PAGE_BYTES: Final = 4096
 
 
 class ReadAhead:
-    """Loads the bytes of one segment from `begin` on, portion by portion.
+    """The read-ahead loads the bytes of one segment from `begin` on, portion by portion.
 
-    `load(begin, end)` is called in the executor for each portion, in order; what it raises comes out of
-    `await_bytes`.
+    `load(begin, end)` is called in the executor for each portion, in order; `await_bytes` raises what it raised.
     """
 
     def __init__(self, executor: Executor, load: Callable[[int, int], None], begin: int, end: int) -> None:
@@ -34,7 +33,7 @@ class ReadAhead:
         self._loads_in: int | None = None
 
     def await_bytes(self, position: int) -> None:
-        """Return when the bytes below the position are there."""
+        """Wait until the bytes below the position are loaded."""
         if position <= self._loaded_up_to:
             return
         while self._asked_up_to < min(position + self._ahead, self._end):
@@ -48,11 +47,11 @@ class ReadAhead:
             self._loaded_up_to = end
 
     def settle(self) -> None:
-        """Return when nothing is being loaded any more; to be called when the executor was told to take nothing new.
+        """Wait until no load is running; to be called when the executor takes no new work any more.
 
-        A scan that was given up may be ended by the garbage collector, in whatever thread it happens to run: one that
-        is being started, which holds the lock that joining a thread takes, or the executor's own. So this waits for
-        loads and never for the thread, and in that thread not at all.
+        The garbage collector may end an abandoned scan in any thread: one that is just being started, which holds the
+        lock that joining a thread takes, or the executor's own. So this waits for loads and never for the thread, and
+        in the executor's thread it does not wait at all.
         """
         if get_ident() != self._loads_in:
             wait([loading for _, loading in self._loading if not loading.cancelled()])
@@ -63,6 +62,6 @@ class ReadAhead:
 
 
 def map_pages(octets: Bytes, begin: int, end: int) -> None:
-    """Have the pages of a part of a mapping in memory. Lets other threads run meanwhile."""
+    """Bring the pages of a part of a mapping into memory. Lets other threads run meanwhile."""
     if begin < end:
         octets[begin:end:_PAGE_BYTES].max()

@@ -1,4 +1,4 @@
-"""The scan for recovery: bulk batches, and their dispatch requests as columns."""
+"""The module is the scan for recovery: bulk batches, and their dispatch requests as columns."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def scan_in_bulk(
     numbering: LightQueueNumbering,
     from_device: bool,
 ) -> Iterator[FoundRecords]:
-    """See `LogScan`. Equal to `scan_records` but for where a run ends."""
+    """Scan as `LogScan` says. The results equal those of `scan_records` except for where runs end."""
     for batch in scan_log(segments, start, from_device=from_device):
         yield found_in(batch, dispatch_from, numbering)
 
 
 def found_in(batch: RecordBatch, dispatch_from: PhysicalOffset, numbering: LightQueueNumbering) -> FoundRecords:
-    """One batch as a run."""
+    """Return one batch as a run."""
     columns = batch.columns
     first = int(np.searchsorted(columns.physical_offset, dispatch_from))
     return FoundRecords(

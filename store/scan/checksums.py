@@ -1,4 +1,4 @@
-"""CRCs of many records: the bodies against the heads, the records against their CRC properties."""
+"""The module checks the CRCs of many records: bodies against heads, records against their CRC properties."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from quarry_mq.store.scan.columns import Bytes, Flags, Integers, RecordColumns, 
 
 _MASK: Final = 0x7FFF_FFFF
 _POWERS: Final = 10 ** np.arange(CRC_DIGITS)
-"""Of the property's digits, which come lowest first."""
+"""Powers for the property's digits, which come lowest first."""
 
 
 def mismatches(segment: memoryview, octets: Bytes, columns: RecordColumns, *, require_crc_property: bool) -> Flags:
-    """Which records do not match a CRC of theirs, or lack the CRC property that they must have; shape (n,)."""
+    """Return which records do not match one of their CRCs, or lack a required CRC property; shape (n,)."""
     starts, lengths = columns.body_position, columns.body_length
     wrong: Flags = _checksums(segment, starts, starts + lengths) != columns.body_crc
     if require_crc_property:
@@ -37,7 +37,7 @@ def _checksums(segment: memoryview, starts: Integers, ends: Integers) -> Integer
 
 
 def _stored(octets: Bytes, property_starts: Integers) -> Integers:
-    """The numbers in the CRC properties that begin there; -1 where the text is none that a writer makes."""
+    """Return the numbers in the CRC properties that begin there; -1 where no writer makes such a text."""
     text = pieces(octets, property_starts + len(CRC_PROPERTY_START), CRC_DIGITS + 1)
     values = text.view(np.uint8).reshape(-1, CRC_DIGITS + 1)
     digits = values[:, :CRC_DIGITS].astype(np.int64) - ord("0")
@@ -46,7 +46,7 @@ def _stored(octets: Bytes, property_starts: Integers) -> Integers:
 
 
 def _hidden(segment: memoryview, octets: Bytes, columns: RecordColumns) -> Flags:
-    """Which records have a CRC property that one wrong byte hides."""
+    """Return which records have a CRC property that one wrong byte hides."""
     hidden: Flags = np.zeros(len(columns), np.bool_)
     rows = np.flatnonzero(~columns.has_crc_property & (columns.properties_length >= CRC_PROPERTY_SIZE))
     if not len(rows):

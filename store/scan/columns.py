@@ -1,4 +1,4 @@
-"""What a scan finds, as columns: one array per field, one row per record."""
+"""The module holds what a scan finds as columns: one array per field, one row per record."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 Ending = Blank | EndOfData | Torn | Corrupt
-"""What a scan can meet instead of a record."""
+"""The outcomes that a scan can meet instead of a record."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordColumns:
-    """Fields of n records in log order, as docs/formats/commit-log.md names them.
+    """The columns hold the fields of n records in log order, named as in docs/formats/commit-log.md.
 
-    Every array has the shape (n,) and the dtype int64, whatever width the field has on disk, but for
-    `has_crc_property` (bool). Positions count from the first byte of the segment, lengths are in bytes, times in ms.
-    Magic and body CRC are as stored, unsigned.
+    Every array has the shape (n,) and the dtype int64, whatever width the field has on disk, except `has_crc_property`
+    (bool). Positions count from the first byte of the segment, lengths are in bytes, times in ms. Magic and body CRC
+    are as stored, unsigned.
     """
 
     position: Integers
@@ -51,19 +51,19 @@ class RecordColumns:
     properties_position: Integers
     properties_length: Integers
     topic_index: Integers
-    """Which of the batch's `topics` the record belongs to."""
+    """The index of the record's topic in the batch's `topics`."""
     has_crc_property: Flags
 
     def __len__(self) -> int:
         return len(self.position)
 
     def select(self, rows: slice | Integers | Flags) -> RecordColumns:
-        """The same columns of some of the rows: views for a slice, else copies."""
+        """Return the same columns of some of the rows: views for a slice, else copies."""
         return RecordColumns(*(getattr(self, name)[rows] for name in RecordColumns.__slots__))
 
 
 def single_row(record: StoredMessage, position: int) -> RecordColumns:
-    """The columns of one record as the exact decoder gave it."""
+    """Return the columns of one record as the exact decoder gave it."""
     head_size = HEADS[(record.system_flag & HOSTS_V6) >> HOST_BITS_SHIFT].size
     body_position = position + head_size
     topic_length = len(record.topic.encode())
@@ -91,28 +91,29 @@ def single_row(record: StoredMessage, position: int) -> RecordColumns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordBatch:
-    """Whole records that follow each other in one segment, each of them good by the exact decoder's rules.
+    """A batch holds whole records that follow each other in one segment, each of them valid by the exact decoder's
+    rules.
 
-    Holds the segment mapped as long as it lives.
+    It keeps the segment mapped as long as it lives.
     """
 
     segment: memoryview
-    """All bytes of the segment, to be read by positions."""
+    """The bytes of the segment, all of them, to be read by positions."""
     base: PhysicalOffset
-    """Physical offset of the segment's first byte."""
+    """The physical offset of the segment's first byte."""
     columns: RecordColumns
     topics: tuple[str, ...]
-    """The distinct topics, in no particular order; those of records behind the batch's end may be among them."""
+    """The distinct topics, in no particular order; topics of records after the batch's end may be among them."""
     end: PhysicalOffset
-    """Behind the last record, and behind the blank if one ended the batch: where reading goes on."""
+    """The offset where reading continues: after the last record, and after the blank if one ended the batch."""
     ended_by: Ending | None
-    """What lies behind the last record; None when nothing but the batch's size ended it."""
+    """The outcome after the last record; None when nothing but the batch's size ended it."""
 
     def __len__(self) -> int:
         return len(self.columns)
 
     def record(self, row: int) -> StoredMessage:
-        """The record as the exact decoder gives it. CRCs are not checked again."""
+        """Return the record as the exact decoder gives it. CRCs are not checked again."""
         columns = self.columns
         found = decode_record(
             self.segment,
@@ -124,17 +125,19 @@ class RecordBatch:
         return found
 
     def properties(self, row: int) -> bytes:
-        """The stored properties of one record."""
+        """Return the stored properties of one record."""
         start = int(self.columns.properties_position[row])
         return bytes(self.segment[start : start + int(self.columns.properties_length[row])])
 
 
 _COMPARED: Final = 4
-"""Texts of one length that are told apart by comparing all with each; what is left goes through a dict."""
+"""Texts of one length that are grouped by comparing each with all; the rest goes through a dict."""
 
 
 def pieces(octets: Bytes, starts: Integers, length: int) -> NDArray[np.void]:
-    """Copies of the `length` bytes at each of the starts: shape (n,), dtype void, to be viewed as what they hold."""
+    """Return copies of the `length` bytes at each of the starts: shape (n,), dtype void, to be viewed
+    as another type.
+    """
     count = max(len(octets) - length + 1, 0)
     # plain bytes: numpy copies structures field by field, which takes twenty times as long
     all_pieces: NDArray[np.void] = np.ndarray(count, f"V{length}", octets, strides=(1,))
@@ -142,7 +145,7 @@ def pieces(octets: Bytes, starts: Integers, length: int) -> NDArray[np.void]:
 
 
 def distinct(octets: Bytes, starts: Integers, lengths: Integers) -> tuple[list[bytes], Integers]:
-    """The distinct ones of n texts of at least one byte, and which of them each is: shape (n,)."""
+    """Return the distinct ones of n texts of at least one byte, and the index of each text among them: shape (n,)."""
     numbers: dict[bytes, int] = {}
     index = np.zeros(len(starts), np.int64)
     for length in np.unique(lengths).tolist():

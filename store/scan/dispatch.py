@@ -1,6 +1,6 @@
-"""Dispatch from columns: what queues need of the records of a batch, and which of them change held messages.
+"""The module makes dispatch requests from columns, and finds the records that change pending messages.
 
-Equal to `store.consumequeue.dispatch.dispatch_request`.
+The requests equal those of `store.consumequeue.dispatch.dispatch_request`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from quarry_mq.store.scan.columns import Flags, Integers, RecordBatch
 from quarry_mq.store.scan.tags import stored_properties
 
 _STATES_QUEUED: Final = np.array([is_queued(state) for state in range(TRANSACTION_MASK + 1)])
-"""By the transaction bits of the system flag."""
+"""Flags by the transaction bits of the system flag: whether queues hold such records."""
 _PAIRS_COUNTED_MAX: Final = 1 << 16
-"""Pairs of topic and queue number that are told apart by counting; if more are possible, by sorting."""
+"""Pairs of topic and queue number up to which they are told apart by counting; above, by sorting."""
 
 
 class ScannedRequests(ColumnRequests):
-    """The requests of some rows of a batch: of those that queues hold.
+    """The requests of those records among some rows of a batch that queues hold.
 
-    `numbering` is asked when it is made, so the requests of everything before must have been stored by then.
+    `numbering` is called when this object is made, so the requests of everything before must have been stored by then.
     """
 
     def __init__(self, batch: RecordBatch, rows: slice | Flags, numbering: LightQueueNumbering) -> None:
@@ -113,7 +113,7 @@ class ScannedRequests(ColumnRequests):
         return _with_light_queues(own, self._light_queues) if self._light_queues else own
 
     def _queues(self) -> tuple[list[QueueId], Integers]:
-        """The distinct queues, and which one each record belongs to."""
+        """Return the distinct queues, and the index of each record's queue."""
         columns, topics = self._columns, self._batch.topics
         numbers = columns.queue_number
         if not len(numbers):
@@ -130,7 +130,7 @@ class ScannedRequests(ColumnRequests):
         return [QueueId(topics[pair // width], pair % width) for pair in present.tolist()], index
 
     def _correct_scheduled(self) -> None:
-        """The schedule topic's tags code is a time."""
+        """Replace the tags codes of records in the schedule topic, where the code is a time."""
         columns, topics = self._columns, self._batch.topics
         if SCHEDULE_TOPIC in topics:
             for row in np.flatnonzero(columns.topic_index == topics.index(SCHEDULE_TOPIC)).tolist():
@@ -140,7 +140,7 @@ class ScannedRequests(ColumnRequests):
     def _find_light_queues(
         self, candidates: Flags, numbering: LightQueueNumbering
     ) -> dict[int, tuple[tuple[str, QueueOffset], ...]]:
-        """The light queues that a record goes to, by row."""
+        """Return the light queues that a record goes to, by row."""
         columns, topics = self._columns, self._batch.topics
         found = {}
         for row in np.flatnonzero(candidates).tolist():
@@ -155,7 +155,7 @@ class ScannedRequests(ColumnRequests):
 
 
 def _with_light_queues(own: UnitColumns, light: dict[int, tuple[tuple[str, QueueOffset], ...]]) -> UnitColumns:
-    """Each record's unit once more for each light queue that it goes to."""
+    """Return each record's entry, and one more for each light queue that it goes to."""
     counts = np.ones(len(own), np.int64)
     counts[list(light)] += [len(named) for named in light.values()]
     first = np.cumsum(counts) - counts
@@ -181,7 +181,7 @@ _DEQUEUED: Final = DEQUEUED_MS.encode()
 
 
 def held_requests(batch: RecordBatch) -> Sequence[DispatchRequest]:
-    """The requests of those records, in log order; one that changes nothing may be among them."""
+    """Return the requests of records that change pending messages, in log order; some may change nothing."""
     columns = batch.columns
     marked = stored_properties(batch, columns).may_have(_DEQUEUED)
     marked |= columns.system_flag & TRANSACTION_MASK == TransactionState.COMMIT

@@ -1,7 +1,7 @@
-"""Gathers the fields of many records at once, and marks those that the exact decoder has to look at.
+"""The module gathers the fields of many records at once, and marks those that need the exact decoder.
 
-The same rules as `store.record.codec.decode_record`, over arrays. A row that breaks one is only marked: what it is
-worth is decided there. So a rule may be broader here, never narrower.
+It applies the rules of `store.record.codec.decode_record` to arrays. A row that breaks a rule is only marked: the exact
+decoder judges it. So a rule may be broader here, never narrower.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HOST_BITS: Final = 3
 
 
 def _head_type(born_address_bytes: int, store_address_bytes: int) -> np.dtype[np.void]:
-    """Everything before the body, field by field as `store.record.layout` lists them."""
+    """Return the type of everything before the body, field by field as `store.record.layout` lists them."""
     return np.dtype(
         [
             ("size", ">i4"),
@@ -82,7 +82,7 @@ _AFTER_BORN_ADDRESS: Final = (
 
 
 class Gathered(NamedTuple):
-    """`columns` of all rows, those of doubtful ones without meaning. `doubtful` is a bool array of shape (n,)."""
+    """The columns of all rows, which are meaningless for doubtful rows. `doubtful` is a bool array of shape (n,)."""
 
     columns: RecordColumns
     topics: tuple[str, ...]
@@ -90,9 +90,9 @@ class Gathered(NamedTuple):
 
 
 def gather(segment: Bytes, base: int, positions: Integers) -> Gathered:
-    """The fields of the records at `positions` of the segment, which begins at physical offset `base`.
+    """Return the fields of the records at `positions` of the segment, which begins at physical offset `base`.
 
-    Each position must leave room for an IPv4 head, and for as many bytes as the size that is stored there.
+    After each position there must be room for an IPv4 head, and for as many bytes as the stored size says.
     """
     head, body_position, whole = _heads(segment, positions)
     size, body_length = head["size"], head["body_length"]
@@ -109,7 +109,7 @@ def gather(segment: Bytes, base: int, positions: Integers) -> Gathered:
     at = body_position + body_length
     width = np.where(version_two, TOPIC_LENGTH_V2.size, TOPIC_LENGTH_V1.size)
     topic_position = at + width
-    # a row that fails is read at its own beginning from here on: any place that exists will do
+    # from here on, a row that fails is read at its own beginning: any existing position will do
     whole &= topic_position + PROPERTIES_LENGTH.size <= end
     at = np.where(whole, at, positions)
     topic_length = np.where(version_two, _short(segment, at), segment[at].view(np.int8).astype(np.int64))
@@ -148,7 +148,7 @@ def gather(segment: Bytes, base: int, positions: Integers) -> Gathered:
 
 
 def _heads(segment: Bytes, positions: Integers) -> tuple[dict[str, Integers], Integers, Flags]:
-    """The head's fields by name, where the bodies begin, and which heads lie in the segment as a whole."""
+    """Return the head's fields by name, where the bodies begin, and which heads lie completely in the segment."""
     heads = pieces(segment, positions, HEADS[0].size).view(_HEAD_TYPES[0])
     fields = {name: heads[name].astype(np.int64) for name in (*_BEFORE_HOSTS, *_AFTER_BORN_ADDRESS)}
     body_position = positions + HEADS[0].size
@@ -168,19 +168,21 @@ def _heads(segment: Bytes, positions: Integers) -> tuple[dict[str, Integers], In
 
 
 def _short(segment: Bytes, at: Integers) -> Integers:
-    """The i16 at each of the positions."""
+    """Return the i16 at each of the positions."""
     return segment[at].view(np.int8).astype(np.int64) << 8 | segment[at + 1]
 
 
 def _doubt_holes(segment: Bytes, whole: Flags, start: Integers, length: Integers) -> None:
-    """Doubt rows whose properties hold a sector of zeros."""
+    """Mark rows as doubtful whose properties hold a sector of zeros."""
     for row in np.flatnonzero(whole & (length >= SECTOR_SIZE)).tolist():
         if _HOLE in segment[start[row] : start[row] + length[row]].tobytes():
             whole[row] = False
 
 
 def _topics(segment: Bytes, whole: Flags, start: Integers, length: Integers) -> tuple[tuple[str, ...], Integers]:
-    """The distinct topics and which one each row has. Rows whose topic is no text are doubted."""
+    """Return the distinct topics and the index of each row's topic. Rows whose topic is no text are
+    marked as doubtful.
+    """
     rows = np.flatnonzero(whole)
     index = np.zeros(len(whole), np.int64)
     names, index[rows] = distinct(segment, start[rows], length[rows])
@@ -191,7 +193,7 @@ def _topics(segment: Bytes, whole: Flags, start: Integers, length: Integers) -> 
 
 
 def _has_crc_property(segment: Bytes, whole: Flags, end: Integers, properties_length: Integers) -> Flags:
-    """Whether the last property is the CRC, as a property of its own."""
+    """Return whether the last property of each row is the CRC, as a separate property."""
     possible = whole & (properties_length >= CRC_PROPERTY_SIZE)
     start = np.where(possible, end - CRC_PROPERTY_SIZE, 0)
     named = pieces(segment, start, len(CRC_PROPERTY_START)) == np.void(CRC_PROPERTY_START)

@@ -1,4 +1,4 @@
-"""The scan of a log: the batches of one segment after the other, read ahead in a thread."""
+"""The module scans a log: it reads the batches of one segment after the other, with read-ahead in a thread."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def scan_log(
     require_crc_property: bool = False,
     from_device: bool = False,
 ) -> Iterator[RecordBatch]:
-    """Everything from `start`, the begin of a record, in log order; verdicts as those of `scan_segment`.
+    """Yield everything from `start`, the beginning of a record, in log order, with the verdicts of `scan_segment`.
 
-    A batch that a blank ended ends its segment, another ending ends the log: no batch follows. With `end` records
-    that begin there or behind it are not looked at; of a log that is being written it must be at most what was
-    committed. Memory is bounded, whatever the log's size. May be given up at any time (`close()` of the iterator).
+    A batch that a blank ended ends its segment; any other ending ends the log, and no batch follows. With `end`,
+    records that begin at or after it are not read; for a log that is being written, `end` must be at most what was
+    committed. Memory is bounded, whatever the log's size. The caller may stop at any time (`close()` of the iterator).
 
-    With `from_device` bytes come from the device and not from the cache (`Disk.drop_cached`): no segment from
-    `start` on may be mapped when the scan gets to it, and what cannot be read is an OSError. Raises OffsetOutOfRange
+    With `from_device` bytes come from the device and not from the cache (`Disk.drop_cached`): no segment from `start`
+    on may be mapped when the scan gets to it, and bytes that cannot be read raise OSError. Raises OffsetOutOfRange
     outside [minimum, end_of_files].
     """
     if not segments.minimum <= start <= segments.end_of_files:
@@ -75,7 +75,7 @@ def _scan(
 def _open(
     segments: SegmentList, executor: Executor, start: PhysicalOffset, *, from_device: bool
 ) -> tuple[memoryview, ReadAhead]:
-    """The memory of the segment that holds `start`, and what brings its bytes in."""
+    """Return the memory of the segment that holds `start`, and the read-ahead that loads its bytes."""
     disk, path = segments.disk, segments.path_of(start)
     if from_device:
         disk.drop_cached(path)

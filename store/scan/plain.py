@@ -1,4 +1,4 @@
-"""A scan that decodes one record after the other: slow, and what faster ones are compared with."""
+"""The plain scan decodes one record after the other: it is slow, and the reference for faster ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import Blank, Decoded, StoredMessage
 from quarry_mq.store.scan.found import FoundRecords
 
-RUN_RECORDS: Final = 1024  # entries per write batch: large enough to amortise it, small enough to stay in cache
+RUN_RECORDS: Final = 1024  # entries per write batch: enough to amortise it, few enough to stay in cache
 
 
 def scan_records(
@@ -23,7 +23,7 @@ def scan_records(
     numbering: LightQueueNumbering,
     from_device: bool,
 ) -> Iterator[FoundRecords]:
-    """See `LogScan`."""
+    """Scan as `LogScan` says."""
     reader = CommitLogReader(segments)
     log = _reread(segments, reader, start) if from_device else reader.scan(start)
     requests: list[DispatchRequest] = []
@@ -51,7 +51,7 @@ def scan_records(
 
 
 def _reread(segments: SegmentList, reader: CommitLogReader, start: PhysicalOffset) -> Iterator[Decoded]:
-    """The records from `start` as they are on the device."""
+    """Yield the records from `start` as they are on the device."""
     if start < segments.end_of_files:
         _fetch_anew(segments, start)
     for found in reader.scan(start):

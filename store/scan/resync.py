@@ -1,7 +1,7 @@
-"""Finding a record from a place that need not be the begin of one: behind damage, or in the middle of a segment.
+"""The module finds a record from a position that need not be the beginning of one: after damage, or inside a segment.
 
-A record states its own physical offset, so what passes for one at some place can be told from the copy of a record
-that a body holds: the copy states where its original lay.
+A record states its own physical offset, so a record can be told from a copy of one inside a body: the copy states where
+its original lay.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _MAGIC_POSITION: Final = SIZE.size
 
 
 def next_whole(segments: SegmentList, damaged: PhysicalOffset) -> PhysicalOffset | None:
-    """The next place in the segment of a damaged record where the log certainly goes on.
+    """Return the next offset in the segment of a damaged record where the log certainly continues.
 
-    First where the damaged record says that it ends: a body may hold anything, even the copy of a record. Otherwise
-    the first record that states its own offset and passes every check, or the blank that fits the rest.
+    The end that the damaged record states is tried first: a body may hold anything, even the copy of a record.
+    Otherwise it is the first record that states its own offset and passes every check, or the blank that fits the rest.
     """
     view = segments.segment_at(damaged).view()
     (size,) = SIZE.unpack_from(view, damaged - segments.base_of(damaged))
@@ -39,16 +39,16 @@ def next_whole(segments: SegmentList, damaged: PhysicalOffset) -> PhysicalOffset
 
 
 def next_readable(segments: SegmentList, damaged: PhysicalOffset) -> PhysicalOffset | None:
-    """Where to read on in the segment of a damaged record, or of a place where nothing was written and bytes follow."""
+    """Return where to continue reading in the segment of a damaged record, or of unwritten bytes that others follow."""
     (size,) = SIZE.unpack_from(segments.segment_at(damaged).view(), damaged - segments.base_of(damaged))
     return next_whole(segments, damaged) if size else first_record(segments, damaged)
 
 
 def first_record(segments: SegmentList, start: PhysicalOffset) -> PhysicalOffset | None:
-    """Where the first whole record at or behind `start` begins, in the segment of `start`; None: there is none.
+    """Return where the first whole record from `start` on begins, in the segment of `start`; None if there is none.
 
-    Every check a record must pass it has passed. Only who writes into a body a record with a right CRC that states
-    the very place where that body will lie can make this wrong; who reads up to here from before will notice.
+    The record has passed every check. The result can only be wrong if somebody writes into a body a record with a right
+    CRC that states the very offset at which it will lie; a reader that arrives here from before will notice that.
     """
     for candidate in _candidates(segments, start, start, _RECORD_MAGIC):
         if is_whole(segments, candidate):
@@ -57,14 +57,14 @@ def first_record(segments: SegmentList, start: PhysicalOffset) -> PhysicalOffset
 
 
 def is_whole(segments: SegmentList, at: PhysicalOffset) -> bool:
-    """Whether a whole record begins there."""
+    """Return whether a whole record begins there."""
     return at < segments.end_of_files and isinstance(
         CommitLogReader(segments).decode(at, check_crc=True), StoredMessage
     )
 
 
 def _goes_on(segments: SegmentList, at: PhysicalOffset) -> bool:
-    """Whether a whole record, or the blank up to the segment's end, begins there."""
+    """Return whether a whole record, or the blank up to the segment's end, begins there."""
     return at < segments.end_of_files and isinstance(
         CommitLogReader(segments).decode(at, check_crc=True), StoredMessage | Blank
     )
@@ -73,7 +73,9 @@ def _goes_on(segments: SegmentList, at: PhysicalOffset) -> bool:
 def _candidates(
     segments: SegmentList, inside: PhysicalOffset, first: PhysicalOffset, magic: re.Pattern[bytes]
 ) -> Iterator[PhysicalOffset]:
-    """From `first` on, each place of the segment that holds the offset `inside` where the magic lies as in a record."""
+    """Yield each offset from `first` on, in the segment that holds `inside`, where the magic lies as it does in a
+    record.
+    """
     base = segments.base_of(inside)
     view = segments.segment_at(inside).view()
     data_end = segments.disk.data_end(segments.path_of(inside))

@@ -1,4 +1,4 @@
-"""The scan of one segment: batches of columns, and what ended it."""
+"""The module scans one segment: it makes batches of columns and reports what ended the segment."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from quarry_mq.store.scan.fields import gather
 
 WINDOW_BYTES: Final = 4 << 20
 WINDOW_RECORDS: Final = 4096
-"""How much of a segment becomes one batch at most: enough records to share the cost of some hundred array operations,
-few enough that heads and bodies are still in the processor's cache when their CRCs are taken."""
+"""The largest part of a segment that becomes one batch.
+
+It has enough records to share the cost of some hundred array operations, and few enough that heads and bodies are still
+in the processor's cache when their CRCs are computed.
+"""
 
 _CACHE_LINE_BYTES: Final = 64
 _HEAD_SIZE_MAXIMUM: Final = HEADS[-1].size
@@ -34,15 +37,14 @@ def scan_segment(
     window_bytes: int = WINDOW_BYTES,
     await_bytes: Callable[[int], None] = lambda _: None,
 ) -> Iterator[RecordBatch]:
-    """Everything from `position`, the start of a record, to the segment's end or to what is no record.
+    """Yield everything from `position`, the start of a record, to the segment's end or to what is no record.
 
-    `segment` is all of the segment's memory, as contiguous bytes; its first one has the physical offset `base`.
-    No record that begins at or behind the position `end` is looked at: for a log that is still written.
-    Only the last batch has an `ended_by`; it may have no records. A segment that is full to its last byte ends
-    without. Verdicts are those of `decode_record` with the same `check_crc` and `require_crc_property`: what looks
-    unusual is given to it.
+    `segment` is all of the segment's memory, as contiguous bytes; its first byte has the physical offset `base`. No
+    record that begins at or after the position `end` is read: for a log that is still written. Only the last batch has
+    an `ended_by`; it may have no records. A segment that is full to its last byte has no `ended_by`. Verdicts are those
+    of `decode_record` with the same `check_crc` and `require_crc_property`, which is called for everything unusual.
 
-    `await_bytes(p)` is called before any byte of a position below p is looked at, and may block or raise.
+    `await_bytes(p)` is called before any byte of a position below p is read, and may block or raise.
     """
     octets = np.frombuffer(segment, np.uint8)
     checks = _Checks(check_crc, require_crc_property)
@@ -61,7 +63,9 @@ def scan_segment(
 
 
 def _touch(octets: Bytes, begin: int, end: int) -> None:
-    """Bring the range into the processor's cache, in an order in which it fetches ahead. Hopping does not."""
+    """Bring the range into the processor's cache, in an order that it prefetches. Hopping from record to record does
+    not.
+    """
     octets[begin:end:_CACHE_LINE_BYTES].max()
 
 
@@ -71,16 +75,16 @@ class _Checks(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """Where records seem to begin, and where the last of them ends."""
+    """The positions where records seem to begin, and where the last of them ends."""
 
     positions: Integers
     end: int
     stopped: bool
-    """No record of a possible size begins at `end`."""
+    """True if no record of a possible size begins at `end`."""
 
 
 def _find_records(segment: memoryview, begin: int, window_end: int, await_bytes: Callable[[int], None]) -> _Found:
-    """Hop from size to size until `window_end` is reached. Nothing but sizes is looked at."""
+    """Hop from size to size until `window_end` is reached. Only sizes are read."""
     limit = len(segment)
     heads_end = limit - HEAD_SIZE + 1
     window_end = min(window_end, heads_end)
@@ -107,7 +111,7 @@ def _find_records(segment: memoryview, begin: int, window_end: int, await_bytes:
 def _batches(
     segment: memoryview, octets: Bytes, base: PhysicalOffset, found: _Found, checks: _Checks
 ) -> Iterator[RecordBatch]:
-    """The records found, up to the first one that the exact decoder has to look at, then what it says of that."""
+    """Yield the records found, up to the first one that needs the exact decoder, then what that decoder says of it."""
     columns, topics, doubtful = gather(octets, base, found.positions)
     sound = _count_before(doubtful)
     if checks.crc:
@@ -132,7 +136,7 @@ def _batches(
 
 
 def _count_before(marked: Flags) -> int:
-    """How many rows there are before the first marked one."""
+    """Return how many rows there are before the first marked one."""
     return int(marked.argmax()) if marked.any() else len(marked)
 
 

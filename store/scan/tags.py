@@ -1,4 +1,6 @@
-"""Tags and light-queue names in the stored properties of many records (docs/formats/commit-log.md, "Properties")."""
+"""The module finds tags and light-queue names in the stored properties of many records (docs/formats/commit-log.md,
+"Properties").
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,13 @@ from quarry_mq.store.scan.columns import Bytes, Flags, Integers, RecordBatch, Re
 _TAGS: Final = TAGS.encode()
 _LIGHT_QUEUES: Final = LIGHT_QUEUES.encode()
 _PADDING_MAX: Final = 4
-"""How many times as many bytes may be copied as there are properties."""
+"""The most bytes that may be copied, as a multiple of the bytes of the properties."""
 
 
 class StoredValues(NamedTuple):
-    """The values of one property: which records have it, ascending, and where in the copied bytes each lies."""
+    """The values of one property: the records that have it, ascending, and where each value lies in the
+    copied bytes.
+    """
 
     rows: Integers
     starts: Integers
@@ -29,13 +33,17 @@ class StoredProperties:
     """The properties of n records, copied out of their segment."""
 
     def __init__(self, segment: memoryview, octets: Bytes, starts: Integers, lengths: Integers) -> None:
-        """`starts` and `lengths` say where they lie in the segment, of which `octets` are all bytes."""
+        """Copy the properties. `starts` and `lengths` are positions in the segment, all bytes of which
+        are in `octets`.
+        """
         self._octets, self._starts = _copied(segment, octets, starts, lengths)
         self._ends = self._starts + lengths
         self._name_ends = np.flatnonzero(self._octets == NAME_END)
 
     def tags_hashes(self) -> Integers:
-        """The hash of each record's tags, 0 without: `store.record.tags_code` of any topic but the schedule topic."""
+        """Return the hash of each record's tags, 0 without: `store.record.tags_code` of any topic but the schedule
+        topic.
+        """
         hashes = np.zeros(len(self._ends), np.int64)
         rows, starts, ends = self.values(_TAGS)
         texts, index = distinct(self._octets, starts, ends - starts)
@@ -45,15 +53,17 @@ class StoredProperties:
 
     @property
     def octets(self) -> Bytes:
-        """The copied bytes."""
+        """Return the copied bytes."""
         return self._octets
 
     def values(self, name: bytes) -> StoredValues:
-        """The values of the property, as `decode_properties` finds them: of a repeated name the last one, no empty."""
+        """Return the values of the property as `decode_properties` finds them: the last one of a repeated name, no
+        empty ones.
+        """
         octets = self._octets
         rows, name_ends = self._find(name)
         starts = name_ends - len(name)
-        # a name of its own, not the end of a longer one nor a part of a value
+        # a whole name, not the end of a longer one nor a part of a value
         own = (starts == self._starts[rows]) | (octets[starts - 1] == ENTRY_END)
         rows, starts = rows[own], name_ends[own] + 1
         entry_ends = np.append(np.flatnonzero(octets == ENTRY_END), len(octets))
@@ -64,17 +74,17 @@ class StoredProperties:
         return StoredValues(rows[last], starts[last], ends[last])
 
     def may_name_light_queues(self) -> Flags:
-        """Which records may have a property that names light queues; one that has none may be among them."""
+        """Return which records may have a property that names light queues; some of them may have none."""
         return self.may_have(_LIGHT_QUEUES)
 
     def may_have(self, name: bytes) -> Flags:
-        """Which records may have a property of this name; one that has none may be among them."""
+        """Return which records may have a property of this name; some of them may have none."""
         marked = np.zeros(len(self._ends), np.bool_)
         marked[self._find(name)[0]] = True
         return marked
 
     def _find(self, name: bytes) -> tuple[Integers, Integers]:
-        """Rows and places where the name ends, or something that ends like it."""
+        """Return rows and positions where the name ends, or something that ends like it."""
         ends = self._name_ends[self._octets[self._name_ends - 1] == name[-1]]
         ends = ends[ends >= len(name)]
         ends = ends[pieces(self._octets, ends - len(name), len(name)) == np.void(name)]
@@ -84,15 +94,15 @@ class StoredProperties:
 
 
 def stored_properties(batch: RecordBatch, columns: RecordColumns) -> StoredProperties:
-    """The properties of some of a batch's records."""
+    """Return the properties of some of a batch's records."""
     octets = np.frombuffer(batch.segment, np.uint8)
     return StoredProperties(batch.segment, octets, columns.properties_position, columns.properties_length)
 
 
 def _copied(segment: memoryview, octets: Bytes, starts: Integers, lengths: Integers) -> tuple[Bytes, Integers]:
-    """Copies of the texts at those places, one behind the other, and where each begins. Between them anything may lie.
+    """Return copies of the texts, one after the other, and where each begins. Between them may be any bytes.
 
-    Where they are about equally long, each is copied with what follows it, up to the length of the longest: that is
+    If the texts are about equally long, each is copied with what follows it, up to the length of the longest: that is
     several times as fast.
     """
     longest = int(lengths.max(initial=0))

@@ -1,1 +1,3 @@
-"""Who may use the store's broker, and for what: users with their secrets, and the rules for each of them."""
+"""The package decides who may use the store's broker, and for what: users with their secrets, and rules
+for each user.
+"""

@@ -1,7 +1,7 @@
-"""Users and rules, as values.
+"""The module holds users and rules as values.
 
-Names and meaning follow RocketMQ's Access Control 2.0 (rmq#7560), so that who knows one can write the other: a user is
-`super` or `normal`, a rule allows or denies actions on a resource, what no rule allows is denied.
+Names and meaning follow RocketMQ's Access Control 2.0 (rmq#7560), so an administrator who knows one can use the other:
+a user is `super` or `normal`, a rule allows or denies actions on a resource, and what no rule allows is denied.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from typing import Final
 from quarry_mq.store.errors import Invalid
 
 USER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
-"""No `/`: clients put what follows one behind the name in their credential (C++, Go)."""
+"""The pattern excludes `/`: clients put what follows a `/` after the name in their credential (C++, Go)."""
 
 SECRET_TEXT: Final = re.compile(r"[!-~]{12,256}")
-"""Printable ASCII without blanks: it travels through configuration files and environments of seven languages."""
+"""Printable ASCII without blanks, because a secret passes through configuration files and environments of seven
+languages.
+"""
 
 SECRETS_MAX: Final = 2
-"""Live secrets of a user: the one in use and the one that is about to take its place."""
+"""The most live secrets of a user: the one in use and the one that is about to replace it."""
 
 CERTIFICATES_MAX: Final = 16
 RULES_MAX: Final = 256
-"""Rules of a user: all of them are looked at for a decision that is not remembered."""
+"""The most rules of a user: a decision that is not cached examines all of them."""
 
 
 class UserKind(Enum):
-    """What a user may do without any rule: everything, or nothing."""
+    """The kind says what a user may do without any rule: everything, or nothing."""
 
     SUPER = "super"
     NORMAL = "normal"
@@ -38,7 +40,7 @@ class UserKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """One live secret of a user. `number` tells the user's secrets apart and is never used again."""
+    """A secret is one live secret of a user. `number` tells the user's secrets apart and is never used again."""
 
     number: int
     text: str = field(repr=False)
@@ -47,7 +49,9 @@ class Secret:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class User:
-    """One user. `certificates` are subjects of client certificates (RFC 4514: `CN=orders,O=Shop`) that stand for it."""
+    """A user of the broker. `certificates` are subjects of client certificates (RFC 4514: `CN=orders,O=Shop`) for this
+    user.
+    """
 
     name: str
     kind: UserKind = UserKind.NORMAL
@@ -66,7 +70,9 @@ class ResourceKind(Enum):
 
 
 class Action(Enum):
-    """`pub` and `sub` are for messaging clients; the others are for the admin port."""
+    """An action that a rule allows or denies. `pub` and `sub` are for messaging clients, the others for
+    the admin port.
+    """
 
     PUB = "pub"
     SUB = "sub"
@@ -84,9 +90,10 @@ class Decision(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What a rule is about, written `topic:orders`, `topic:orders-*`, `group:*`, `cluster:*` or `*` for everything.
+    """A resource is what a rule is about: `topic:orders`, `topic:orders-*`, `group:*`, `cluster:*` or `*` for
+    everything.
 
-    `name` is a whole name, or with a `*` at its end what names begin with.
+    `name` is a whole name, or a prefix with a `*` at its end.
     """
 
     kind: ResourceKind
@@ -100,14 +107,14 @@ class Resource:
         return self.name.endswith("*")
 
     def covers(self, kind: ResourceKind, name: str) -> bool:
-        """Whether the rule is about this thing, which is of no kind `any`."""
+        """Return whether the rule is about the thing of this kind and name; `kind` is never `any`."""
         if self.kind is not ResourceKind.ANY and self.kind is not kind:
             return False
         return name.startswith(self.name[:-1]) if self.is_prefix else name == self.name
 
     @classmethod
     def parse(cls, text: str) -> Resource:
-        """Raises Invalid that says what is wrong with the text."""
+        """Parse a resource. Raises Invalid that says what is wrong with the text."""
         if text == "*":
             return cls(ResourceKind.ANY, "*")
         kind_text, colon, name = text.partition(":")
@@ -124,7 +131,7 @@ SourceNetwork = IPv4Network | IPv6Network
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """Allows or denies `actions` on `resource`, to calls from `sources`; without any from everywhere."""
+    """A rule allows or denies `actions` on `resource` for calls from `sources`; without sources, from everywhere."""
 
     resource: Resource
     actions: frozenset[Action]
@@ -134,7 +141,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """All rules of one user, one per resource and decision: setting a rule replaces the one that was there."""
+    """A policy is all rules of one user, one per resource and decision: setting a rule replaces the earlier one."""
 
     user: str
     rules: Mapping[tuple[Resource, Decision], Rule] = field(default_factory=dict)

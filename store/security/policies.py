@@ -1,4 +1,4 @@
-"""What users may do: the table of their rules, and which of them decides."""
+"""The module holds what users may do: the table of their rules, and the choice of the rule that decides."""
 
 from __future__ import annotations
 
@@ -28,19 +28,21 @@ from quarry_mq.store.security.user_rows import USERS_FAMILY
 POLICIES_FAMILY: Final = "policies"
 
 SOURCES_MAX: Final = 32
-"""Networks of one rule."""
+"""The most networks of one rule."""
 
 RESOURCE_NAME_MAX: Final = 255
-"""Characters: what the longest topic name has."""
+"""The most characters of a resource's name: those of the longest topic name."""
 
 CACHED_POLICIES_MAX: Final = 2_048
-"""Usual ones take a few kilobytes, one with as many rules as there may be some hundred."""
+"""The most cached policies. Usual ones take a few kilobytes, one with the most rules some hundred."""
 
 SourceAddress = IPv4Address | IPv6Address
 
 
 class PolicyTable:
-    """The rules of all users, in the family `policies`. Any thread may call; changes are durable on return."""
+    """The table holds the rules of all users, in the family `policies`. Any thread may call; changes are durable on
+    return.
+    """
 
     def __init__(self, engine: KeyValueEngine, journal: RowJournal | None = None) -> None:
         self._users = engine.family(USERS_FAMILY)
@@ -55,24 +57,24 @@ class PolicyTable:
             journal=journal,
         )
         self.changing = Lock()
-        """Held by every change of users and rules: no rule is set for a user that is just being deleted."""
+        """The lock that every change of users and rules holds: no rule is set for a user that is just being deleted."""
         self._generation = 0
 
     @property
     def generation(self) -> int:
-        """Grows after every change: who remembers a decision remembers this, read before, with it."""
+        """Return a number that grows after every change; a cached decision is valid for the number read before it."""
         return self._generation
 
     def get(self, user: str) -> Policy:
-        """The rules of a user, empty when there are none. Raises StoreDamaged."""
+        """Return the rules of a user, empty when there are none. Raises StoreDamaged."""
         return self._rows.get(user) or Policy(user)
 
     def list(self, prefix: str = "") -> Iterator[Policy]:
-        """Of users whose name begins so and who have rules, in name order, read a page at a time."""
+        """Iterate over the policies of users with this name prefix, in name order, read a page at a time."""
         return self._rows.list(prefix)
 
     def put_rule(self, user: str, rule: Rule) -> Rule:
-        """Add a rule, in place of the one of the same resource and decision; returns it as it is kept.
+        """Add a rule, in place of the one with the same resource and decision; return it as it is stored.
 
         Raises UserNotFound, Invalid.
         """
@@ -93,7 +95,7 @@ class PolicyTable:
         return rule
 
     def remove_rule(self, user: str, resource: Resource, decision: Decision | None) -> None:
-        """Remove the rule of a resource; without a decision the one that allows and the one that denies.
+        """Remove the rule of a resource; without a decision both the one that allows and the one that denies.
 
         Raises RuleNotFound.
         """
@@ -111,7 +113,7 @@ class PolicyTable:
             self._generation += 1
 
     def stage_removal(self, batch: WriteBatch, user: str) -> None:
-        """Delete all rules of a user with somebody else's batch; once that is written call `removed`."""
+        """Delete all rules of a user with the caller's batch; after that is written, call `removed`."""
         self._rows.stage_removal(batch, user)
 
     def removed(self, user: str) -> None:
@@ -119,14 +121,16 @@ class PolicyTable:
         self._generation += 1
 
     def take_over(self, resolve: Resolve) -> None:
-        """Have rows as another store has them, as `NamedRows.take_over`."""
+        """Take over rows of another store, as `NamedRows.take_over` does."""
         with self.changing:
             if self._rows.take_over(resolve):
                 self._generation += 1
 
 
 def decide(policy: Policy, kind: ResourceKind, name: str, action: Action, source: SourceAddress | None) -> Decision:
-    """What the rules say to this; nothing said is no. `kind` is not `any`. `source`: None when it is not known."""
+    """Return what the rules decide; without a rule it is a denial. `kind` is not `any`. `source` is
+    None if not known.
+    """
     rule = deciding_rule(policy, kind, name, action, source)
     return Decision.DENY if rule is None else rule.decision
 
@@ -134,10 +138,10 @@ def decide(policy: Policy, kind: ResourceKind, name: str, action: Action, source
 def deciding_rule(
     policy: Policy, kind: ResourceKind, name: str, action: Action, source: SourceAddress | None
 ) -> Rule | None:
-    """The rule that decides, in RocketMQ's order; None when no rule is about this.
+    """Return the rule that decides, in RocketMQ's order; None when no rule applies.
 
-    Rules are looked at that cover resource, action and source. The most particular one wins: a kind of resource before
-    `*`; then a whole name before a prefix, and a longer prefix before a shorter one; then a rule that denies.
+    A rule applies if it covers resource, action and source. The most specific one wins: a kind of resource before `*`;
+    then a whole name before a prefix, and a longer prefix before a shorter one; then a rule that denies.
     """
     address = _plain(source)
     return min(
@@ -152,7 +156,7 @@ def deciding_rule(
 
 
 def _precedence(rule: Rule) -> tuple[bool, bool, int, bool]:
-    """The least one decides."""
+    """Return the sort key of a rule: the rule with the least one decides."""
     resource = rule.resource
     return (
         resource.kind is ResourceKind.ANY,
@@ -166,18 +170,18 @@ def _comes_from(rule: Rule, address: SourceAddress | None) -> bool:
     if not rule.sources:
         return True
     if address is None:
-        # whoever hides where a call comes from must not gain by it
+        # whoever hides the origin of a call must gain nothing by it
         return rule.decision is Decision.DENY
     return any(address in network for network in rule.sources)
 
 
 def _plain(address: SourceAddress | None) -> SourceAddress | None:
-    """IPv4 as such, also where a socket for both kinds tells it as `::ffff:192.0.2.1`."""
+    """Return IPv4 as such, also where a socket for both kinds reports it as `::ffff:192.0.2.1`."""
     return (isinstance(address, IPv6Address) and address.ipv4_mapped) or address
 
 
 def parse_source(text: str) -> SourceNetwork:
-    """A network as `10.0.0.0/8`, or one address. Raises Invalid."""
+    """Return a network such as `10.0.0.0/8`, or one address. Raises Invalid."""
     try:
         network = ip_network(text)
     except ValueError as cause:
@@ -188,7 +192,7 @@ def parse_source(text: str) -> SourceNetwork:
 
 
 def checked_rule(rule: Rule) -> Rule:
-    """The rule, when it may be stored. Raises Invalid that names the field."""
+    """Return the rule, if it may be stored. Raises Invalid that names the field."""
     resource = Resource.parse(str(rule.resource))
     if resource != rule.resource:
         raise Invalid(f"resource {str(rule.resource)!r} is not what its text says")
@@ -202,12 +206,12 @@ def checked_rule(rule: Rule) -> Rule:
 
 
 def ordered_rules(policy: Policy) -> Sequence[Rule]:
-    """By resource, then decision."""
+    """Return the rules ordered by resource, then decision."""
     return sorted(policy.rules.values(), key=lambda rule: (str(rule.resource), rule.decision.value))
 
 
 def encode_policy(policy: Policy) -> bytes:
-    """The row of docs/formats/metadata.md §8."""
+    """Return the row of docs/formats/metadata.md §8."""
     return encode_document(
         {
             "rules": [
@@ -224,7 +228,7 @@ def encode_policy(policy: Policy) -> bytes:
 
 
 def decode_policy(user: str, value: bytes) -> Policy:
-    """Raises StoreDamaged."""
+    """Decode a policy. Raises StoreDamaged."""
     document = Document(POLICIES_FAMILY, user, value)
     try:
         rules = [_rule(part) for part in document.parts("rules")]

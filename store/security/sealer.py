@@ -1,8 +1,8 @@
-"""Secrets at rest: sealed with a key that lies outside of the store.
+"""The module seals secrets for storage, with a key that lies outside of the store.
 
-A broker has to know a secret itself, since clients sign with it. So it is encrypted, not hashed (ADR 25). Fernet is
-AES in CBC mode with an HMAC over it: a sealed text that was changed is noticed, not misread. The library is loaded by
-who has a key.
+A broker has to know a secret itself, since clients sign with it. So it is encrypted, not hashed (ADR 25). Fernet is AES
+in CBC mode with an HMAC over it: a sealed text that was changed is detected, not misread. The library is loaded only
+where there is a key.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _READABLE_BY_OTHERS: Final = 0o077
 
 
 class Sealer:
-    """Encrypts texts: the first key seals, all of them open."""
+    """The sealer encrypts texts: the first key seals, all of them open."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
-        """`keys`: 32 bytes each, in url-safe base64. Raises Invalid."""
+        """Make a sealer. `keys`: 32 bytes each, in url-safe base64. Raises Invalid."""
         from cryptography.fernet import MultiFernet
 
         if not 1 <= len(keys) <= KEYS_MAX:
@@ -33,11 +33,11 @@ class Sealer:
         self._keys = MultiFernet([_fernet(number, key) for number, key in enumerate(keys, start=1)])
 
     def seal(self, text: str) -> bytes:
-        """ASCII, never twice the same."""
+        """Return the sealed text as ASCII, different each time."""
         return self._keys.encrypt(text.encode())
 
     def open(self, token: bytes) -> str:
-        """Raises SecretsUnreadable for what none of the keys has sealed."""
+        """Open a sealed text. Raises SecretsUnreadable if none of the keys has sealed it."""
         from cryptography.fernet import InvalidToken
 
         try:
@@ -52,14 +52,14 @@ def _fernet(number: int, key: bytes) -> Fernet:
     try:
         return Fernet(key)
     except ValueError:
-        # the cause is left out: no text about a key is worth the risk that it holds the key
+        # the cause is left out: a text about a key might contain the key
         raise Invalid(
             f"key {number} is no key as `quarry security new-key` makes them: 32 bytes in url-safe base64"
         ) from None
 
 
 def read_keys(path: Path) -> Sequence[bytes]:
-    """The keys in a file: one in a line, blank lines and lines that begin with `#` are passed over.
+    """Return the keys in a file: one per line; blank lines and lines that begin with `#` are skipped.
 
     Raises Invalid that names the file: it is missing, holds no key, or others than its owner may read it.
     """

@@ -1,6 +1,6 @@
-"""Subjects of client certificates, in the one spelling by which users are found.
+"""The module normalizes subjects of client certificates to the one spelling by which users are found.
 
-The library is loaded by who has certificates: it takes 10 MB, and a part of the time of each start.
+The library is loaded only where there are certificates: it takes 10 MB, and a part of the time of each start.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Final
 from quarry_mq.store.errors import Invalid
 
 SUBJECT_MAX: Final = 512
-"""Characters."""
+"""The most characters of a subject."""
 
 CERTIFICATES_REMEMBERED: Final = 1024
 
 
 def checked_subject(text: str) -> str:
-    """The subject as RFC 4514 writes it, most specific part first: `CN=orders,O=Shop`. Raises Invalid."""
+    """Return the subject as RFC 4514 writes it, most specific part first: `CN=orders,O=Shop`. Raises Invalid."""
     from cryptography.x509 import Name
 
     if not 1 <= len(text) <= SUBJECT_MAX:
@@ -32,7 +32,7 @@ def checked_subject(text: str) -> str:
 
 @lru_cache(CERTIFICATES_REMEMBERED)
 def subject_of(certificate: bytes) -> str | None:
-    """The subject of a certificate (DER), as `checked_subject` has it; None for one that cannot be read."""
+    """Return the subject of a certificate (DER), as `checked_subject` writes it; None if it cannot be read."""
     from cryptography.x509 import load_der_x509_certificate
 
     try:

@@ -1,4 +1,6 @@
-"""Users as they are stored (docs/formats/metadata.md §7): secrets are sealed, so no key is needed to read a row."""
+"""The module encodes users as they are stored (docs/formats/metadata.md §7): secrets are sealed, so reading a row
+needs no key.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ USERS_FAMILY: Final = "users"
 
 @dataclass(frozen=True, slots=True)
 class SealedSecret:
-    """A secret without its text."""
+    """A sealed secret is a secret without its text."""
 
     number: int
     sealed: bytes
@@ -22,7 +24,7 @@ class SealedSecret:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SealedUser:
-    """A user without the texts of its secrets; the fields are those of `store.security.model.User`."""
+    """A sealed user has no texts of its secrets; the fields are those of `store.security.model.User`."""
 
     name: str
     kind: UserKind
@@ -34,7 +36,7 @@ class SealedUser:
 
 
 def encode_user(user: SealedUser) -> bytes:
-    """The row of docs/formats/metadata.md §7."""
+    """Return the row of docs/formats/metadata.md §7."""
     return encode_document(
         {
             "kind": user.kind.value,
@@ -51,7 +53,7 @@ def encode_user(user: SealedUser) -> bytes:
 
 
 def decode_user(name: str, value: bytes) -> SealedUser:
-    """Raises StoreDamaged."""
+    """Decode a user. Raises StoreDamaged."""
     document = Document(USERS_FAMILY, name, value)
     try:
         kind = UserKind(document.text("kind"))

@@ -1,4 +1,4 @@
-"""The table of users: their names, sealed secrets and certificates."""
+"""The module is the table of users: their names, sealed secrets and certificates."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from quarry_mq.store.security.subjects import checked_subject
 from quarry_mq.store.security.user_rows import USERS_FAMILY, SealedSecret, SealedUser, decode_user, encode_user
 
 CACHED_USERS_MAX: Final = 8_192
-"""A few kilobytes each."""
+"""The most cached users, a few kilobytes each."""
 
 GENERATED_BYTES: Final = 24
-"""Of randomness in a secret that is made here: 32 characters."""
+"""Random bytes of a generated secret, which has 32 characters."""
 
 RESEALED_AT_ONCE: Final = 64
-"""Users; other changes wait meanwhile, some ten milliseconds."""
+"""Users that are resealed at a time; other changes wait meanwhile, some ten milliseconds."""
 
 NAMED_MAX: Final = 5
-"""How many users an error names."""
+"""The number of users that an error names."""
 
 
 class UserTable:
-    """All users of a store, in the family `users`. Any thread may call; changes are durable on return."""
+    """The table holds all users of a store, in the family `users`. Any thread may call; changes are
+    durable on return.
+    """
 
     def __init__(
         self,
@@ -42,9 +44,9 @@ class UserTable:
         *,
         journal: RowJournal | None = None,
     ) -> None:
-        """`sealer`: None without a key. `policies`: the table that is asked for rules beside this one.
+        """Open the table. `sealer` is None without a key. `policies` is the table of the users' rules.
 
-        With a journal `policies` has to have one of the same owner.
+        With a journal, `policies` has to have a journal of the same owner.
         """
         self._sealer = sealer
         self._is_shared = journal is not None
@@ -59,7 +61,7 @@ class UserTable:
             cached_max=CACHED_USERS_MAX,
             journal=journal,
         )
-        # by the whole row: what was opened before a change is never found after it
+        # keyed by the whole row: a user that was opened before a change is never found after it
         self._opened = lru_cache(CACHED_USERS_MAX)(self._open)
         self._changing = self._policies.changing
         self._subjects: dict[str, str] | None = None  # read when first needed; changed under _changing
@@ -68,12 +70,12 @@ class UserTable:
 
     @property
     def generation(self) -> int:
-        """Grows after every change: who remembers an answer remembers this, read before, with it."""
+        """Return a number that grows after every change; a cached answer is valid for the number read before it."""
         return self._generation
 
     @property
     def disputed_subjects(self) -> frozenset[str]:
-        """Of certificates that several users claim, as two stores can bring about: these stand for nobody."""
+        """Return the subjects that several users claim, as changes in two stores can cause: they identify no user."""
         if self._subjects is None and self._is_shared:
             with self._changing:
                 self._certified()
@@ -83,16 +85,16 @@ class UserTable:
         return self._rows.is_empty()
 
     def get(self, name: str) -> User | None:
-        """The user with its secrets, or None. Raises SecretsUnreadable without the right key, StoreDamaged."""
+        """Return the user with its secrets, or None. Raises SecretsUnreadable without the right key, StoreDamaged."""
         row = self._rows.get(name)
         return None if row is None else self._opened(row)
 
     def get_sealed(self, name: str) -> SealedUser | None:
-        """The user without the texts of its secrets, or None: for that no key is needed. Raises StoreDamaged."""
+        """Return the user without the texts of its secrets, or None. Needs no key. Raises StoreDamaged."""
         return self._rows.get(name)
 
     def by_certificate(self, subject: str) -> User | None:
-        """The user that a certificate stands for, by its subject as `checked_subject` has it. Raises as `get`."""
+        """Return the user of a certificate, by its subject as `checked_subject` writes it. Raises as `get`."""
         subjects = self._subjects
         if subjects is None:
             with self._changing:
@@ -101,7 +103,9 @@ class UserTable:
         return None if name is None else self.get(name)
 
     def list(self, prefix: str = "") -> Iterator[SealedUser]:
-        """Users whose name begins with `prefix`, in name order, read a page at a time; no key is needed."""
+        """Iterate over the users whose name begins with `prefix`, in name order, read a page at a time; no key is
+        needed.
+        """
         return self._rows.list(prefix)
 
     def create(self, user: User) -> SealedUser:
@@ -124,7 +128,7 @@ class UserTable:
             subjects = self._certified()
             _require_free(subjects, sealed)
             if self._is_shared:
-                # another store may just have set rules for one of this name before: they must not become this one's
+                # another store may have set rules for an earlier user of this name: they must not apply to this one
                 self._rows.insert(user.name, sealed, lambda batch: self._policies.stage_removal(batch, user.name))
                 self._policies.removed(user.name)
             else:
@@ -134,7 +138,7 @@ class UserTable:
         return sealed
 
     def update(self, user: User | SealedUser) -> SealedUser:
-        """Have the user's kind, certificates and whether it is enabled as in `user`; its secrets stay as they are.
+        """Set the user's kind, certificates and whether it is enabled, as in `user`; its secrets are not changed.
 
         Raises UserNotFound, Invalid, AlreadyExists for a certificate of another user.
         """
@@ -150,7 +154,7 @@ class UserTable:
         return after
 
     def delete(self, name: str) -> None:
-        """Forget a user and all rules of it. Raises UserNotFound."""
+        """Delete a user and all its rules. Raises UserNotFound."""
         with self._changing:
             before, subjects = self._required(name), self._certified()
             self._rows.remove(name, beside=lambda batch: self._policies.stage_removal(batch, name))
@@ -159,7 +163,7 @@ class UserTable:
             self._generation += 1
 
     def take_over(self, resolve: Resolve) -> None:
-        """Have rows as another store has them, as `NamedRows.take_over`: secrets stay sealed as they are."""
+        """Take over rows of another store, as `NamedRows.take_over` does: secrets stay sealed."""
         with self._changing:
             if self._rows.take_over(resolve):
                 if self._subjects is not None:
@@ -167,9 +171,9 @@ class UserTable:
                 self._generation += 1
 
     def add_secret(self, name: str, text: str | None, now_ms: int) -> Secret:
-        """Give a user one more live secret; None: a generated one.
+        """Add a live secret to a user; if `text` is None, a generated one.
 
-        Raises UserNotFound, Invalid when there are as many as there may be, SecretsUnreadable without a key.
+        Raises UserNotFound, Invalid when the user has the most secrets already, SecretsUnreadable without a key.
         """
         with self._changing:
             user = self._required(name)
@@ -186,10 +190,10 @@ class UserTable:
         return secret
 
     def remove_secret(self, name: str, number: int) -> None:
-        """Let a secret be good no more. Raises UserNotFound, Invalid.
+        """Remove a secret, which is then no longer valid. Raises UserNotFound, Invalid.
 
-        The last one of an enabled user without certificates stays: this would lock a client out by accident, and who
-        means to do that disables the user.
+        The last secret of an enabled user without certificates cannot be removed: that would lock out a client by
+        accident. To do that on purpose, disable the user.
         """
         with self._changing:
             user = self._required(name)
@@ -204,9 +208,9 @@ class UserTable:
             self._generation += 1
 
     def reseal(self) -> int:
-        """Seal all secrets anew with the first key, some users at a time; returns how many there are.
+        """Seal all secrets again with the first key, some users at a time; return how many secrets there are.
 
-        Raises SecretsUnreadable when there are some that cannot be read, before anything is changed.
+        Raises SecretsUnreadable if some cannot be read, before anything is changed.
         """
         self.require_readable()
         names = (row.name for row in self._rows.list(""))
@@ -225,7 +229,7 @@ class UserTable:
         return replace(self._required(user.name), secrets=secrets_now)
 
     def require_readable(self) -> None:
-        """Raises SecretsUnreadable that names users whose secrets cannot be read."""
+        """Raise SecretsUnreadable, naming users whose secrets cannot be read, if there are any."""
         unreadable, reason = [], ""
         for row in self._rows.list(""):
             try:
@@ -246,7 +250,7 @@ class UserTable:
         return row
 
     def _certified(self) -> dict[str, str]:
-        """Users by the subjects of their certificates; _changing is held."""
+        """Return users by the subjects of their certificates; _changing is held."""
         return self._read_subjects() if self._subjects is None else self._subjects
 
     def _read_subjects(self) -> dict[str, str]:
@@ -262,9 +266,9 @@ class UserTable:
         return subjects
 
     def _claimed(self, subjects: dict[str, str], before: tuple[str, ...], after: SealedUser | None) -> None:
-        """A user has other certificates than before."""
+        """Update the subjects after a change of a user's certificates."""
         if self._disputed:
-            self._read_subjects()  # who gives one up may leave it to another user
+            self._read_subjects()  # a user that gives one up may leave it to another user
             return
         for subject in before:
             subjects.pop(subject, None)
@@ -308,7 +312,7 @@ def generated_secret() -> str:
 
 
 def checked_secret(name: str, text: str) -> str:
-    """Raises Invalid that does not show the text."""
+    """Return the text if it may be a secret. Raises Invalid, which does not show the text."""
     if not SECRET_TEXT.fullmatch(text):
         raise Invalid(f"secret of user {name}: 12 to 256 printable ASCII characters without blanks are allowed")
     return text

@@ -1,1 +1,1 @@
-"""Commands for a stopped store that need `store.opening`: moving and repairing queues, and making users."""
+"""The package has commands for a stopped store that need `store.opening`: moving and repairing queues, making users."""

@@ -1,14 +1,14 @@
-"""`quarry migrate`: a store that no broker runs on moves its queues to the other kind at one go.
+"""The module is `quarry migrate`: it moves the queues of a stopped store to the other kind at once.
 
-    1  recover the store and stop it in good order, as `quarry recover` does
-    2  make the other kind of queues in a directory of its own (`….migrating`), complete and durable
-    3  compare every unit of both (`store.migration.comparison`): where they differ it ends here
+    1  recover the store and stop it cleanly, as `quarry recover` does
+    2  make the other kind of queues in a separate directory (`….migrating`), complete and durable
+    3  compare every entry of both (`store.migration.comparison`): if they differ, it ends here
     4  move the directory to its place
     5  write the new phase: from here on a start uses the new queues
     6  set the old queues aside, or remove them if that was asked for
 
-Killed before 5, the store is what it was, and running it again begins anew with 2. Killed in 6, the old queues lie
-where nobody looks at them, and running it again does the rest.
+If it is killed before 5, the store is what it was, and another run begins again with 2. If it is killed in 6, the old
+queues lie where no start reads them, and another run does the rest.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from quarry_mq.store.state.identity import StoreIdentity
 
 
 class Target(Enum):
-    """Where the queues are to be."""
+    """The target is the kind of queues that the store is to have."""
 
     ROCKSDB = "rocksdb"
     FILE = "file"
@@ -64,10 +64,10 @@ class Target(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """What the operator asks for.
+    """The orders are what the operator asks for.
 
     `remove_old`: the queues that are no longer used are removed and not set aside. `leave_out_names`: light queues
-    whose names no file can have may be lost, which have entries in RocksDB alone.
+    whose names no file can have, and which have entries in RocksDB alone, may be lost.
     """
 
     target: Target
@@ -78,21 +78,22 @@ class Orders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migrated:
-    """What was done. `report` is None where nothing had to be compared."""
+    """The result of a migration. `report` is None where nothing had to be compared."""
 
     origin: QueuePhase
     phase: QueuePhase
     report: AgreementReport | None = None
     left_out: int = 0
-    """Light queues that no file can have, of which nothing is left but their records in the log."""
+    """The number of light queues that no file can have: only their records in the log are left."""
     aside: Path | None = None
-    """Where the old queues are now; None: they are gone, or there were none."""
+    """The place where the old queues are now; None: they are removed, or there were none."""
 
 
 class MakeRocksdb(Protocol):
-    """Makes the database of queues of a store with queue files, complete and durable, in a directory that is not there.
+    """A function that makes the database of queues from a store with queue files, complete and durable, in a new
+    directory.
 
-    It holds what the files hold of the log, which they do up to `end`.
+    The database holds the entries that the files hold, which they do up to `end`.
     """
 
     def __call__(self, place: Path, files: FileConsumeQueues, end: PhysicalOffset, /) -> None: ...
@@ -108,16 +109,17 @@ def migrate(
     engines: StoreEngines | None = None,
     make_rocksdb: MakeRocksdb | None = None,
 ) -> Migrated:
-    """Do it. Where both kinds of queues turn out to differ the phase stays, and the report says how.
+    """Move the queues. If both kinds of queues turn out to differ, the phase stays, and the report says how they
+    differ.
 
-    `make_rocksdb` takes the place of reading the log here. Raises StoreUnusable, kv.KvError, OSError, and what that
-    raises; the store is then what it was.
+    `make_rocksdb` replaces reading the log here. Raises StoreUnusable, kv.KvError, OSError, and what `make_rocksdb`
+    raises; then the store is what it was.
     """
     engines = engines or RocksStoreEngines()
     found = inspect_store(disk, root)
     if found.kind is StoreKind.NEW:
         raise NotAStore(root, "there is no store in this directory")
-    # RocketMQ's queue files know where queues go on whose records have expired; the log does not
+    # RocketMQ's queue files have the next offsets of queues whose records have expired; the log does not
     mode = QueueMode.FILE if found.kind is StoreKind.ROCKETMQ_FILE else None
     settings = StoreSettings(root=root, queue_mode=mode)
     open_store(settings, disk=disk, clock=clock, report=report, engines=engines).close()
@@ -133,14 +135,14 @@ def migrate(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a migration would do, in words."""
+    """A plan says in words what a migration would do."""
 
     origin: QueuePhase
     steps: tuple[str, ...]
 
 
 def plan(disk: Disk, root: Path, orders: Orders) -> Plan:
-    """Look only. Raises StoreUnusable and OSError as opening an offline store does."""
+    """Plan the migration and change nothing. Raises StoreUnusable and OSError as opening an offline store does."""
     with OfflineStore.open(disk, root) as store:
         found = store.found
         if found.kind is StoreKind.QUARRY:
@@ -164,7 +166,7 @@ def plan(disk: Disk, root: Path, orders: Orders) -> Plan:
 
 
 class _Migration:
-    """The steps 2 to 6. The lock is ours."""
+    """The steps 2 to 6 of a migration. The lock is held."""
 
     def __init__(
         self,
@@ -195,7 +197,7 @@ class _Migration:
             closing.callback(state_engine.close)
             origin = parse_phase(identity.queue_phase, paths.root)
             if origin is self._orders.target.phase:
-                # a run before this one may have been killed in its last step
+                # an earlier run may have been killed in its last step
                 return Migrated(origin=origin, phase=origin, aside=self._dispose(MigrationRows(state_engine)))
             if self._orders.target is Target.ROCKSDB:
                 return self._to_rocksdb(origin, state_engine, identity)
@@ -205,7 +207,7 @@ class _Migration:
 
     def _to_rocksdb(self, origin: QueuePhase, state_engine: KeyValueEngine, identity: StoreIdentity) -> Migrated:
         paths, place = self._paths, self._paths.consume_queue_rocksdb_migrating
-        # as long as files are read they are what counts, and whatever RocksDB holds need not be looked at
+        # as long as files are read they are the truth, and the content of RocksDB does not matter
         makes = not origin.reads_rocksdb
         with ExitStack() as closing:
             segments = self._segments(closing)
@@ -268,7 +270,7 @@ class _Migration:
         return Migrated(origin=origin, phase=QueuePhase.FILE, report=report, left_out=len(left_out), aside=aside)
 
     def _free_file_place(self) -> None:
-        """Queue files of the past go aside. A database that lies among them moves to the place of its own."""
+        """Set old queue files aside. A database that lies among them moves to its separate place."""
         paths = self._paths
         if not self._disk.exists(paths.consume_queue):
             return
@@ -282,7 +284,7 @@ class _Migration:
     # -- the switch
 
     def _switch(self, rows: MigrationRows, origin: QueuePhase) -> Path | None:
-        """Write the phase down; then the old queues go. Returns where they are kept."""
+        """Write the phase down; then the old queues are set aside or removed. Returns where they are kept."""
         step = MigrationStep(
             at_ms=self._clock.wall_ms(),
             origin=origin,
@@ -297,7 +299,7 @@ class _Migration:
         return Removing.FILES if self._orders.target is Target.ROCKSDB else Removing.ROCKSDB
 
     def _dispose(self, rows: MigrationRows) -> Path | None:
-        """Set what is not used any more aside, or remove it. Returns where it is kept; None: nowhere."""
+        """Set the queues that are no longer used aside, or remove them. Returns where they are kept; None: nowhere."""
         paths = self._paths
         if not self._orders.remove_old:
             return self._set_files_aside() if self._old is Removing.FILES else set_databases_aside(self._disk, paths)
@@ -306,7 +308,7 @@ class _Migration:
         else:
             for directory in databases(self._disk, paths):
                 remove_database(self._disk, directory)
-            self._remove_files(paths.consume_queue_rocksdb)  # queue files of the past that moved with the database
+            self._remove_files(paths.consume_queue_rocksdb)  # old queue files that moved with the database
         rows.removed()
         return None
 
@@ -376,7 +378,7 @@ class _Migration:
 
 
 def _save_nothing(_: PhysicalOffset, /, *, emptied: bool) -> None:
-    """Nobody but a broker puts anything."""
+    """Save nothing: only a broker puts entries."""
 
 
 def _units_per_file(identity: StoreIdentity) -> int:
@@ -386,7 +388,7 @@ def _units_per_file(identity: StoreIdentity) -> int:
 
 
 NAMED_MAX: Final = 20
-"""Names that a refusal tells; their number is told beside them."""
+"""The number of names that a refusal lists; it also gives the total."""
 
 
 def _refusal_of(left_out: list[QueueId]) -> str:

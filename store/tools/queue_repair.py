@@ -1,8 +1,8 @@
-"""`quarry migrate --repair`: in a store that writes both kinds of queues, the one that is not read is made to agree.
+"""The module is `quarry migrate --repair`: it makes the kind of queues that is not read agree with the one that is.
 
-Only queues that differ are touched. Each is removed from the kind that is not read, and put again from the one that is;
-store times, which files lack, come from the log. Killed anywhere it can be run again: what it was about to repair still
-differs.
+The store has to write both kinds. Only queues that differ are touched. Each is removed from the kind that is not read,
+and put again from the one that is; store times, which files lack, come from the log. If it is killed, it can be run
+again: a queue that was about to be repaired still differs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from quarry_mq.store.settings import StoreSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
-    """What was found, and what is left of it. `queues` were put again."""
+    """The result of a repair: differences before, the `queues` that were put again, and differences after."""
 
     phase: QueuePhase
     found: AgreementReport
@@ -50,7 +50,7 @@ def repair_agreement(
     report: ReportProgress,
     engines: StoreEngines | None = None,
 ) -> Repaired:
-    """Compare every unit of both, put the queues that differ again, and compare once more; the last report is kept.
+    """Compare every entry of both, put the queues that differ again, and compare once more; the last report is kept.
 
     Raises StoreUnusable for a store that has only one kind of queues, StoreDamaged where a file queue points at no
     record, kv.KvError, OSError.

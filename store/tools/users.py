@@ -1,4 +1,6 @@
-"""Users of a store that no broker runs on: the first administrator is made here, so that no password comes with it."""
+"""The module manages users of a stopped store: the first administrator is created here, so there is no default
+password.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,10 @@ from quarry_mq.store.security.users import UserTable, checked_secret, generated_
 
 @contextmanager
 def users_of(disk: Disk, root: Path, sealer: Sealer, clock: Clock) -> Iterator[UserTable]:
-    """The users of the store at `root`; no broker can start while the block runs.
+    """Open the users of the store at `root`; no broker can start while the block runs.
 
-    Where the store is one of a cluster the others hear of changes when its broker runs again. A new store gets the
-    database that users lie in, and is otherwise left for a broker to make. Raises StoreLocked, StoreUnusable, OSError.
+    If the store is in a cluster, the other members get the changes when its broker runs again. A new store gets only
+    the database that holds users; a broker makes the rest. Raises StoreLocked, StoreUnusable, OSError.
     """
     inspect_store(disk, root)
     disk.make_directories(root)
@@ -57,8 +59,9 @@ def users_of(disk: Disk, root: Path, sealer: Sealer, clock: Clock) -> Iterator[U
 def make_first_administrator(users: UserTable, name: str, text: str | None, now_ms: int, *, force: bool) -> Secret:
     """Add a super user with one secret, a generated one unless `text` is given.
 
-    Raises Invalid when there is a super user already, AlreadyExists. With `force` there may be one, and a user of this
-    name becomes one whose only secret is the new one: that is the way back for who has lost the secret or the key.
+    Raises Invalid when there is a super user already, AlreadyExists. With `force` there may be one, and an existing
+    user of this name becomes a super user whose only secret is the new one: use that after the secret or the key was
+    lost.
     """
     text = generated_secret() if text is None else checked_secret(name, text)
     others = [user.name for user in users.list() if user.kind is UserKind.SUPER]

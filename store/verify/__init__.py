@@ -1,6 +1,7 @@
-"""Whether all parts of a store agree: commit log, consume queues, metadata, deliveries. For `quarry verify`.
+"""The package checks for `quarry verify` whether the parts of a store agree: log, consume queues, metadata,
+deliveries.
 
-Public face of the package: other packages import from here.
+It is a package with one public face: other packages import from here.
 """
 
 from quarry_mq.store.verify.report import Check, Count, Difference, Note, VerifyReport

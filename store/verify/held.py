@@ -1,4 +1,4 @@
-"""Which messages wait, against the log: it is read again, and both answers are compared."""
+"""The module verifies the pending messages: it reads the log again and compares the result with the database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quarry_mq.store.verify.report import Check, Difference, Findings, Note
 
 
 class _Waiting(NamedTuple):
-    """One message that waits, as it sorts and is told."""
+    """One message that waits, with its sort key and its words for a report."""
 
     key: tuple[int, int]
     physical_offset: PhysicalOffset
@@ -26,13 +26,13 @@ class _Waiting(NamedTuple):
 def check_held(
     store: OfflineStore, before: HeldBefore | None, end: PhysicalOffset, findings: Findings, report: ReportProgress
 ) -> None:
-    """Compare what the database says with the log up to its watermark; `end` is the log's, which is whole.
+    """Compare the database with the log up to its watermark; `end` is the end of the log, which is whole.
 
-    Makes the database anew in a temporary folder. How often a producer was asked is in no log, and not compared.
+    Builds the database again in a temporary folder. How often a producer was asked is in no log, and is not compared.
     """
     held = store.held_messages()
     if held is None or held.up_to is None or held.up_to > end:
-        return  # the next start makes it anew
+        return  # the next start rebuilds it
     findings.count(Check.HELD, 0)
     with TemporaryDirectory(prefix="quarry-verify-") as folder:
         expected = HeldMessages(open_held_engine(Path(folder) / "held", create=True), reading(store.log), before=before)
@@ -83,7 +83,9 @@ def _compare(
 
 
 def _paired(wanted: Iterator[_Waiting], found: Iterator[_Waiting]) -> Iterator[tuple[_Waiting | None, _Waiting | None]]:
-    """Those of the same key together. Both come in the order of their keys."""
+    """Yield the messages of the two sides that have the same key together. Both sides come in the order
+    of their keys.
+    """
     want, have = next(wanted, None), next(found, None)
     while want is not None or have is not None:
         takes_want = have is None or (want is not None and want.key <= have.key)

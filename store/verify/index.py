@@ -1,7 +1,8 @@
-"""The key index against the log: summed piece by piece, as units are, and looked into where the sums differ.
+"""The module verifies the key index against the log: both are summed piece by piece, and differing pieces are
+compared.
 
-What the index must have by now: the items of all records between the begin of its oldest file and the place up to which
-a start would believe it. What is behind that the next start reads from the log.
+The index must have the items of all records between the beginning of its oldest file and the offset up to which a start
+would trust it. The next start reads later records from the log.
 """
 
 from __future__ import annotations
@@ -35,31 +36,31 @@ from quarry_mq.store.verify.report import Check, Difference, Findings, Note
 from quarry_mq.store.verify.sums import PIECE_BYTES, Sums, piece_of
 
 Item = tuple[int, int]
-"""Hash and physical offset."""
+"""An item is a hash and a physical offset."""
 
 
 class Coverage(NamedTuple):
-    """The items that the files of one kind must have: of the records that begin in [begin, end)."""
+    """The coverage is the items that the files of one kind must have: of the records that begin in [begin, end)."""
 
     kind: IndexKind
     begin: PhysicalOffset
     end: PhysicalOffset
     skipped: frozenset[int]
-    """Pieces that files tell of which are not on this machine."""
+    """The pieces that are in files which are not on this machine."""
 
     @property
     def with_tags(self) -> bool:
         return self.kind is IndexKind.HASH
 
     def chosen(self, items: KeyItems) -> KeyItems:
-        """Those of the items that count."""
+        """Return those of the items that are covered."""
         places = items.physical_offset
         chosen = (places >= self.begin) & (places < self.end)
         return KeyItems(items.hashes[chosen], places[chosen], items.stored_ms[chosen])
 
 
 def coverages(store: OfflineStore, indexes: KeyIndexes) -> list[Coverage]:
-    """What can be compared of a store's index. Nothing of one that has gaps."""
+    """Return what can be compared of a store's index; nothing of an index that has gaps."""
     found = []
     for kind in IndexKind:
         files = [each for each in index_files(indexes) if each.kind is kind]
@@ -72,7 +73,7 @@ def coverages(store: OfflineStore, indexes: KeyIndexes) -> list[Coverage]:
 
 
 def tell_uncompared(store: OfflineStore, indexes: KeyIndexes, findings: Findings) -> None:
-    """What is not looked into: damaged files, and those that lie elsewhere."""
+    """Report what is not compared: damaged files, and files that lie in an object store."""
     for each in index_files(indexes):
         if each.stage == DAMAGED:
             findings.differ(_damage(store, each, each.damage))
@@ -83,7 +84,7 @@ def tell_uncompared(store: OfflineStore, indexes: KeyIndexes, findings: Findings
 def _trusted_up_to(
     store: OfflineStore, indexes: KeyIndexes, kind: IndexKind, files: list[IndexFile]
 ) -> PhysicalOffset | None:
-    """Where the next start goes on; None: it makes the index anew, or goes back to a state of before a crash."""
+    """Return where the next start continues; None if it rebuilds the index, or goes back to a state before a crash."""
     if store.found.has_abort or not files:
         return None
     row = HASH_ROW if kind is IndexKind.HASH else TIERED_ROW
@@ -95,7 +96,7 @@ def _trusted_up_to(
     state = IndexState.unpack(stored)
     if kind is IndexKind.HASH and indexes.hash_files is not None:
         known = indexes.hash_files.state
-        # RocketMQ ran since
+        # RocketMQ has run since
         if known is not None and [known.name, *known.header] != state.files:
             return PhysicalOffset(files[-1].end_offset + 1)
     return state.up_to
@@ -108,7 +109,7 @@ def _pieces_of(file: IndexFile) -> range:
 
 @contextmanager
 def indexes_to_compare(store: OfflineStore, findings: Findings) -> Iterator[KeyIndexes]:
-    """The index files of a store, if they can be read. Those of a store that a broker runs on are left alone."""
+    """Open the index files of a store, if they can be read. Those of a store that a broker runs on are left alone."""
     with ExitStack() as closing:
         indexes = NO_INDEXES
         if store.log_limit is None:
@@ -122,8 +123,8 @@ def indexes_to_compare(store: OfflineStore, findings: Findings) -> Iterator[KeyI
 
 
 class IndexComparison:
-    """One kind of index files against the log. May be done in parts by several with the same key: see `stored` and
-    `expected` of all of them added up.
+    """The comparison of one kind of index files with the log. Several of these with the same key may each do a part:
+    then the sums `stored` and `expected` of all of them are added up.
     """
 
     def __init__(
@@ -139,11 +140,11 @@ class IndexComparison:
 
     @property
     def files(self) -> list[IndexFile]:
-        """Those that can be read."""
+        """Return the files that can be read."""
         return [each for each in index_files(self._indexes) if each.kind is self.coverage.kind and each.is_local]
 
     def read_items(self, file: IndexFile) -> None:
-        """Sum the items of a file, and look at how it is made."""
+        """Sum the items of a file, and check its structure."""
         try:
             for items in items_in(self._indexes, file):
                 self.stored.add(*_columns(self.coverage.chosen(items)))
@@ -156,13 +157,13 @@ class IndexComparison:
                 self._findings.differ(_damage(self._store, file, found.damage))
 
     def add_records(self, requests: Iterable[DispatchRequest]) -> None:
-        """Sum what the records must have."""
+        """Sum the items that the records must have."""
         items = self.coverage.chosen(items_of(requests, with_tags=self.coverage.with_tags))
         self._findings.count(Check.INDEX, len(items))
         self.expected.add(*_columns(items))
 
     def differing(self) -> list[int]:
-        """The numbers of the pieces to look into, ascending."""
+        """Return the numbers of the pieces to compare, ascending."""
         return [piece for piece in self.expected.differing(self.stored) if piece not in self.coverage.skipped]
 
     def compare(
@@ -171,7 +172,7 @@ class IndexComparison:
         first_records: dict[int, PhysicalOffset],
         damage: Sequence[tuple[PhysicalOffset, PhysicalOffset]],
     ) -> None:
-        """Look into pieces of the log. Of records that lie in `damage` nobody can tell which items they must have."""
+        """Compare pieces of the log. It is not known which items records that lie in `damage` must have."""
         if not pieces:
             return
         stored = self._stored_in(pieces)
@@ -204,7 +205,7 @@ class IndexComparison:
     def _expected_in(
         self, piece: int, first_records: dict[int, PhysicalOffset]
     ) -> Iterator[tuple[Item, tuple[str, bool]]]:
-        """The items that the records of a piece must have, with what is hashed and whether it is a tag."""
+        """Yield the items that the records of a piece must have, with the hashed text and whether it is a tag."""
         start = first_records.get(piece)
         if start is None:
             return

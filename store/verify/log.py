@@ -1,4 +1,4 @@
-"""The commit log as verification reads it: on behind damage, at the next whole record."""
+"""The module reads the commit log for verification: after damage it continues at the next whole record."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _NUMBERING = StoredNumbering()
 def walk(
     store: OfflineStore, start: PhysicalOffset, end: PhysicalOffset | None = None
 ) -> Iterator[StoredMessage | Blank | Torn | Corrupt]:
-    """What the log holds from a record's start at `start` up to `end`; damage is given and reading goes on behind it.
+    """Yield what the log holds from a record's start at `start` up to `end`; damage is yielded and reading continues
+    after it.
 
-    The next one is found by what it states of itself (`store.scan.next_readable`).
+    The next record is found by what it states of itself (`store.scan.next_readable`).
     """
     segments = store.segments
     at = start
@@ -39,13 +40,15 @@ def walk(
 
 
 def behind_damage(store: OfflineStore, at: PhysicalOffset) -> PhysicalOffset:
-    """Where to read on behind the damage at an offset: at the next segment if no nearer place is known."""
+    """Return where to continue after the damage at an offset: at the next segment if no nearer place is known."""
     segments = store.segments
     return next_readable(segments, at) or PhysicalOffset(segments.base_of(at) + segments.segment_size)
 
 
 def scan(store: OfflineStore) -> Iterator[RecordBatch | Torn | Corrupt]:
-    """As `walk` from the log's begin, thousands of records at a time. Equal verdicts, and blanks are passed over."""
+    """Scan from the log's beginning, thousands of records at a time. The verdicts equal those of `walk`; blanks are
+    skipped.
+    """
     segments = store.segments
     at, end = segments.minimum, segments.end_of_files
     if store.log_limit is not None:
@@ -66,17 +69,17 @@ def scan(store: OfflineStore) -> Iterator[RecordBatch | Torn | Corrupt]:
 
 
 def requests_in(batch: RecordBatch) -> ScannedRequests:
-    """The records of the batch that belong into queues."""
+    """Return the requests of those records of the batch that belong into queues."""
     return ScannedRequests(batch, slice(None), _NUMBERING)
 
 
 def units_in(batch: RecordBatch) -> UnitColumns:
-    """The units that the records of the batch must have, as `units_of` gives them for one."""
+    """Return the entries that the records of the batch must have, as `units_of` gives them for one."""
     return requests_in(batch).units
 
 
 def units_of(record: StoredMessage) -> Iterator[tuple[QueueId, ConsumeQueueEntry]]:
-    """The units that the record must have: one in its queue, one in each light queue it names."""
+    """Yield the entries that the record must have: one in its queue, one in each light queue it names."""
     if not is_queued(record.system_flag):
         return
     request = dispatch_request(record, _NUMBERING)
@@ -87,7 +90,7 @@ def units_of(record: StoredMessage) -> Iterator[tuple[QueueId, ConsumeQueueEntry
 
 
 def whole_record_at(store: OfflineStore, at: PhysicalOffset) -> StoredMessage | str:
-    """The record, or in words what else lies there."""
+    """Return the record, or in words what else lies there."""
     try:
         found = store.decode(at)
     except OffsetOutOfRange as outside:

@@ -1,4 +1,4 @@
-"""Topics, groups and deliveries against the queues."""
+"""The module verifies topics, groups and deliveries against the queues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from quarry_mq.store.verify.sources import entry_at
 
 
 class Claim(NamedTuple):
-    """What metadata says about a queue: it has (or had) messages below `end`."""
+    """A claim is what metadata says about a queue: it has (or had) messages below `end`."""
 
     check: Check
     holder: str
@@ -36,21 +36,23 @@ class Claim(NamedTuple):
 
 
 class Metadata(Protocol):
-    """Topics and claims, Quarry's or RocketMQ's."""
+    """The topics and claims of a store, from Quarry's rows or RocketMQ's."""
 
     def has_topic(self, name: str) -> bool: ...
 
     def deleted_below(self, topic: str) -> PhysicalOffset:
-        """See `DeletedTopics.below`."""
+        """Return the offset below which the topic was deleted; see `DeletedTopics.below`."""
 
     def group_claims(self) -> Iterator[Claim]: ...
 
     def deliveries(self) -> Iterator[Delivery]:
-        """The messages that are handed out and not acknowledged."""
+        """Yield the messages that are delivered and not acknowledged."""
 
 
 class Delivery(NamedTuple):
-    """A message that is handed out and not acknowledged. `is_timed`: there is an entry of when it is visible again."""
+    """A message that is delivered and not acknowledged. `is_timed`: the index has an entry of when it
+    is visible again.
+    """
 
     group: str
     queue: QueueId
@@ -59,7 +61,7 @@ class Delivery(NamedTuple):
 
 
 class QuarryMetadata:
-    """Rows of `quarry/`."""
+    """Metadata from the rows of `quarry/`."""
 
     def __init__(self, engine: KeyValueEngine, directory: Path) -> None:
         self._directory = directory
@@ -80,7 +82,7 @@ class QuarryMetadata:
                 yield Claim(Check.GROUPS, *row)
 
     def deliveries(self) -> Iterator[Delivery]:
-        # a store of an earlier version has no index, its next start makes it
+        # a store of an earlier version has no index; its next start makes one
         is_indexed = bool(self._in_flight.scan(KeyRange(INDEX_BEGIN, None), limit=1))
         with self._naming_damage():
             for key, value in self._in_flight.iterate(ROWS):
@@ -96,7 +98,7 @@ class QuarryMetadata:
 
 
 class RocketmqRows:
-    """What RocketMQ's `config/` holds."""
+    """Metadata from RocketMQ's `config/`."""
 
     def __init__(self, metadata: RocketmqMetadata) -> None:
         self._metadata = metadata
@@ -106,7 +108,7 @@ class RocketmqRows:
         return name in self._names
 
     def deleted_below(self, _topic: str) -> PhysicalOffset:
-        """RocketMQ does not tell."""
+        """Return 0: RocketMQ does not record deletions."""
         return PhysicalOffset(0)
 
     def group_claims(self) -> Iterator[Claim]:
@@ -119,7 +121,7 @@ class RocketmqRows:
 
 
 def ends_of(units: UnitColumns, wanted: Set[QueueId]) -> dict[QueueId, QueueOffset]:
-    """Where those of the wanted queues end that the units belong to."""
+    """Return the end of each of the wanted queues, as far as these entries belong to it."""
     found = np.array([queue in wanted for queue in units.queues], np.bool_)
     if not found.any():
         return {}
@@ -132,8 +134,8 @@ def ends_of(units: UnitColumns, wanted: Set[QueueId]) -> dict[QueueId, QueueOffs
 
 
 class MetadataComparison:
-    """Metadata against the queues of `reader`. Used in this order: `check_topics`, `read_claims`, `add_undispatched`
-    for the units that are not stored yet, `finish`.
+    """The comparison of metadata with the queues of `reader`. Its methods are called in this order: `check_topics`,
+    `read_claims`, `add_undispatched` for the entries that are not stored yet, `finish`.
     """
 
     def __init__(self, store: OfflineStore, metadata: Metadata, reader: QueueReader, findings: Findings) -> None:
@@ -143,11 +145,13 @@ class MetadataComparison:
         self._reader = reader
         self._findings = findings
         self._open: dict[QueueId, list[Claim]] = {}
-        """Claims on messages that the queues do not have: the log may, above the check point."""
+        """The claims on messages that the queues do not have: the log may have them, above the check point."""
         self._ends: dict[QueueId, QueueOffset] = {}
 
     def check_topics(self) -> None:
-        """Light queues have no metadata of their own, and RocketMQ keeps none of some of its own topics."""
+        """Check that topics with queues have metadata. Light queues have none, nor have some of
+        RocketMQ's own topics.
+        """
         for topic, queues in groupby(self._reader.queues(), key=lambda queue: queue.topic):
             if is_light_queue(topic) or is_system_topic(topic):
                 continue
@@ -177,11 +181,13 @@ class MetadataComparison:
 
     @property
     def open_queues(self) -> frozenset[QueueId]:
-        """The queues that somebody is ahead of."""
+        """Return the queues that some claim is ahead of."""
         return frozenset(self._open)
 
     def add_undispatched(self, ends: Mapping[QueueId, QueueOffset]) -> None:
-        """The next start stores units up to these ends (`ends_of`): whoever is ahead of the queues may mean them."""
+        """Note that the next start stores entries up to these ends (`ends_of`): claims ahead of the queues may mean
+        them.
+        """
         for queue, end in ends.items():
             self._ends[queue] = max(end, self._ends.get(queue, end))
 

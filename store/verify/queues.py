@@ -1,4 +1,6 @@
-"""Units against the log: first summed piece by piece, then, where the sums differ, one by one."""
+"""The module verifies consume queue entries against the log: first as sums per piece, then one by one where sums
+differ.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,20 @@ from quarry_mq.store.verify.sources import StoredQueue, UnitSource, entry_at, en
 from quarry_mq.store.verify.sums import PIECE_BYTES, UnitSums, piece_of
 
 UNITS_PER_REPORT: Final = 65_536
-"""Units between two reports of progress."""
+"""Entries between two reports of progress."""
 
 DeletionTest = Callable[[str, PhysicalOffset], bool]
-"""Whether a record of a topic was deleted with it."""
+"""A function that tells whether a record of a topic was deleted with it."""
 _FIELDS: Final = ("size", "tags code", "store time")
 
 
 @dataclass(slots=True)
 class StoredSide:
-    """What was read of the units. What others have read of other queues may be added."""
+    """The entries that were read, as sums. Sums of other queues, read by others, may be added."""
 
     sums: UnitSums
     above: set[int]
-    """Pieces with units of records from the check point on."""
+    """The pieces with entries of records at or above the check point."""
 
     def absorb(self, other: StoredSide) -> None:
         self.sums.absorb(other.sums)
@@ -40,9 +42,11 @@ class StoredSide:
 
 
 class QueueComparison:
-    """One source of units against the log. Used in this order: `read_units`, `add_records` for the whole log, then
-    `compare_records` for the `differing` pieces, and `compare_units`. Each may be done in parts by several of these
-    with the same key: `stored` and `expected` of all of them, added up, tell which pieces differ.
+    """The comparison of one source of entries with the log.
+
+    Its methods are called in this order: `read_units`, `add_records` for the whole log, then `compare_records` for the
+    `differing` pieces, and `compare_units`. Several of these with the same key may each do a part: then the sums
+    `stored` and `expected` of all of them, added up, tell which pieces differ.
     """
 
     def __init__(self, store: OfflineStore, source: UnitSource, findings: Findings, key: bytes) -> None:
@@ -61,12 +65,12 @@ class QueueComparison:
         return self._source
 
     def read_units(self, queues: Iterable[StoredQueue]) -> Iterator[int]:
-        """Sum the units, and check each queue by itself. Yields now and then how many units were read."""
+        """Sum the entries, and check each queue by itself. Yields now and then how many entries were read."""
         for queue in queues:
             yield from self._read_queue(queue)
 
     def add_records(self, batch: RecordBatch, units: UnitColumns) -> None:
-        """Sum what the records must have, if they must have it by now."""
+        """Sum the entries that the records must have by now."""
         places = batch.columns.physical_offset
         if self._below is not None and len(places) and places[-1] >= self._below:
             self._findings.note(Note.UNDISPATCHED, int((places >= self._below).sum()))
@@ -75,7 +79,7 @@ class QueueComparison:
         self.expected.add_all(units, by_place=lambda queue: not self._counts_offset(queue))
 
     def differing(self) -> list[int]:
-        """The numbers of the pieces to look into, ascending."""
+        """Return the numbers of the pieces to compare, ascending."""
         return sorted({*self.expected.differing(self.stored.sums), *self.stored.above})
 
     # -- each queue by itself
@@ -93,7 +97,7 @@ class QueueComparison:
             if self._read % UNITS_PER_REPORT == 0:
                 yield self._read
             if limit is not None and entry.physical_offset >= limit:
-                continue  # came since
+                continue  # came since the backup point
             if entry.physical_offset < minimum:
                 expired += 1
                 continue
@@ -139,7 +143,7 @@ class QueueComparison:
                 f"a maximum of entry {last.queue_offset} at offset {last.physical_offset}, the last one",
                 f"entry {highest.queue_offset} at offset {highest.physical_offset}",
             )
-        # a place of 0 is what stays of a queue whose entries were all cut or expired
+        # an offset of 0 is what stays of a queue whose entries were all cut or expired
         if last is None and highest.physical_offset >= max(self._store.minimum, 1):
             self._differ_offsets(
                 queue.queue,
@@ -163,7 +167,9 @@ class QueueComparison:
     # -- one by one
 
     def compare_records(self, piece: int, start: PhysicalOffset | None, is_deleted: DeletionTest) -> None:
-        """Look up the units of each record that begins in the piece; the first one at `start`, None: there is none."""
+        """Look up the entries of each record that begins in the piece. `start` is the first one; None:
+        there is none.
+        """
         if start is None:
             return
         end = PhysicalOffset((piece + 1) * PIECE_BYTES)
@@ -206,7 +212,7 @@ class QueueComparison:
         self._differ_record(queue, unit, f"a unit that points at offset {unit.physical_offset}", f"{found}; {seen}")
 
     def _why_missing(self, queue: QueueId, unit: ConsumeQueueEntry, is_deleted: DeletionTest) -> Note | None:
-        """Why it is no loss that the record has no unit; None: it is."""
+        """Return why it is no loss that the record has no entry; None if it is a loss."""
         source = self._source
         bounds = source.reader.bounds(queue)
         first = next(iter(source.reader.entries(queue, QueueOffset(0), 1)), None)
@@ -228,7 +234,9 @@ class QueueComparison:
         return None
 
     def _is_of_removed(self, queue: QueueId, unit: ConsumeQueueEntry, bounds: QueueBounds) -> bool:
-        """Whether the light queue may have been removed with the unit: one that came back begins above all removed."""
+        """Return whether the light queue may have been removed with the entry: a new one begins above all that were
+        removed.
+        """
         removed_below = self._source.light_removed_below
         if not removed_below:
             return False
@@ -237,7 +245,7 @@ class QueueComparison:
         return unit.queue_offset < removed_below and (bounds.maximum == 0 or unit.queue_offset < bounds.minimum)
 
     def compare_units(self, queues: Iterable[StoredQueue], pieces: Collection[int]) -> None:
-        """Read the record of each unit of these pieces."""
+        """Read the record of each entry in these pieces."""
         minimum, limit = self._store.minimum, self._store.log_limit
         for queue in queues:
             maximum = None if queue.maximum is None else queue.maximum.queue_offset
@@ -266,7 +274,7 @@ class QueueComparison:
                 undispatched = self._below is not None and entry.physical_offset >= self._below
                 if undispatched and (unit.size, unit.tags_code) != (entry.size, entry.tags_code):
                     self._differ_unit(queue, entry, f"size and tags code {unit[2:4]}", f"{entry[2:4]}")
-                return  # other differences of a unit are told by its record
+                return  # other differences of an entry are reported for its record
         owners = ", ".join(f"entry {unit.queue_offset} of {owner.topic}/{owner.number}" for owner, unit in units)
         self._differ_unit(
             queue, entry, "a record of this entry", f"at offset {entry.physical_offset} that of {owners or 'no queue'}"

@@ -1,4 +1,4 @@
-"""What a verification says: counts per check, the first differences in words, and what is no difference."""
+"""The module reports a verification: counts per check, the first differences in words, and notes on what is normal."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 
 class Check(Enum):
-    """What is compared with what; the value is its name in reports."""
+    """A check compares two parts of a store; the value is its name in reports."""
 
     LOG = "log"
     """Each record of the commit log is whole, and nothing that was durable is missing."""
     RECORDS = "records"
-    """Each record has its unit in RocksDB: place, size, tags code, store time."""
+    """Each record has its entry in RocksDB: position, size, tags code, store time."""
     UNITS = "units"
-    """Each unit in RocksDB points at a whole record of its queue; places ascend with offsets."""
+    """Each entry in RocksDB points at a whole record of its queue; positions ascend with offsets."""
     OFFSETS = "offsets"
-    """Stored minima and maxima agree with the units and are not inverted."""
+    """Stored min and max offsets agree with the entries and are not inverted."""
     CHECKPOINT = "checkpoint"
     """The dispatch check point is not above the log's end."""
     FILE_RECORDS = "fileRecords"
-    """As RECORDS, in RocketMQ's queue files."""
+    """Each record has its entry in RocketMQ's queue files, as for RECORDS."""
     FILE_UNITS = "fileUnits"
-    """As UNITS, in RocketMQ's queue files."""
+    """Each entry in RocketMQ's queue files points at a whole record, as for UNITS."""
     TOPICS = "topics"
     """Each topic with queues has metadata."""
     GROUPS = "groups"
     """No group is ahead of its queue."""
     IN_FLIGHT = "inFlight"
-    """Each delivery that is under way is of a message there is, and will come to an end."""
+    """Each delivery in flight is of an existing message, and will end."""
     HELD = "heldMessages"
     """Delayed and half messages wait exactly as the log says."""
     INDEX = "keyIndex"
@@ -41,25 +41,25 @@ class Check(Enum):
 
 
 class Note(Enum):
-    """What was met and is as it should be; the value is its name in reports."""
+    """A note is something unusual that is as it should be; the value is its name in reports."""
 
     EXPIRED = "unitsBelowTheLog"
-    """Units of records that expired; they leave with the next compaction."""
+    """Entries of records that expired are removed by the next compaction."""
     ABOVE_MAXIMUM = "unitsAboveTheMaximum"
-    """RocketMQ leaves them behind when it cuts a queue; nobody sees them."""
+    """RocketMQ leaves these entries when it cuts a queue; no reader sees them."""
     UNDISPATCHED = "recordsToDispatch"
     """Records at or above the check point: the next start dispatches them."""
     DELETED = "recordsOfDeletedTopics"
-    """Deleting a topic removes its queues at once, its records leave with their segments."""
+    """The records of a deleted topic leave with their segments; its queues were removed at once."""
     REMOVED_LIGHT = "recordsOfRemovedLightQueues"
-    """Those of lite topics that expired or were deleted, and of light queues that were idle; as above."""
+    """The records of light queues that expired, were deleted or were idle leave with their segments, too."""
     NO_FILE_NAME = "recordsOfQueuesThatNoFileCanHave"
-    """Queue files leave out light queues whose names no file can have; they have what came once there were others."""
+    """Queue files leave out light queues whose names no file can have; later entries of these queues are in RocksDB."""
     EARLIER_LIFE = "recordsFromBeforeTheTopicWasMadeAnew"
     BEFORE_DOUBLE_WRITE = "recordsFromBeforeDoubleWrite"
-    """RocksDB has them only once Quarry has opened the store."""
+    """RocksDB has these entries only once Quarry has opened the store."""
     AFTER_FILE_QUEUES = "recordsNewerThanTheQueueFiles"
-    """Quarry does not write queue files; a broker that was killed had not written the last ones."""
+    """Quarry does not write queue files, and a broker that was killed had not written the last entries."""
     GIVEN_UP = "unitsOfGivenUpRecords"
     """An operator gave the damaged record up (`quarry recover --replace-damaged`): groups pass over it."""
     TORN_END = "tornBytesAtTheEnd"
@@ -68,16 +68,16 @@ class Note(Enum):
     TAGS_NOT_INDEXED = "tagsWithoutItems"
     """RocketMQ before 5.5 has no items of tags in its index files."""
     INDEXED_TWICE = "itemsThatComeTwice"
-    """RocketMQ puts the items of its last record again when it goes on after a stop."""
+    """RocketMQ stores the items of its last record again when it continues after a stop."""
     INDEX_ELSEWHERE = "indexFilesElsewhere"
-    """They lie in an object store: what they hold is not compared."""
+    """The files lie in an object store: their content is not compared."""
     EXPIRED_HELD = "heldMessagesThatExpired"
-    """Half messages, or delayed ones that could not be carried over for want of room: they go when it is their time."""
+    """Expired half messages, or delayed ones that could not be carried over for lack of space, go when they are due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One place where two parts of a store disagree. `expected` and `found` are words."""
+    """A difference is one place where two parts of a store disagree. `expected` and `found` are words."""
 
     check: Check
     file: Path
@@ -116,7 +116,7 @@ class Count(NamedTuple):
 
 @dataclass(slots=True)
 class VerifyReport:
-    """The outcome. `differences` holds the first ones of each check; `counts` tells how many there are."""
+    """The report is the outcome. `differences` holds the first ones of each check; `counts` has the totals."""
 
     counts: dict[Check, Count]
     differences: list[Difference]
@@ -130,7 +130,7 @@ class VerifyReport:
         return not any(count.differences for count in self.counts.values())
 
     def as_json(self) -> dict[str, object]:
-        """The verdict, without the differences."""
+        """Return the verdict as JSON, without the differences."""
         return {
             "verdict": "agree" if self.agrees else "differ",
             "checks": {
@@ -146,7 +146,7 @@ class VerifyReport:
 
 @dataclass(slots=True)
 class Findings:
-    """Collects. Of each check the first `kept_max` differences are kept (None: all), all are counted."""
+    """Findings collect differences. Of each check the first `kept_max` are kept (None: all); all are counted."""
 
     kept_max: int | None
     kept: list[Difference] = field(default_factory=list)
@@ -155,7 +155,7 @@ class Findings:
     notes: Counter[Note] = field(default_factory=Counter)
 
     def count(self, check: Check, number: int = 1) -> None:
-        """So many more things were looked at, whatever came of it."""
+        """Count more things that were checked, whatever the result."""
         self.checked[check] += number
 
     def differ(self, difference: Difference) -> None:
@@ -167,22 +167,22 @@ class Findings:
         self.notes[note] += number
 
     def drain(self) -> list[Difference]:
-        """Those that were kept since it was last asked."""
+        """Return the differences that were kept since the last call."""
         kept, self.kept = self.kept, []
         return kept
 
     def absorb(self, other: Findings) -> None:
-        """Add what others have counted. What they have kept is not taken over."""
+        """Add the counts of other findings. The differences that these have kept are not taken over."""
         self.checked.update(other.checked)
         self.differing.update(other.differing)
         self.notes.update(other.notes)
 
     def differences(self) -> list[Difference]:
-        """Those that were kept, in the order of the checks."""
+        """Return the differences that were kept, in the order of the checks."""
         order = list(Check)
         return sorted(self.kept, key=lambda each: order.index(each.check))
 
     def counts(self) -> dict[Check, Count]:
-        """In the order of the checks; those that did not apply to the store are left out."""
+        """Return the counts in the order of the checks, without checks that did not apply to the store."""
         made = [check for check in Check if check in self.checked or check in self.differing]
         return {check: Count(self.checked[check], self.differing[check]) for check in made}

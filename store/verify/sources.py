@@ -1,4 +1,4 @@
-"""Where units are compared from: RocksDB, or RocketMQ's queue files. Both are read queue by queue."""
+"""The module reads the entries to compare, queue by queue: from RocksDB, or from RocketMQ's queue files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.verify.report import Check, Difference, Findings
 
 _TOPIC_AT: Final = 6
-"""Where the topic ends in a key, less its own length: the length, a separator, the topic, a separator."""
+"""The position where the topic ends in a key, less its own length: the length, a separator, the topic, a separator."""
 _make_entry: Final = ConsumeQueueEntry._make
 
 ALL_KEYS: Final = KeyRange(b"", None)
@@ -40,7 +40,7 @@ Pair = tuple[bytes, bytes]
 
 
 class StoredQueue(NamedTuple):
-    """One queue as stored. `entries` must be read before the next queue is asked for.
+    """A stored queue is one queue as stored. `entries` must be read before the next queue is requested.
 
     Queue files store no bounds: `maximum` and `minimum` are None then, and in RocksDB where there is no such row.
     """
@@ -52,25 +52,27 @@ class StoredQueue(NamedTuple):
 
 
 class QueuesPart(NamedTuple):
-    """Some of the queues of a source."""
+    """A part of the queues of a source."""
 
     keys: KeyRange = ALL_KEYS
-    """In RocksDB those of their units: from the prefix of one queue (`unit_prefix`) to that of another."""
+    """The queues in RocksDB as a range of entry keys: from the prefix of one queue (`unit_prefix`) to
+    that of another.
+    """
     queues: tuple[QueueId, ...] | None = None
-    """In files these; None: all."""
+    """The queues in files; None: all."""
 
 
 ALL_QUEUES: Final = QueuesPart()
 
 
 class UnitSource(NamedTuple):
-    """One place that holds units, and what may be missing there without being lost.
+    """A source is one place that holds entries, with the kinds of entries that may be missing there without being lost.
 
-    `with_time`: units hold the store time. `light_by_place`: light queues are numbered one after the other, so that
-    the numbers in the records do not count. `begins_late`: it holds what came since double write began.
-    `ends_early`: it need not hold the newest; `light_ends_early`: not those of light queues, which RocketMQ can be told
-    to keep in RocksDB alone (`combineCQUseRocksdbForLmq`). `compared_below`: where the check point is; None: nowhere.
-    `light_removed_below`: above the numbers of all light queues that were removed, 0 when none was. `leaves_out_names`:
+    `with_time`: entries hold the store time. `light_by_place`: light queues are numbered consecutively, so the offsets
+    in the records do not count. `begins_late`: it holds what came since double write began. `ends_early`: it need not
+    hold the newest entries; `light_ends_early`: nor those of light queues, which RocketMQ can be told to keep in
+    RocksDB alone (`combineCQUseRocksdbForLmq`). `compared_below`: the check point; None: there is none.
+    `light_removed_below`: above the offsets of all light queues that were removed, 0 when none was. `leaves_out_names`:
     it is in files, or came from files, which have no queues whose names no file can have.
     """
 
@@ -93,7 +95,10 @@ class UnitSource(NamedTuple):
 def rocks_queues(
     engine: KeyValueEngine, file: Path, findings: Findings, part: KeyRange = ALL_KEYS
 ) -> Iterator[StoredQueue]:
-    """The queues that have units or bounds. In memory at any time: the bounds of one topic. See `QueuesPart`."""
+    """Yield the queues that have entries or bounds. Only the bounds of one topic are in memory at a time.
+
+    `part` is explained in `QueuesPart`.
+    """
     units = _well_formed_units(engine.family(UNITS_FAMILY).iterate(part), file, findings)
     bounds = _well_formed_bounds(_bounds_in(engine, part), file, findings)
     for units_of_topic, bounds_of_topic in _side_by_side(units, bounds):
@@ -115,7 +120,7 @@ def rocks_queues(
 
 
 def file_queues(reader: QueueReader, part: Iterable[QueueId] | None = None) -> Iterator[StoredQueue]:
-    """The queues that have a file: all, or those of a part."""
+    """Yield the queues that have a file: all, or those of a part."""
     for queue in reader.queues() if part is None else part:
         yield StoredQueue(queue, None, None, entries_from(reader, queue, reader.bounds(queue).minimum))
 
@@ -127,13 +132,13 @@ def entries_from(reader: QueueReader, queue: QueueId, start: QueueOffset) -> Ite
 
 
 def entry_at(reader: QueueReader, queue: QueueId, at: QueueOffset) -> ConsumeQueueEntry | None:
-    """The visible entry with exactly this queue offset."""
+    """Return the visible entry with exactly this queue offset."""
     found = reader.entries(queue, at, 1)
     return found[0] if found and found[0].queue_offset == at else None
 
 
 def entry_of_record(reader: QueueReader, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
-    """The visible entry that points at `at`, found by halving: places ascend with queue offsets."""
+    """Return the visible entry that points at `at`, found by bisection: positions ascend with queue offsets."""
     low, high = reader.bounds(queue)
     while low < high:
         middle = QueueOffset((low + high) // 2)
@@ -148,7 +153,9 @@ def entry_of_record(reader: QueueReader, queue: QueueId, at: PhysicalOffset) -> 
 
 
 def _bounds_in(engine: KeyValueEngine, part: KeyRange) -> Iterator[Pair]:
-    """The bounds of the queues in a range of unit keys. What is no bound goes with the units it lies among."""
+    """Yield the bounds of the queues in a range of entry keys. A malformed row belongs to the range
+    that holds its key.
+    """
     if part == ALL_KEYS:
         yield from engine.family(OFFSET_FAMILY).iterate(ALL_KEYS)
         return
@@ -211,7 +218,7 @@ def _queue_of(pair: Pair) -> bytes:
 
 
 def _side_by_side(units: Iterator[Pair], bounds: Iterator[Pair]) -> Iterator[tuple[Iterator[Pair], Iterator[Pair]]]:
-    """Both, topic by topic: they are sorted by the same beginnings of keys."""
+    """Yield entries and bounds topic by topic: they are sorted by the same beginnings of keys."""
     by_unit, by_bound = groupby(units, key=_topic_of), groupby(bounds, key=_topic_of)
     of_units, of_bounds = next(by_unit, None), next(by_bound, None)
     while of_units is not None or of_bounds is not None:

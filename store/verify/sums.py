@@ -1,10 +1,10 @@
-"""Two collections of rows about the log, compared without being sorted or kept.
+"""The module compares two collections of rows about the log without sorting or storing them.
 
-Records come in the order of the log, units in the order of their queues, and neither fits into memory. So both
-are summed: the log is divided into pieces, and each piece has the number of its rows and the sum of their hashes,
-which does not depend on the order, nor on who sums which of them. Pieces with equal sums hold equal rows (two different
-collections collide with a probability of about 2^-64, by a hash that is keyed anew for each verification); the others
-are looked into.
+Records come in the order of the log, entries in the order of their queues, and neither fits into memory. So both are
+summed: the log is divided into pieces, and each piece has the number of its rows and the sum of their hashes, which
+depends neither on the order nor on who sums which rows. Pieces with equal sums hold equal rows (two different
+collections collide with a probability of about 2^-64, by a hash with a new key for each verification); the other pieces
+are compared row by row.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from quarry_mq.store.consumequeue import ConsumeQueueEntry, UnitColumns
 from quarry_mq.store.offsets import PhysicalOffset, QueueId
 
 PIECE_BYTES: Final = 16 << 20
-"""Of log. A terabyte has 65,536 pieces: 20 MiB of sums."""
+"""Bytes of log in a piece. A terabyte has 65,536 pieces: 20 MiB of sums."""
 WAITING_MAX: Final = 8_192
-"""Entries that are summed at once."""
+"""Entries that are summed at a time."""
 
 Integers = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
@@ -32,11 +32,13 @@ Hashes = NDArray[np.uint64]
 _KEY_SIZE: Final = 16
 _MODULUS: Final = 1 << 64
 _MULTIPLIERS: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-"""Of the finalizer of SplitMix64, which lets every bit of a number change about half of the result's."""
+"""Multipliers of the finalizer of SplitMix64, in which every bit of a number changes about half of the
+result's bits.
+"""
 
 
 def new_key() -> bytes:
-    """A key for all sums of one verification."""
+    """Return a key for all sums of one verification."""
     return secrets.token_bytes(_KEY_SIZE)
 
 
@@ -45,14 +47,16 @@ def piece_of(at: PhysicalOffset) -> int:
 
 
 class Sums:
-    """Number and sum of hashes of the rows of each piece. Those made with the same key may be added and compared."""
+    """The number and the sum of hashes of the rows of each piece. Sums made with the same key may be added and
+    compared.
+    """
 
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._sums: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
 
     def add(self, places: Integers, columns: Iterable[Integers]) -> None:
-        """Rows of the records at `places`; each of the columns is an array of the same shape (n,)."""
+        """Add rows of the records at `places`; each of the columns is an array of the same shape (n,)."""
         if not len(places):
             return
         hashes = np.zeros(len(places), np.uint64)
@@ -68,16 +72,16 @@ class Sums:
             self._add(piece, count, total)
 
     def hash_of(self, octets: bytes) -> int:
-        """64 bits that stand for a text in a column of hashes."""
+        """Return 64 bits that stand for a text in a column of hashes."""
         return int.from_bytes(blake2b(octets, digest_size=8, key=self._key).digest(), "little")
 
     def absorb(self, other: Sums) -> None:
-        """Add what others have summed."""
+        """Add other sums to these."""
         for piece, (count, total) in other._sums.items():
             self._add(piece, count, total)
 
     def differing(self, other: Sums) -> list[int]:
-        """Numbers of the pieces that differ, ascending."""
+        """Return the numbers of the pieces that differ, ascending."""
         nothing = [0, 0]
         mine, theirs = self._sums, other._sums
         return sorted(
@@ -98,7 +102,7 @@ class Sums:
 
 
 class UnitSums:
-    """Sums of units. What is not compared, the store time perhaps, is left out of the hash."""
+    """Sums of entries. Fields that are not compared, for example the store time, are left out of the hash."""
 
     def __init__(self, key: bytes, *, with_time: bool) -> None:
         self._with_time = with_time
@@ -115,7 +119,7 @@ class UnitSums:
             self._sum_waiting()
 
     def add_all(self, units: UnitColumns, *, by_place: Callable[[QueueId], bool]) -> None:
-        """`add` each of them; of queues that are `by_place` without its offset."""
+        """Add each of the entries, for queues that are `by_place` without the queue offset."""
         if not len(units):
             return
         counted = np.array([not by_place(queue) for queue in units.queues], np.bool_)
@@ -128,7 +132,7 @@ class UnitSums:
         self._sums.absorb(other._sums)
 
     def differing(self, other: UnitSums) -> list[int]:
-        """Numbers of the pieces that differ, ascending."""
+        """Return the numbers of the pieces that differ, ascending."""
         self._sum_waiting()
         other._sum_waiting()
         return self._sums.differing(other._sums)
@@ -160,7 +164,7 @@ class UnitSums:
 
 
 def _mix(hashes: Hashes) -> None:
-    """In place."""
+    """Mix the bits of the hashes in place."""
     hashes ^= hashes >> np.uint64(30)
     hashes *= _MULTIPLIERS[0]
     hashes ^= hashes >> np.uint64(27)

@@ -1,9 +1,9 @@
-"""Verdicts of verifications, kept in the store: rows of the family `meta` of `quarry/`.
+"""The module stores the verdicts of verifications in the store: rows of the family `meta` of `quarry/`.
 
     key    ASCII `verification/`, then i64 begin, wall clock ms, which is also the id
     value  JSON: the fields of `Verdict`
 
-The newest `VERDICTS_KEPT` stay.
+The newest `VERDICTS_KEPT` are kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ID: Final = Struct(">q")
 
 
 class VerdictState(Enum):
-    """How a verification stands; the value is its name."""
+    """The state of a verification; the value is its name."""
 
     RUNNING = "running"
     AGREE = "agree"
@@ -36,7 +36,7 @@ class VerdictState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a verification came to. `checks`: by name, how many things were looked at and how many differ."""
+    """The result of a verification. `checks`: by name, how many things were checked and how many differ."""
 
     id: int
     asked_by: str
@@ -49,10 +49,10 @@ class Verdict:
     first: list[list[str]] = field(default_factory=list)
     """Check and text of the first differences."""
     remark: str | None = None
-    """Why the differences may be none, or why it failed."""
+    """The reason why the differences may be none, or why the verification failed."""
 
     def ended(self, report: VerifyReport, ended_at_ms: int, remark: str | None) -> Verdict:
-        """With what was found."""
+        """Return the verdict with what was found."""
         return Verdict(
             id=self.id,
             asked_by=self.asked_by,
@@ -67,19 +67,19 @@ class Verdict:
         )
 
     def given_up(self, state: VerdictState, ended_at_ms: int | None, remark: str | None = None) -> Verdict:
-        """Without anything found."""
+        """Return the verdict of a verification that ended without a result."""
         return Verdict(id=self.id, asked_by=self.asked_by, state=state, ended_at_ms=ended_at_ms, remark=remark)
 
 
 class Verdicts:
-    """The rows."""
+    """The table of the verdicts."""
 
     def __init__(self, engine: KeyValueEngine) -> None:
         self._engine = engine
         self._family = engine.family(META)
 
     def save(self, verdict: Verdict) -> None:
-        """Durable when it returns; the oldest ones beyond `VERDICTS_KEPT` go."""
+        """Save a verdict durably; the oldest ones beyond `VERDICTS_KEPT` are deleted."""
         batch = self._engine.batch()
         fields = {**asdict(verdict), "state": verdict.state.value}
         batch.put(self._family, _PREFIX + _ID.pack(verdict.id), json.dumps(fields, sort_keys=True).encode())
@@ -90,7 +90,7 @@ class Verdicts:
         self._engine.write(batch, sync=True)
 
     def all(self) -> list[Verdict]:
-        """The newest first."""
+        """Return all verdicts, the newest first."""
         return [_decoded(json.loads(value)) for _, value in self._family.scan(prefix_range(_PREFIX), reverse=True)]
 
 

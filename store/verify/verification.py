@@ -1,4 +1,4 @@
-"""The order of a verification: queues, metadata, the log once from end to end, then the pieces that differ."""
+"""The module runs a verification: queues, metadata, the log once from end to end, then the pieces that differ."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from quarry_mq.store.verify.sources import ALL_QUEUES, UnitSource, file_queues, 
 from quarry_mq.store.verify.sums import PIECE_BYTES, new_key
 
 DIFFERENCES_MAX: Final = 20
-"""How many differences of each check are told unless more are asked for."""
+"""The number of differences per check that are reported by default."""
 
 
 def verify(store: OfflineStore, report: ReportProgress, *, differences_max: int = DIFFERENCES_MAX) -> VerifyReport:
-    """Compare everything in the store that says the same thing twice. Changes nothing.
+    """Compare everything that the store holds in two places. Changes nothing.
 
-    Memory is bounded whatever the number of queues and messages: units and records are summed piece by piece
-    (`store.verify.sums`), and only pieces that differ are compared one by one. Raises StoreDamaged or
-    kv.EngineCorrupt for what cannot be read at all, OSError as the disk gives it.
+    Memory is bounded whatever the number of queues and messages: entries and records are summed piece by piece
+    (`store.verify.sums`), and only pieces that differ are compared one by one. Raises StoreDamaged or kv.EngineCorrupt
+    for what cannot be read at all, OSError as the disk gives it.
     """
     findings = Findings(differences_max)
     with indexes_to_compare(store, findings) as indexes:
@@ -47,7 +47,7 @@ def verify(store: OfflineStore, report: ReportProgress, *, differences_max: int 
 
 
 class LogDamage(NamedTuple):
-    """Bytes of the log from `begin` to `end` that are no records, though there must be some."""
+    """Damage is the bytes of the log from `begin` to `end` that are no records, though there must be some."""
 
     begin: PhysicalOffset
     end: PhysicalOffset
@@ -56,17 +56,17 @@ class LogDamage(NamedTuple):
 
 @dataclass(slots=True)
 class LogReading:
-    """What was read of the log, part after part."""
+    """The reading says what was read of the log, part after part."""
 
     begin: PhysicalOffset
     end: PhysicalOffset
-    """Where the last whole record ends; `begin`: there was none."""
+    """The offset where the last whole record ends; `begin` if there was none."""
     damage: list[LogDamage] = field(default_factory=list)
     ends_with_damage: bool = False
-    """No record came behind the last damage."""
+    """True if no record came after the last damage."""
 
     def read(self, end: PhysicalOffset) -> None:
-        """Records up to `end` were whole."""
+        """Note that records up to `end` were whole."""
         self.end = end
         self.ends_with_damage = False
 
@@ -83,10 +83,10 @@ class LogReading:
 
 
 class Verification:
-    """The steps of one verification.
+    """A verification runs its steps in order.
 
-    The three long ones, `read_queues`, `read_log` and `compare`, may be done by others in parts, who make one of these
-    in each of their processes, with the same key.
+    The three long ones, `read_queues`, `read_log` and `compare`, may be done in parts by several processes, each of
+    which makes its own Verification with the same key.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Verification:
         self._indexes = indexes
         self._metadata = self._open_metadata()
         self.first_records: Final[dict[int, PhysicalOffset]] = {}
-        """Of each piece of the log the first record that begins in it."""
+        """The first record that begins in each piece of the log."""
 
     def run(self) -> VerifyReport:
         findings = self.findings
@@ -148,7 +148,7 @@ class Verification:
                 index.read_items(file)
 
     def read_log(self, claims: MetadataComparison | None) -> LogReading:
-        """Sum what the records say must be in queues and index."""
+        """Sum what the queues and the index must hold according to the records."""
         store = self._store
         reading = LogReading(store.minimum, store.minimum)
         total = (store.log_limit or store.segments.end_of_files) - store.minimum
@@ -170,7 +170,9 @@ class Verification:
         return reading
 
     def add_batch(self, batch: RecordBatch, wanted: Set[QueueId]) -> dict[QueueId, QueueOffset]:
-        """Sum the records of a batch. Returns where the wanted queues end by what is still to be dispatched."""
+        """Sum the records of a batch. Returns the ends of the wanted queues according to records that are not
+        dispatched yet.
+        """
         self.findings.count(Check.LOG, len(batch))
         places = batch.columns.physical_offset
         pieces, first = np.unique(places // PIECE_BYTES, return_index=True)
@@ -188,7 +190,7 @@ class Verification:
         return ends_of(units.select(units.physical_offset >= checkpoint), wanted)
 
     def compare(self, damage: Sequence[LogDamage]) -> None:
-        """Look into what differs."""
+        """Compare the pieces that differ."""
         for comparison in self.comparisons:
             pieces = comparison.differing()
             for done, piece in enumerate(pieces):
@@ -200,7 +202,7 @@ class Verification:
             index.compare(set(index.differing()), self.first_records, [each[:2] for each in damage])
 
     def is_deleted(self, topic: str, at: PhysicalOffset) -> bool:
-        """Whether a record of the topic was deleted with it: there is none any more, or it was made again since."""
+        """Return whether a record of the topic was deleted with it: the topic is gone, or was created again since."""
         return at < self._metadata.deleted_below(topic) or not self._metadata.has_topic(topic)
 
     # -- the parts
@@ -249,14 +251,14 @@ class Verification:
             )
 
     def _removes_files(self) -> bool:
-        """Whether a migration has come to an end and its queue files are just being removed."""
+        """Return whether a migration has ended and its queue files are just being removed."""
         if self._store.found.kind is not StoreKind.QUARRY:
             return False
         return MigrationRows(self._store.state_engine()).removing() is Removing.FILES
 
     @property
     def _uses_rocksdb(self) -> bool:
-        """A database that lies in a store whose queues are in files is a leftover."""
+        """Return whether the store uses RocksDB. A database in a store whose queues are in files is a leftover."""
         found = self._store.found
         return found.has_rocksdb and (found.kind is not StoreKind.QUARRY or self._store.queue_phase.writes_rocksdb)
 
@@ -282,7 +284,7 @@ class Verification:
 
     @cached_property
     def _checkpoint(self) -> PhysicalOffset | None:
-        """The dispatch check point of RocksDB."""
+        """Return the dispatch check point of RocksDB."""
         if not self._uses_rocksdb:
             return None
         value = self._store.queue_engine().family(OFFSET_FAMILY).get(CHECKPOINT_KEY)
@@ -293,7 +295,7 @@ class Verification:
     # -- the log
 
     def _judge_damage(self, reading: LogReading) -> None:
-        """What an unclean stop leaves at the very end, above everything that was durable, is no difference."""
+        """Report damage, except what an unclean stop leaves at the very end, above everything that was durable."""
         promised = self._promised()
         for number, (at, _, words) in enumerate(reading.damage, 1):
             is_end = number == len(reading.damage) and reading.ends_with_damage
@@ -305,7 +307,7 @@ class Verification:
             self._differ_log(reading.end, f"records up to offset {promised}, which was durable", "the end of the log")
 
     def _promised(self) -> PhysicalOffset:
-        """An offset below which the log must be whole; RocketMQ writes none down."""
+        """Return an offset below which the log must be whole; RocketMQ writes none down."""
         if self._store.log_limit is not None:
             return self._store.log_limit
         flushed = None if self._identity is None else self._identity.flushed_up_to
@@ -351,7 +353,7 @@ class Verification:
 
 
 def _identity(store: OfflineStore) -> StoreIdentity | None:
-    """What Quarry knows of the store; None when it never ran on it, or died in its very first start."""
+    """Return Quarry's rows about the store; None when it never ran on it, or died in its very first start."""
     if store.found.kind is not StoreKind.QUARRY:
         return None
     engine = store.state_engine()
