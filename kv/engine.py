@@ -59,7 +59,7 @@ class Family(Protocol):
         """
 
     def take(self, keys: KeyRange, count: int) -> list[tuple[bytes, bytes]]:
-        """Return the first `count` pairs, for a caller that knows that the range has so many; otherwise it takes twice
+        """Return the first `count` pairs, for a caller that knows that the range has them; otherwise it takes twice
         as long.
         """
 

@@ -4,7 +4,7 @@ KvError
 ├── EngineClosed    used after close(): a bug of the caller
 ├── EngineLocked    another process (or an unclosed engine of this one) holds the database
 ├── EngineMissing   no database where one must exist
-├── EngineFull      the disk has no room for a write; a later one may succeed
+├── EngineFull      the disk has no space for a write; a later one may succeed
 │   └── EngineStarved   no file can be opened for it: all descriptors are in use
 └── EngineCorrupt   the engine found damage; its message names the file where known
 """

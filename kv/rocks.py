@@ -3,17 +3,17 @@
 It guards against these properties of rocksdict 0.3.29 (RocksDB 9.8.4):
 
 1. Its `items()` ends on a damaged block as if the range ended there. Here every scan that comes up short asks a
-   plain iterator for its status at the place where it stopped.
-2. A manual flush covers one family, also with atomic_flush on. `flush` takes the order from the caller. 3. Families,
-handles, snapshots and iterators keep the database open and locked after `close()`, and go on
-   answering. Here they lose their native part when the engine closes.
+   plain iterator for its status at the position where it stopped.
+2. A manual flush covers one family, also with atomic_flush on. `flush` takes the order from the caller.
+3. Families, handles, snapshots and iterators keep the database open and locked after `close()`, and still
+   answer. Here they lose their native part when the engine closes.
 4. Create-if-missing over a directory without CURRENT makes an empty database. It is passed only when the
    directory holds no file of one.
-5. `WriteOptions.disable_wal` is an attribute to assign, not the method its stub declares. 6.
-`ReadOptions.set_iterate_lower_bound` sets the upper bound. Here backward scans stop by comparing keys. 7. Iterators of
-its snapshots ignore the snapshot. Here a snapshot is an iterator per family, made at its moment. 8. A cache has up to
-64 shards, of 512 KiB at least, and takes no block that is larger than a shard: the whole filter of a million keys (1.25
-MB) is read again for every key. Here filters and indexes are in parts.
+5. `WriteOptions.disable_wal` is an attribute to assign, not the method its stub declares.
+6. `ReadOptions.set_iterate_lower_bound` sets the upper bound. Here backward scans stop by comparing keys.
+7. Iterators of its snapshots ignore the snapshot. Here a snapshot is an iterator per family, made at its moment.
+8. A cache has up to 64 shards, of 512 KiB at least, and accepts no block that is larger than a shard: the whole filter
+   of a million keys (1.25 MB) is read again for every key. Here filters and indexes are in parts.
 
 All tables are written with block based format 5, the newest that the RocksDB of RocketMQ (8.4.0) reads.
 """

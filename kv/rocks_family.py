@@ -1,8 +1,8 @@
 """The module has the families, batches and snapshots of `kv.rocks.RocksEngine`, wrapped around its native objects.
 
 `native` here is always an object of rocksdict; `kv.rocks` is the only module that makes them. When the engine closes,
-each loses its native part: a native family, handle, snapshot or iterator that somebody still holds would keep the
-database open and locked, and go on answering.
+each loses its native part: a native family, handle, snapshot or iterator that a caller still holds would keep the
+database open and locked, and would still answer.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class RocksFamily:
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        # before the database: what is buffered now may be stored by the time it is read, not the other way round
+        # before the database: what is buffered now may be stored by the time it is read, but not the other way round
         waiting = [None] * len(keys) if self.later is None else [self.later.get(key) for key in keys]
         try:
             values: list[bytes | None] = self._native.get(list(keys))

@@ -44,7 +44,7 @@ class BelievedClock:
     lasted for a minute.
 
     A time server that is wrong for a moment must not end the leases, delays and nonces of years, nor leave times in the
-    store that lie years ahead. Meanwhile time goes on from what the clock said before. The first reading is believed.
+    store that lie years ahead. Meanwhile time continues from what the clock said before. The first reading is believed.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -1,6 +1,6 @@
 """The package makes backups of a stopped store, or of a live one at a point that its broker sets (docs/backup.md).
 
-It is a package with one public face: other packages import from here.
+Other packages import from here, not from the modules.
 """
 
 from quarry_mq.store.backup.check import damaged_files

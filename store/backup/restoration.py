@@ -122,7 +122,7 @@ def _copy(disk: CopyingDisk, source: Path, target: Path, file: BackupFile) -> No
 
 
 def _move_into_place(disk: CopyingDisk, paths: StorePaths) -> None:
-    """Move the files into place, the commit log last: without it, another broker too sees that this is no store."""
+    """Move the files into place, the commit log last: without it, another broker also sees that this is no store."""
     names = [entry.name for entry in disk.list_directory(paths.restoring)]
     log = paths.commit_log.name
     for name in sorted(names, key=lambda each: (each == log, each)):

@@ -1,4 +1,4 @@
-"""A pin is a lease that keeps old segments from being removed while somebody copies them.
+"""A pin is a lease that keeps old segments from being removed while they are copied.
 
 A pin names an offset. While its lease lasts, no segment that ends above the offset may be removed; those below may go.
 The holder renews the pin; if the holder dies, the pin is gone when the lease is over.
@@ -22,8 +22,8 @@ class _Pin(NamedTuple):
 class SegmentPins:
     """The class holds the pins of one log. It may be used from any thread.
 
-    The code that removes segments calls `lowest` before each one, and holds no lock. So whoever sets a pin has to check
-    it against the log's minimum afterwards.
+    The code that removes segments calls `lowest` before each one, and holds no lock. So the caller that sets a pin has
+    to check it against the log's minimum afterwards.
     """
 
     def __init__(self, clock: Clock) -> None:

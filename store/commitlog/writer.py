@@ -101,7 +101,7 @@ class CommitLogWriter:
     def place(self, size: int) -> PhysicalOffset:
         """Return the offset of a record of `size` bytes, which will be the next one.
 
-        Moves on to the next segment when the record and a blank behind it do not fit any more. Raises MessageTooLarge
+        Moves on to the next segment when the record and a blank after it do not fit any more. Raises MessageTooLarge
         when no segment could hold it, StorePoisoned after a failed write or flush, OSError when the next segment cannot
         be made (the same call may succeed later).
         """

@@ -50,7 +50,7 @@ class FoundStore:
     """The answer of `inspect_store` about one directory.
 
     `layout` is the kind that the directory would have without `quarry/`: after a first opening that was interrupted it
-    still tells what the store was. `rocksdb_directory` is where consume queues lie, or where they are to be made when
+    still says what the store was. `rocksdb_directory` is where consume queues lie, or where they are to be made when
     `has_rocksdb` is false. `has_abort`: the last stop was unclean.
     """
 

@@ -2,7 +2,7 @@
 
     file ─► double_write ─► backfilling ─► verified ─► reading_rocksdb ─► rocksdb
 
-| phase             | written       | read and numbered by | RocksDB holds                                  |
+| phase             | written       | read and assigned by | RocksDB holds                                  |
 |-------------------|---------------|----------------------|------------------------------------------------|
 | `file`            | files         | files                | nothing                                        |
 | `double_write`    | both          | files                | entries since then                             |

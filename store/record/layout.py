@@ -88,7 +88,7 @@ PROPERTIES_LENGTH_MAXIMUM: Final = 32_767
 PORT_MAXIMUM: Final = 65_535
 
 QUEUE_OFFSET_MAXIMUM: Final = 2**63 - 2
-"""The offset behind the last record of a queue has to fit into 64 bits, too."""
+"""The offset after the last record of a queue has to fit into 64 bits, too."""
 
 MESSAGE_SIZE_MAXIMUM: Final = 4 * 1024 * 1024
 """RocketMQ's default limit of a body; clients split batches by it."""

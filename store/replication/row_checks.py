@@ -40,7 +40,7 @@ class RowRefused(Invalid):
 
 
 class PeerAhead(Invalid):
-    """Another store's clock is too far ahead of ours; nothing of what it sent was stored."""
+    """Another store's clock is too far ahead of this store's; nothing of what it sent was stored."""
 
 
 class PeerMissed(Invalid):

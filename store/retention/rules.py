@@ -5,7 +5,7 @@
     hour, or on request
     above clean_percent   they go at any hour
     above force_percent   on the log's file system, segments go whatever their age, until that much is free again
-    above refuse_percent  no sends are taken; receives and acknowledgements go on
+    above refuse_percent  sends are refused; receives and acknowledgements still work
 
 Thresholds and hours are RocketMQ's (`diskMaxUsedSpaceRatio`, `diskSpaceCleanForciblyRatio`,
 `diskSpaceWarningLevelRatio`, `deleteWhen`). Unlike in RocketMQ, forced deletion ends when it has freed enough space.

@@ -61,7 +61,7 @@ def _fernet(number: int, key: bytes) -> Fernet:
 def read_keys(path: Path) -> Sequence[bytes]:
     """Return the keys in a file: one per line; blank lines and lines that begin with `#` are skipped.
 
-    Raises Invalid that names the file: it is missing, holds no key, or others than its owner may read it.
+    Raises Invalid that names the file: it is missing, holds no key, or users other than its owner may read it.
     """
     try:
         mode, text = path.stat().st_mode, path.read_bytes()

@@ -8,7 +8,7 @@ It never holds the only copy of a message. It has one column family per table:
 | `groups`   | store.metadata.groups             | group name -> group JSON |
 | `offsets`  | store.metadata.offsets            | group, topic, queue -> next queue offset |
 | `inflight` | server.delivery.state.inflight    | group, topic, queue, offset -> one delivery not yet acknowledged |
-| `meta`     | several, see below                | single rows and small tables that need no family of their own |
+| `meta`     | several, see below                | single rows and small tables that need no separate family |
 | `users`    | store.security.users              | user name -> user JSON, secrets sealed |
 | `policies` | store.security.policies           | user name -> JSON of its rules |
 | `shared`   | store.replication                 | versions of topics, groups, users and rules in a cluster |

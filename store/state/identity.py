@@ -11,10 +11,10 @@
 | `backfilled_to`   | i64                     | begun in mid-log: RocksDB queues are complete below this offset |
 | `backfill_end`    | i64                     | where the backfill has to get to |
 | `queue_phase`     | ASCII name              | where the consume queues are kept (`store.layout.queue_phase`) |
-| `units_per_file`  | i64                     | how many units a file of the file queues holds |
+| `units_per_file`  | i64                     | how many entries a file of the file queues holds |
 | `files_up_to`     | i64                     | the file queues hold all entries of records below, durably; 0: unknown |
 | `files_emptied`   | ASCII `deleted`         | no queue file is left, and none has to be: all topics were deleted |
-| `light_floor`     | i64                     | above the numbers of all light queues that were removed for being idle |
+| `light_floor`     | i64                     | above the offsets of all light queues that were removed for being idle |
 | `held_before`     | JSON                    | what RocketMQ had done with messages that wait (`store.pending`) |
 | `hash_index`      | JSON                    | how far RocketMQ's index files are kept up (`store.index`) |
 | `tiered_index`    | JSON                    | how far the tiered index is kept up (`store.index`) |

@@ -22,7 +22,7 @@ from quarry_mq.store.state.families import META
 ENDED_KEPT: Final = 100
 FIRST_ERRORS_MAX: Final = 20
 TEXT_MAX: Final = 500
-"""The most characters that are kept of an error, or of the name of the one who asked."""
+"""The most characters that are kept of an error, or of the name of the operator."""
 
 _PREFIX: Final = b"job/"
 _ID: Final = Struct(">q")

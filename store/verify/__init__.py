@@ -1,7 +1,7 @@
 """The package checks for `quarry verify` whether the parts of a store agree: log, consume queues, metadata,
 deliveries.
 
-It is a package with one public face: other packages import from here.
+Other packages import from here, not from the modules.
 """
 
 from quarry_mq.store.verify.report import Check, Count, Difference, Note, VerifyReport

@@ -2,7 +2,7 @@
 
 Records come in the order of the log, entries in the order of their queues, and neither fits into memory. So both are
 summed: the log is divided into pieces, and each piece has the number of its rows and the sum of their hashes, which
-depends neither on the order nor on who sums which rows. Pieces with equal sums hold equal rows (two different
+depends neither on the order nor on which process sums which rows. Pieces with equal sums hold equal rows (two different
 collections collide with a probability of about 2^-64, by a hash with a new key for each verification); the other pieces
 are compared row by row.
 """
