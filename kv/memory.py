@@ -23,7 +23,7 @@ TABLE_SUFFIX: Final = ".table"
 
 
 class _Table:
-    """A sorted map."""
+    """The table is a sorted map."""
 
     __slots__ = ("keys", "values")
 
@@ -60,7 +60,7 @@ def _only(key: bytes) -> KeyRange:
 
 
 class MemorySnapshot:
-    """The snapshot in memory of `kv.engine.Snapshot`."""
+    """A memory snapshot implements `kv.engine.Snapshot`."""
 
     def __init__(self, engine: MemoryEngine, tables: dict[str, _Table]) -> None:
         self._engine = engine
@@ -85,7 +85,7 @@ class MemorySnapshot:
 
 
 class MemoryBatch:
-    """The batch in memory of `kv.engine.WriteBatch`."""
+    """A memory batch implements `kv.engine.WriteBatch`."""
 
     def __init__(self, engine: MemoryEngine) -> None:
         self._engine = engine
@@ -129,7 +129,7 @@ class MemoryBatch:
 
 
 class MemoryFamily:
-    """The family in memory of `kv.engine.Family`."""
+    """A memory family implements `kv.engine.Family`."""
 
     def __init__(self, name: str, engine: MemoryEngine) -> None:
         self._name = name
@@ -194,7 +194,7 @@ class MemoryFamily:
 
 
 class MemoryEngine:
-    """The engine in memory of `kv.engine.KeyValueEngine`."""
+    """A memory engine implements `kv.engine.KeyValueEngine`."""
 
     def __init__(self, families: Sequence[str], *, write_ahead_log: bool = False) -> None:
         self._families = {name: MemoryFamily(name, self) for name in families}

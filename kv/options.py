@@ -16,7 +16,7 @@ MEMTABLE_FILTER_SHARE_MAX: Final = 0.25
 
 
 class Compression(Enum):
-    """The codec of table blocks. RocketMQ's RocksDB build has all of them, too."""
+    """The compression is the codec of table blocks. RocketMQ's RocksDB build has all of them, too."""
 
     NONE = "none"
     LZ4 = "lz4"
@@ -32,7 +32,7 @@ class CompactionStyle(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FamilyOptions:
-    """Settings of one family. They change speed and size, never the result of a read."""
+    """The options are the settings of one family. They change speed and size, never the result of a read."""
 
     memtable_bytes: int = 8 * MIB
     """The size at which a memtable is flushed to a table."""

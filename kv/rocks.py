@@ -166,7 +166,7 @@ def write_table(path: Path, pairs: Iterable[tuple[bytes, bytes]], options: Famil
 
 
 class RocksEngine:
-    """The engine on RocksDB, see `kv.engine.KeyValueEngine`. Only `open` makes one."""
+    """A RocksDB engine implements `kv.engine.KeyValueEngine`. Only `open` makes one."""
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ def fail(error: Exception, directory: Path | None = None) -> NoReturn:
 
 
 class _Closed:
-    """The stand-in for every native object after `close()`."""
+    """The object takes the place of every native object after `close()`."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise EngineClosed(f"used after close(): {name}")
@@ -89,7 +89,7 @@ class Cursor:
 
 
 class RocksSnapshot:
-    """The snapshot on RocksDB, see `kv.engine.Snapshot`.
+    """A RocksDB snapshot implements `kv.engine.Snapshot`.
 
     It has one plain iterator per family: an iterator sees the state of the moment it was made. rocksdict's own
     snapshots answer single keys only; iterators made from them see the present.
@@ -132,7 +132,7 @@ class RocksSnapshot:
 
 
 class RocksBatch:
-    """The batch on RocksDB, see `kv.engine.WriteBatch`."""
+    """A RocksDB batch implements `kv.engine.WriteBatch`."""
 
     __slots__ = ("_native", "comes_after_later_puts")
 
@@ -199,7 +199,7 @@ class RocksBatch:
 
 
 class RocksFamily:
-    """The family on RocksDB, see `kv.engine.Family`."""
+    """A RocksDB family implements `kv.engine.Family`."""
 
     __slots__ = ("_cursors", "_directory", "_handle", "_name", "_native", "_read_options", "later")
 

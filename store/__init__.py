@@ -1,1 +1,1 @@
-"""The message store: commit log, consume queues, metadata. Knows nothing of gRPC."""
+"""The package is the message store: commit log, consume queues, metadata. It knows nothing of gRPC."""

@@ -32,7 +32,9 @@ class SystemClock:
 
 
 class _Doubt(NamedTuple):
-    """A jump that is not believed yet: when it was seen, what the clock said before, and what it has said since."""
+    """A doubt is about a jump that is not believed yet: when it was seen, what the clock said before, and what it says
+    since.
+    """
 
     since_s: float
     before_ms: int
@@ -121,7 +123,7 @@ class CautiousClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to, for tests."""
+    """A manual clock moves only when a test moves it."""
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._wall_ms = wall_ms

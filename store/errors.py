@@ -55,7 +55,7 @@ class RuleNotFound(Invalid):
 
 
 class AlreadyExists(Invalid):
-    """A topic, group or user of this name exists."""
+    """The name is taken: a topic, group or user has it."""
 
 
 class Forbidden(Invalid):

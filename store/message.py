@@ -69,7 +69,7 @@ class EncodedMessage(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Offsets, size and store time of one message that was appended."""
+    """The result of an append has offsets, size and store time of one message."""
 
     queue_offset: QueueOffset
     physical_offset: PhysicalOffset
@@ -78,7 +78,7 @@ class Appended(NamedTuple):
 
 
 class DispatchRequest(NamedTuple):
-    """The immutable description of one record from which all derived entries are made.
+    """A dispatch request describes one record; all derived entries are made from it. It is immutable.
 
     `light_queues` holds (name, queue offset) of each distinct light queue the record is dispatched to. The `properties`
     are those of the stored record.
@@ -97,7 +97,9 @@ class DispatchRequest(NamedTuple):
 
 
 class ConsumeQueueEntry(NamedTuple):
-    """An entry of a consume queue (docs/formats/consume-queue.md). `store_timestamp_ms` is None in file queues."""
+    """A consume queue entry points at one record (docs/formats/consume-queue.md). `store_timestamp_ms` is None in file
+    queues.
+    """
 
     queue_offset: QueueOffset
     physical_offset: PhysicalOffset

@@ -22,7 +22,8 @@ class QueueId(NamedTuple):
 
 
 class QueueBounds(NamedTuple):
-    """The bounds of a queue: its min offset (first kept entry, inclusive) and max offset (next free index, exclusive).
+    """The bounds of a queue are its min offset (first kept entry, inclusive) and max offset (next free index,
+    exclusive).
 
     The queue is empty when they are equal.
     """
@@ -32,7 +33,9 @@ class QueueBounds(NamedTuple):
 
 
 class QueueExtent(NamedTuple):
-    """The bounds of a queue, and where the record of its first entry lies: None when the queue is empty."""
+    """The extent of a queue is its bounds, and where the record of its first entry lies: None when the
+    queue is empty.
+    """
 
     minimum: QueueOffset
     maximum: QueueOffset

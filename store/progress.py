@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a long piece of work, in bytes of commit log. `detail` adds a few words for the operator."""
+    """The progress says how far a long piece of work is, in bytes of commit log. `detail` adds a few words."""
 
     phase: str
     done_bytes: int

@@ -46,7 +46,7 @@ class BackupFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The manifest of a finished backup. Everything that the store had below `log_end` is in the backup."""
+    """A manifest describes a finished backup. Everything that the store had below `log_end` is in the backup."""
 
     name: str
     created_ms: int
@@ -119,7 +119,9 @@ def read_manifest(disk: CopyingDisk, directory: Path) -> Manifest:
 
 
 class _Fields(NamedTuple):
-    """An object of the document, with fields of required types. All methods raise ValueError naming the field."""
+    """The class wraps an object of the document and reads fields of required types. All methods raise ValueError naming
+    the field.
+    """
 
     values: Any
     where: str

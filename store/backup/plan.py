@@ -26,7 +26,7 @@ index and the pending messages are rebuilt from the log.
 
 
 class PlannedFile(NamedTuple):
-    """A file to be backed up: `length` bytes of `source`, then zeros up to `size`.
+    """A planned file consists of `length` bytes of `source`, then zeros up to `size`.
 
     `path` is relative to the store. A `frozen` file is complete and will never be written again.
     """

@@ -20,7 +20,7 @@ from quarry_mq.store.progress import Progress, ReportProgress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupReport:
-    """The report on a backup. All its bytes are copied, linked or reused."""
+    """The report says what was written. All bytes of the backup are copied, linked or reused."""
 
     directory: Path
     manifest: Manifest

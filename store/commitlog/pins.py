@@ -57,9 +57,7 @@ class SegmentPins:
             return name in self._pins
 
     def lowest(self) -> PhysicalOffset | None:
-        """Return the offset above which segments must stay, that is, those that end above it; None:
-        nothing is pinned.
-        """
+        """Return an offset such that segments that end above it must stay; None when nothing is pinned."""
         with self._lock:
             self._forget_ended()
             return min((each.start for each in self._pins.values()), default=None)

@@ -21,7 +21,7 @@ _crc32: Final = isal_zlib.crc32
 
 
 class CopyingDisk(Disk, Protocol):
-    """A disk that also copies and links whole files. All methods raise OSError with `filename` set."""
+    """A copying disk also copies and links whole files. All methods raise OSError with `filename` set."""
 
     def copy_file(self, source: Path, target: Path, *, length: int, size: int) -> int:
         """Make `target` of the first `length` bytes of `source` and zeros up to `size`; holes stay holes.
@@ -58,7 +58,7 @@ class CopyingDisk(Disk, Protocol):
 
 
 class PosixCopyingDisk(PosixDisk):
-    """The POSIX implementation of `CopyingDisk`."""
+    """The class implements `CopyingDisk` on POSIX."""
 
     def copy_file(self, source: Path, target: Path, *, length: int, size: int) -> int:
         with (

@@ -45,7 +45,7 @@ _LIBRARY: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class _Descriptor:
-    """A file descriptor that closes when its last user releases it.
+    """A descriptor closes when its last user releases it.
 
     A flush in one thread keeps the number valid while another thread closes the segment; if it were closed earlier, the
     number could already name another file.

@@ -50,7 +50,7 @@ class Descriptor(Protocol):
 
 
 class SegmentFile(Protocol):
-    """A preallocated file of fixed size, read through a mapping.
+    """A segment file is preallocated, has a fixed size and is read through a mapping.
 
     Mapping and descriptors are released when the last reference to the segment and its views is gone; `close()` only
     drops the segment's own references.
@@ -87,7 +87,9 @@ class SegmentFile(Protocol):
 
 
 class SparseFile(Protocol):
-    """A file of fixed size with holes, read and written by position: no mapping, so a full disk is an error."""
+    """A sparse file has a fixed size and holes, and is accessed by position, without a mapping: a full disk is an
+    error.
+    """
 
     def read(self, position: int, length: int) -> bytes:
         """Return at most `length` bytes, fewer only at the file's end. A hole reads as zeros."""

@@ -1,1 +1,3 @@
-"""The layout of a store directory: its file names, what kind of store it is, and where it keeps its consume queues."""
+"""The package describes a store directory: its file names, what kind of store it is, and where its
+consume queues are.
+"""

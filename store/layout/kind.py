@@ -47,7 +47,7 @@ class StoreKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FoundStore:
-    """The answer of `inspect_store` about one directory.
+    """A found store is the answer of `inspect_store` about one directory.
 
     `layout` is the kind that the directory would have without `quarry/`: after a first opening that was interrupted it
     still says what the store was. `rocksdb_directory` is where consume queues lie, or where they are to be made when

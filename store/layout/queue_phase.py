@@ -47,7 +47,7 @@ class QueuePlace(Enum):
 
 
 class QueuePhase(Enum):
-    """The phase of a store, in the order of a migration."""
+    """The phase says where a store is in a migration; the members are in the order of one."""
 
     FILE = "file"
     DOUBLE_WRITE = "double_write"

@@ -1,4 +1,4 @@
-"""Opening a store: lock, recovery, repairs that an operator ordered, then its parts put together.
+"""The package opens a store: it takes the lock, repairs what an operator ordered, recovers, and assembles the parts.
 
-This package imports nearly all others of the store; `store.tools` alone imports it.
+It imports nearly all other packages of the store; of these, only `store.tools` imports it.
 """

@@ -68,7 +68,7 @@ NAMED_SEGMENTS_MAX: Final = 16
 
 
 class StoreTables:
-    """The metadata tables of one store."""
+    """The object holds the metadata tables of one store."""
 
     def __init__(self, engine: KeyValueEngine, sealer: Sealer | None, ledger: Ledger | None) -> None:
         """Open the tables. `ledger` tracks their changes if the store is, or was, in a cluster."""
@@ -209,7 +209,7 @@ def open_store(
 
 
 class _Opening:
-    """The steps of one opening."""
+    """The object runs the steps of one opening."""
 
     def __init__(
         self,

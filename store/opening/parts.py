@@ -36,7 +36,7 @@ STATE_ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class StoreParts:
-    """The parts of a store that are opened together and recovered together."""
+    """The parts of a store are opened together and recovered together."""
 
     segments: SegmentList
     state_engine: KeyValueEngine

@@ -55,7 +55,7 @@ def open_queues(
 
 
 class _QueueOpening:
-    """The steps of one opening."""
+    """The object runs the steps of opening the queues once."""
 
     def __init__(
         self,

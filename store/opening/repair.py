@@ -37,7 +37,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The repairs that an operator accepts before recovery. None of them is ever done without an order."""
+    """The orders name the repairs that an operator accepts before recovery. None of them is ever done
+    without an order.
+    """
 
     replace_damaged: bool = False
     rebuild_queues: bool = False

@@ -130,7 +130,7 @@ class HalfMessage(NamedTuple):
 
 
 class CheckDue(NamedTuple):
-    """A half message whose producer is to be asked, and how often it has been asked."""
+    """A due check names a half message whose producer is to be asked, and how often it has been asked."""
 
     at_ms: int
     queue_offset: QueueOffset

@@ -70,7 +70,7 @@ class BodyBroken(ValueError):
 
 
 class Inflated(NamedTuple):
-    """The content of a compressed body, or its beginning."""
+    """The object holds the content of a compressed body, or its beginning."""
 
     plain: bytes
     is_whole: bool

@@ -29,7 +29,7 @@ COMPRESSION_MASK: Final = 0x700
 
 
 class TransactionState(IntEnum):
-    """The role of a record in a transaction. Only `NONE` and `COMMIT` records enter consume queues."""
+    """The state is the role of a record in a transaction. Only `NONE` and `COMMIT` records enter consume queues."""
 
     NONE = 0x0
     PREPARED = 0x4
@@ -38,7 +38,7 @@ class TransactionState(IntEnum):
 
 
 class Compression(IntEnum):
-    """The method by which a body was compressed."""
+    """The compression is the method by which a body was compressed."""
 
     LZ4 = 0x100
     ZSTD = 0x200

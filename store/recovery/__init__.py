@@ -1,1 +1,3 @@
-"""Recovery: it finds the end of the log, decides whether the store may open, and brings derived data up to that end."""
+"""The package recovers a store: it finds the log's end, decides whether the store may open, and updates
+derived data.
+"""

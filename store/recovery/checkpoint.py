@@ -23,7 +23,7 @@ from quarry_mq.store.state.identity import StoreIdentity
 
 
 class DurableLog(Protocol):
-    """The part of a message store that the checkpoint needs."""
+    """The protocol is the part of a message store that the checkpoint needs."""
 
     @property
     def flushed_up_to(self) -> PhysicalOffset: ...
@@ -52,7 +52,7 @@ def taken_over(found: Checkpoint, *, clean_shutdown: bool) -> Checkpoint:
 
 
 class Known(NamedTuple):
-    """The facts that Quarry's own rows say about the log, if there are any."""
+    """The object holds what Quarry's own rows say about the log, if there are any."""
 
     flushed_up_to: PhysicalOffset | None
     was_recovered: bool

@@ -242,7 +242,7 @@ def _nobody() -> None:
 
 
 class KindJournal:
-    """Implements `store.metadata.rows.RowJournal` for the table of one kind."""
+    """The journal implements `store.metadata.rows.RowJournal` for the table of one kind."""
 
     def __init__(self, ledger: Ledger, kind: SharedKind) -> None:
         self._ledger = ledger

@@ -122,7 +122,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The result of a page: which rows it has changed here, and which changes were lost by it.
+    """The result of a page says which rows it has changed here, and which changes were lost by it.
 
     `unread`: the rows of `changed` that only a newer version understands; they are kept and passed on unchanged.
     """

@@ -62,14 +62,14 @@ TABLES: Final[Mapping[SharedKind, str]] = {
 
 
 class SharedTable(Protocol):
-    """The table that holds the rows of one kind."""
+    """A shared table holds the rows of one kind."""
 
     def take_over(self, resolve: Resolve) -> object:
         """Take over rows as `store.metadata.rows.NamedRows.take_over` does."""
 
 
 class _Taken:
-    """The changes that an `apply` has made so far."""
+    """The object collects the changes that an `apply` has made so far."""
 
     def __init__(self) -> None:
         self.changed: list[SharedRow] = []

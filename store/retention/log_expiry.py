@@ -39,7 +39,7 @@ PAGE_PAUSE_S: Final = 0.001
 
 
 class ExpiringMessages(Protocol):
-    """The part of the message store that expiry needs."""
+    """The protocol is the part of the message store that expiry needs."""
 
     @property
     def reader(self) -> CommitLogReader: ...

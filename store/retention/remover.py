@@ -30,7 +30,7 @@ STEP_PAUSE_MIN_S: Final = 0.005
 
 
 class Removed(NamedTuple):
-    """A file that was removed."""
+    """The entry describes a file that was removed."""
 
     path: Path
     size: int

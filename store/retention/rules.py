@@ -57,7 +57,7 @@ class ExpirySettings:
 
 
 class FileSystem(NamedTuple):
-    """One of the store's folders, and how full its file system is."""
+    """The object names one of the store's folders and says how full its file system is."""
 
     directory: Path
     space: DiskSpace
@@ -87,7 +87,9 @@ class Situation:
 
 
 class Candidate(NamedTuple):
-    """A segment that may be deleted. `newest_ms`: no record in it is newer; None when that is not known."""
+    """A candidate is a segment that may be deleted. `newest_ms`: no record in it is newer; None when
+    that is not known.
+    """
 
     base: PhysicalOffset
     newest_ms: int | None
@@ -138,7 +140,7 @@ def is_expired(settings: ExpirySettings, now_ms: int, candidate: Candidate) -> b
 
 
 class Forced(NamedTuple):
-    """A deletion that was to free space: what was deleted, and how much was used before."""
+    """A forced deletion was to free space: the object says what was deleted, and how much was used before."""
 
     freed_bytes: int
     used_bytes: int

@@ -32,7 +32,7 @@ assert FIELDS.size == 48, "fields: table and struct disagree"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The six fields of the file; zero means that nothing is known."""
+    """The checkpoint has the six fields of the file; zero means that nothing is known."""
 
     log_flushed_ms: int = 0
     file_queues_ms: int = 0

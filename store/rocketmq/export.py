@@ -66,7 +66,7 @@ FORBIDDEN: Final = "forbiddenTable"
 
 
 class Form(Enum):
-    """The form in which RocketMQ is to find the metadata."""
+    """The form says how RocketMQ is to find the metadata."""
 
     JSON = "json"
     ROCKSDB = "rocksdb"
@@ -74,7 +74,7 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The numbers of rows that were written, and where. `offsets` counts queues, light ones included."""
+    """The result counts the rows that were written, and says where. `offsets` counts queues, light ones included."""
 
     topics: int
     groups: int
@@ -86,7 +86,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """The tables to write: rows by name."""
+    """The tables hold what is written: rows by name."""
 
     topics: dict[str, Row]
     groups: dict[str, Row]
@@ -125,7 +125,7 @@ def export_metadata(
 
 
 class _Before:
-    """The metadata that RocketMQ's folder holds already, whatever the form."""
+    """The object reads the metadata that RocketMQ's folder holds already, whatever the form."""
 
     def __init__(self, disk: Disk, config: Path) -> None:
         warnings = Warnings()

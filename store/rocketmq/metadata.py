@@ -74,7 +74,7 @@ def read_metadata(disk: Disk, root: Path) -> RocketmqMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """The numbers of rows that were added; rows that existed already are not counted."""
+    """The report counts the rows that were added; rows that existed already are not counted."""
 
     topics: int
     groups: int

@@ -36,7 +36,7 @@ class ConsumerOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RocketmqMetadata:
-    """The metadata that is imported. `light_offsets` are those of light queues (`%LMQ%…`).
+    """The object holds the metadata that is imported. `light_offsets` are those of light queues (`%LMQ%…`).
 
     `warnings` are sentences for the operator: what was damaged, ambiguous or has no counterpart.
     """

@@ -82,7 +82,9 @@ _AFTER_BORN_ADDRESS: Final = (
 
 
 class Gathered(NamedTuple):
-    """The columns of all rows, which are meaningless for doubtful rows. `doubtful` is a bool array of shape (n,)."""
+    """The result has the columns of all rows; they mean nothing in doubtful rows. `doubtful` is a bool array of shape
+    (n,).
+    """
 
     columns: RecordColumns
     topics: tuple[str, ...]

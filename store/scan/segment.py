@@ -75,7 +75,7 @@ class _Checks(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """The positions where records seem to begin, and where the last of them ends."""
+    """The object says where records seem to begin, and where the last of them ends."""
 
     positions: Integers
     end: int

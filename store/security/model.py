@@ -49,8 +49,8 @@ class Secret:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class User:
-    """A user of the broker. `certificates` are subjects of client certificates (RFC 4514: `CN=orders,O=Shop`) for this
-    user.
+    """A user may call the broker. `certificates` are subjects of client certificates (RFC 4514: `CN=orders,O=Shop`) for
+    it.
     """
 
     name: str
@@ -70,8 +70,8 @@ class ResourceKind(Enum):
 
 
 class Action(Enum):
-    """An action that a rule allows or denies. `pub` and `sub` are for messaging clients, the others for
-    the admin port.
+    """An action is allowed or denied by a rule. `pub` and `sub` are for messaging clients, the others for the admin
+    port.
     """
 
     PUB = "pub"

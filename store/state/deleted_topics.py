@@ -24,7 +24,8 @@ _OFFSET: Final = Struct(">q")
 
 
 class DeletedTopics:
-    """The rows of deleted topics. They are written one by one, and durable with the next synchronous write.
+    """The table holds the rows of deleted topics. They are written one by one, and durable with the next synchronous
+    write.
 
     May be used from any thread.
     """

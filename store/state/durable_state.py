@@ -20,7 +20,7 @@ FILE_NAME: Final = "DURABLE"
 
 
 class DurableState:
-    """The file that belongs to one open database."""
+    """The object reads and writes the file `DURABLE` of one open database."""
 
     def __init__(self, disk: Disk, directory: Path, engine: KeyValueEngine) -> None:
         self._disk = disk

@@ -84,7 +84,7 @@ class UnitCounts(NamedTuple):
 
 
 class StoreIdentity:
-    """The rows of a store's identity, each of which is written in its own write."""
+    """The object reads and writes the rows of a store's identity, each in its own write."""
 
     def __init__(self, engine: KeyValueEngine, directory: Path) -> None:
         self._engine = engine

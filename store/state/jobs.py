@@ -29,7 +29,7 @@ _ID: Final = Struct(">q")
 
 
 class JobState(Enum):
-    """The state of a job; the value is its name."""
+    """The state says how far a job is; the value is its name."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -86,7 +86,9 @@ class Job:
 
 
 class JobTable:
-    """The rows of jobs. The caller that stages a change writes the batch. Reads see what was written."""
+    """The table holds the rows of jobs. The caller that stages a change writes the batch. Reads see
+    what was written.
+    """
 
     def __init__(self, engine: KeyValueEngine) -> None:
         self._family = engine.family(META)

@@ -78,7 +78,7 @@ class Orders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migrated:
-    """The result of a migration. `report` is None where nothing had to be compared."""
+    """The object is the result of a migration. `report` is None where nothing had to be compared."""
 
     origin: QueuePhase
     phase: QueuePhase
@@ -90,7 +90,7 @@ class Migrated:
 
 
 class MakeRocksdb(Protocol):
-    """A function that makes the database of queues from a store with queue files, complete and durable, in a new
+    """The function makes the database of queues from a store with queue files, complete and durable, in a new
     directory.
 
     The database holds the entries that the files hold, which they do up to `end`.
@@ -166,7 +166,7 @@ def plan(disk: Disk, root: Path, orders: Orders) -> Plan:
 
 
 class _Migration:
-    """The steps 2 to 6 of a migration. The lock is held."""
+    """The object runs the steps 2 to 6 of a migration. The lock is held."""
 
     def __init__(
         self,

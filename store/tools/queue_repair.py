@@ -33,7 +33,9 @@ from quarry_mq.store.settings import StoreSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
-    """The result of a repair: differences before, the `queues` that were put again, and differences after."""
+    """The result of a repair has the differences before, the `queues` that were put again, and the
+    differences after.
+    """
 
     phase: QueuePhase
     found: AgreementReport

@@ -16,7 +16,7 @@ from quarry_mq.store.verify.report import Check, Difference, Findings, Note
 
 
 class _Waiting(NamedTuple):
-    """One message that waits, with its sort key and its words for a report."""
+    """The object is one message that waits, with its sort key and its words for a report."""
 
     key: tuple[int, int]
     physical_offset: PhysicalOffset

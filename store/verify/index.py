@@ -123,8 +123,10 @@ def indexes_to_compare(store: OfflineStore, findings: Findings) -> Iterator[KeyI
 
 
 class IndexComparison:
-    """The comparison of one kind of index files with the log. Several of these with the same key may each do a part:
-    then the sums `stored` and `expected` of all of them are added up.
+    """The class compares one kind of index files with the log.
+
+    Several of these with the same key may each do a part: then the sums `stored` and `expected` of all of them are
+    added up.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class Claim(NamedTuple):
 
 
 class Metadata(Protocol):
-    """The topics and claims of a store, from Quarry's rows or RocketMQ's."""
+    """The protocol gives the topics and claims of a store, from Quarry's rows or RocketMQ's."""
 
     def has_topic(self, name: str) -> bool: ...
 
@@ -50,8 +50,8 @@ class Metadata(Protocol):
 
 
 class Delivery(NamedTuple):
-    """A message that is delivered and not acknowledged. `is_timed`: the index has an entry of when it
-    is visible again.
+    """A delivery is a message that is delivered and not acknowledged. `is_timed`: the index says when it is visible
+    again.
     """
 
     group: str
@@ -61,7 +61,7 @@ class Delivery(NamedTuple):
 
 
 class QuarryMetadata:
-    """Metadata from the rows of `quarry/`."""
+    """The class reads metadata from the rows of `quarry/`."""
 
     def __init__(self, engine: KeyValueEngine, directory: Path) -> None:
         self._directory = directory
@@ -98,7 +98,7 @@ class QuarryMetadata:
 
 
 class RocketmqRows:
-    """Metadata from RocketMQ's `config/`."""
+    """The class reads metadata from RocketMQ's `config/`."""
 
     def __init__(self, metadata: RocketmqMetadata) -> None:
         self._metadata = metadata
@@ -134,8 +134,10 @@ def ends_of(units: UnitColumns, wanted: Set[QueueId]) -> dict[QueueId, QueueOffs
 
 
 class MetadataComparison:
-    """The comparison of metadata with the queues of `reader`. Its methods are called in this order: `check_topics`,
-    `read_claims`, `add_undispatched` for the entries that are not stored yet, `finish`.
+    """The class compares metadata with the queues of `reader`.
+
+    Its methods are called in this order: `check_topics`, `read_claims`, `add_undispatched` for the entries that are not
+    stored yet, `finish`.
     """
 
     def __init__(self, store: OfflineStore, metadata: Metadata, reader: QueueReader, findings: Findings) -> None:

@@ -42,7 +42,7 @@ class StoredSide:
 
 
 class QueueComparison:
-    """The comparison of one source of entries with the log.
+    """The class compares one source of entries with the log.
 
     Its methods are called in this order: `read_units`, `add_records` for the whole log, then `compare_records` for the
     `differing` pieces, and `compare_units`. Several of these with the same key may each do a part: then the sums

@@ -25,7 +25,7 @@ _ID: Final = Struct(">q")
 
 
 class VerdictState(Enum):
-    """The state of a verification; the value is its name."""
+    """The state says how far a verification is; the value is its name."""
 
     RUNNING = "running"
     AGREE = "agree"
@@ -36,7 +36,9 @@ class VerdictState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The result of a verification. `checks`: by name, how many things were checked and how many differ."""
+    """A verdict is the result of a verification. `checks`: by name, how many things were checked and
+    how many differ.
+    """
 
     id: int
     asked_by: str
@@ -72,7 +74,7 @@ class Verdict:
 
 
 class Verdicts:
-    """The table of the verdicts."""
+    """The table holds the verdicts of a store."""
 
     def __init__(self, engine: KeyValueEngine) -> None:
         self._engine = engine
