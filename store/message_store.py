@@ -277,7 +277,7 @@ class MessageStore:
     def _discard_round(self) -> None:
         """Discard the batch that failed: log and next offsets are as before."""
         self._writer.discard()
-        self._bound_next_offsets()  # no dispatch may follow, which would do this
+        self._bound_next_offsets()  # in case no dispatch follows, which would do it
 
     def _number_light_queues(
         self, message: Message, assigned: dict[tuple[str, int], QueueOffset]

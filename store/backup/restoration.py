@@ -36,7 +36,7 @@ def restore(
 ) -> RestoreReport:
     """Make a store at `root` from the backup `source`, or from the newest one in the folder `source`.
 
-    The backup is checked before anything is written. If it is killed, it leaves nothing that opens: files lie in
+    The backup is checked before anything is written. A restore that is killed leaves nothing that opens: files lie in
     `root/restoring/` until all are there and durable, and no store opens while that folder exists.
 
     `may_link`: files that no broker ever writes get a second name instead of a copy, where the file system allows it.

@@ -47,7 +47,7 @@ def write_backup(
     may_link: bool = True,
     confirm: Callable[[], None] = lambda: None,
 ) -> BackupReport:
-    """Write one backup into `folder`, durable when this returns. If it is killed, it leaves no manifest, and the next
+    """Write one backup into `folder`, durable when this returns. A killed backup leaves no manifest, and the next
     backup removes what there is. The store is only read.
 
     `may_link`: files that are never written again get a second name where the file system allows it. `confirm` is
