@@ -131,7 +131,7 @@ class RecordBatch:
 
 
 _COMPARED: Final = 4
-"""Texts of one length that are grouped by comparing each with all; the rest goes through a dict."""
+"""Distinct texts of one length that are found by comparing all texts with one; the rest goes through a dict."""
 
 
 def pieces(octets: Bytes, starts: Integers, length: int) -> NDArray[np.void]:
