@@ -265,7 +265,7 @@ class Broker:
         )
 
     def _messages_arrived(self, requests: Sequence[DispatchRequest]) -> None:
-        """Notify all parts that wait for messages. One that fails does not keep the others from being notified."""
+        """Notify all parts that wait for messages, even if one of them fails: the messages are stored already."""
         for part in (self._delivery, self._pulls, self._delays, self._tails):
             run_guarded(part.messages_arrived, requests)
 

@@ -19,7 +19,7 @@ from quarry_mq.store.clock import Clock
 
 
 class ClientKind(Enum):
-    """A client's own settings say which of these kinds it is."""
+    """Kinds of clients; each client's own settings say which it is."""
 
     PRODUCER = "producer"
     PUSH_CONSUMER = "push consumer"

@@ -18,7 +18,7 @@ CALLS_MAX: Final = 64
 LOGIN_THREADS: Final = 2
 LOGINS_MAX: Final = 16
 LOGINS_PER_ADDRESS_MAX: Final = 4
-"""Bounds of calls by callers that are not logged in. They have their own threads, so that other calls never wait."""
+"""Bounds of calls by callers that are not logged in. They have their own threads: other calls do not wait for them."""
 
 STREAMS_MAX: Final = 16
 STREAMS_PER_SESSION_MAX: Final = 6

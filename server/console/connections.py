@@ -137,7 +137,7 @@ class Connections:
 
         def opened(done: asyncio.Task[None]) -> None:
             self._opening.pop(done, None)
-            if done.cancelled():  # before it began, perhaps
+            if done.cancelled():  # perhaps before the handshake began
                 connection.close()
 
         opening.add_done_callback(opened)
@@ -181,7 +181,7 @@ def _abort(protocol: Any) -> None:
 def _peer_address(connection: socket.socket) -> str:
     try:
         return _address(connection.getpeername())
-    except OSError:  # it has gone already
+    except OSError:  # the peer has gone already
         return ""
 
 

@@ -56,7 +56,7 @@ class Sessions:
     def find(self, session_id: str | None, idle_s: float = 0) -> Session | None:
         """Return the session, whose user last did something `idle_s` ago; None for one that has ended.
 
-        A page that refreshes itself says how long ago that was, or its user would never be logged out.
+        A page that refreshes itself sends `idle_s`, or its user would never be logged out.
         """
         if session_id is None:
             return None

@@ -72,7 +72,7 @@ class RecentRates:
             self._samples.popleft()
 
     def now(self) -> RatesNow:
-        """Return the rates over some ten seconds, or since the start. A row that is younger had no messages before."""
+        """Return the rates over some ten seconds, or since the start. A row that is younger counts from zero."""
         now, then = self._counted(), self._samples[0]
         seconds = now.at_s - then.at_s
         return RatesNow(_rates(now.by_topic, then.by_topic, seconds), _rates(now.by_pair, then.by_pair, seconds))

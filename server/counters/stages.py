@@ -63,7 +63,7 @@ class ReceiveStages(_Sampled):
     def __init__(self) -> None:
         super().__init__()
         self.is_timed = False
-        """True while a receive is served that is timed."""
+        """True while the receive that is served now is one of those that are timed."""
         self.reading_s = 0.0
         """Seconds that the present receive has spent reading records."""
         self.wait: Final = Tally(WAIT_BOUNDS_S)

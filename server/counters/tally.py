@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 
 class Tally:
-    """A histogram counts how many values fell at or below each bound. One thread adds, any reads."""
+    """A histogram counts the values between each bound and the one before. One thread adds, any reads."""
 
     __slots__ = ("_bounds", "_counts", "total")
 

@@ -102,7 +102,7 @@ class TopCounts(Generic[Key]):
         idlest = sorted(self._rows, key=lambda key: self._rows[key].activity)
         busiest = sorted(candidates, key=lambda key: candidates[key], reverse=True)
         for old, new in zip(idlest, busiest, strict=False):
-            # steady activity is twice the messages since the last review, so two names never alternate
+            # steady activity is twice the messages since the last review, so equally busy names never alternate
             if candidates[new] <= self._rows[old].activity:
                 return
             del self._rows[old]

@@ -12,7 +12,7 @@ ROWS_PER_STEP: Final = 500
 
 
 class NameCounts:
-    """Count all topics and groups but the broker's own; None is not counted yet. Lives on the event loop's thread."""
+    """Count all topics and groups but the broker's own; None before that is done. Lives on the event loop's thread."""
 
     def __init__(self, topics: TopicTable, groups: GroupTable) -> None:
         self._topics = topics

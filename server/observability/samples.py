@@ -15,10 +15,10 @@ log = structlog.get_logger(__name__)
 
 STEP_S: Final = 0.001
 PAUSES_PER_STEP: Final = 9
-"""Pause per time worked: the event loop has nine tenths of its time for other work, however much there is to count."""
+"""A pause is this many times as long as the step before it: nine tenths of the loop's time stay for other work."""
 PAUSES_WHILE_BUSY: Final = 49
-"""Pause per time worked while the loop is busy: other work then gets 49 fiftieths. With a hundred thousand topics in
-use there is always something to count."""
+"""A pause is this many times as long while the loop is busy: other work then gets 49 fiftieths of its time. With a
+hundred thousand topics in use there is always something to count."""
 BUSY_SHARE: Final = 0.5
 """The loop is busy if it uses more of a processor than this share."""
 

@@ -18,7 +18,7 @@ ROWS_PER_STEP: Final = 500
 
 
 class WaitingFigures:
-    """Hold the figures; None is not known yet, or none. Lives on the event loop's thread; any may read the figures."""
+    """Hold the figures; None is not known yet, or no such message. Lives on the event loop's thread; any reads."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ class GarbageSearch:
     """Search for garbage while clients are served."""
 
     def __init__(self, clock: Clock, own_memory: Callable[[], int | None] = own_bytes) -> None:
-        """`own_memory` returns how many bytes of memory are the process's own; None if the system does not tell."""
+        """`own_memory` returns the bytes of memory that are the process's own; None if the system reports nothing."""
         self._clock = clock
         self._own_memory = own_memory
         self._growth_due_s = 0.0

@@ -131,7 +131,7 @@ class HttpEndpoint:
 
 def _application(registry: CollectorRegistry, health: HealthState, metrics_token: TokenFile | None) -> WSGIApplication:
     metrics = cast("WSGIApplication", make_wsgi_app(registry))
-    one_scrape = Lock()  # the others wait without taking anything: many at once would hold up the event loop
+    one_scrape = Lock()  # other scrapes wait and use nothing meanwhile: many at once would delay the event loop
 
     def serve(environment: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         answer = _text_answer(start_response)
@@ -210,7 +210,7 @@ class _RequestHandler(WSGIRequestHandler):
     def handle(self) -> None:
         try:
             super().handle()
-        except HTTPException:  # in its first line
+        except HTTPException:  # in the request's first line
             self.requestline = self.request_version = self.command = ""
             self.send_error(HTTPStatus.REQUEST_URI_TOO_LONG)
 
@@ -245,7 +245,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             request, client_address = super().get_request()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                # the listener stays readable: without a pause this thread would turn without end
+                # the listener stays readable: without a pause this thread would loop forever
                 with self._lock:
                     self._end_one()
                 self._nobody.wait(REFUSED_WAIT_S)

@@ -56,9 +56,9 @@ class Freshness:
             plain = datetime(*map(int, found.groups()))  # type: ignore[arg-type]  # six numbers, no zone
             yield _to_ms(plain.replace(tzinfo=UTC))
             for zone in self._zones:
-                for fold in (0, 1):  # an hour that comes twice, when summer time ends
+                for fold in (0, 1):  # an hour occurs twice when summer time ends
                     yield _to_ms(plain.replace(tzinfo=zone, fold=fold))
-        except (ValueError, OverflowError, OSError):  # 31 February, or a year that machines do not know
+        except (ValueError, OverflowError, OSError):  # 31 February, or a year out of range
             return
 
 

@@ -16,7 +16,7 @@ from quarry_mq.store.security.model import Action, Policy, ResourceKind, User
 class Users(Protocol):
     @property
     def generation(self) -> int:
-        """Grows with each change."""
+        """Return a number that grows with each change."""
 
     def get(self, name: str) -> User | None: ...
 
@@ -26,7 +26,7 @@ class Users(Protocol):
 class Policies(Protocol):
     @property
     def generation(self) -> int:
-        """Grows with each change."""
+        """Return a number that grows with each change."""
 
     def get(self, user: str) -> Policy: ...
 

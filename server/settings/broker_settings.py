@@ -1,4 +1,4 @@
-"""Load all settings of a broker: flags of the command line override the environment, which overrides a TOML file.
+"""Define and load all settings of a broker: command line flags override the environment, which overrides a TOML file.
 
 The environment variable of `section.key` is `QUARRY_SECTION_KEY`. Settings are checked once, when the broker starts;
 some can be changed afterwards (`server.settings.live_settings`). The descriptions here are the documentation:

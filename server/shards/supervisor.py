@@ -57,7 +57,7 @@ SIGNAL_STATUS: Final = 128
 """A process that a signal ended has this plus the signal's number as its status, as in shells."""
 
 REST_OF_BANNER_S: Final = 0.1
-"""Seconds left to a broker to print its addresses after its ready line, before the text on all shards is printed."""
+"""Seconds that a broker has after its ready line to print its addresses, before the text on all shards follows."""
 
 
 class ShardSupervisor:

@@ -1,4 +1,4 @@
-"""Run long work for operators on the event loop: a millisecond at a time, and few works at once."""
+"""Run long work for operators on the event loop: a millisecond at a time, and few pieces of work at once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from quarry_mq.store.clock import Clock
 STEP_S: Final = 0.001
 PAUSES_PER_STEP: Final = 3
 TURNS: Final = 2
-"""Works that run at a time: together they leave the loop at least half of its time."""
+"""Pieces of work that run at a time: together they leave the loop at least half of its time."""
 
 
 class Pace:
-    """Pace one work: it runs in short steps with pauses between them."""
+    """Pace one piece of work: it runs in short steps with pauses between them."""
 
     def __init__(self, clock: Clock, *, pauses_per_step: int | None = None) -> None:
         """`pauses_per_step` is given for work that runs one at a time and that a caller waits for."""
@@ -43,7 +43,7 @@ class Pace:
 
 
 class Pacing:
-    """Bound how many works of a broker run at a time. Lives on the event loop's thread."""
+    """Bound how many pieces of work run at a time in a broker. Lives on the event loop's thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -51,6 +51,6 @@ class Pacing:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[Pace]:
-        """Wait until fewer than `TURNS` works run, and count as one of them until the context is left."""
+        """Wait until fewer than `TURNS` pieces of work run, and count as one until the context is left."""
         async with self._turns:
             yield Pace(self._clock)

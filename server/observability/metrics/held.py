@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from quarry_mq.store.pending import Resolution
 
 LATE_BUCKETS_S: Final = [0.001 * 4**step for step in range(12)]
-"""Bounds from 1 ms, an idle broker, to 70 min, one that was off while many messages became due."""
+"""Bounds from 1 ms, an idle broker, to 70 min, a broker that was off while a night's messages became due."""
 
 
 class HeldMetrics:
