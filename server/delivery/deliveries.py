@@ -27,7 +27,7 @@ LOST_CLIENT_DELAY_MS: Final = 1_000  # RocketMQ's: what a lost client held or ne
 FORWARDING_MS: Final = 60_000
 """Milliseconds for which a message on its way to the dead letters is hidden. If that fails, it is tried again."""
 SEARCHED_AT_ONCE: Final = 1_000
-"""Rows that are searched for those of a lost client before other work gets its turn."""
+"""Rows that one step searches for a lost client's messages, before other work gets its turn."""
 TIMES_MAX: Final = 4_096
 """Distinct times that are read when a subscription is opened. Later times are read when these have passed."""
 
@@ -485,7 +485,7 @@ class Deliveries:
         self._unwritten.clear()
         touched, self._touched = self._touched, set()
         now_ms = self._clock.wall_ms()
-        # these could not be found in the index before, not even at their time, if that has passed meanwhile
+        # before this write the index did not have these rows, even if their time has passed meanwhile
         visible = [subscription for subscription in touched if subscription.unwritten_due_ms <= now_ms]
         for subscription in touched:
             subscription.unwritten_due_ms = NEVER_MS

@@ -125,7 +125,7 @@ class Subscription:
 
     @property
     def owner(self) -> Subscription:
-        """Return the subscription whose receives get the messages; for a retry topic that of the topic it is for."""
+        """Return the subscription whose receives get the messages: this one, or for a retry topic the topic's own."""
         return self._owner or self
 
     def attach(self, companion: Subscription) -> None:

@@ -63,10 +63,10 @@ class Switchboard:
         self._order = 0
 
     def watch(self, calls: Calls) -> None:
-        """End the new ones among these calls when their time runs out.
+        """Watch these calls, so that the new ones end when their time runs out.
 
-        They are entered at the next `expire`, because most have ended by then. Nothing refers to those until then, so
-        the next call gets their memory while it is still in the processor's cache.
+        Calls are entered at the next `expire`, because most have ended by then. Until then no call is referred to here,
+        so the next one gets its memory while it is still in the processor's cache.
         """
         self._young.append(calls)
 

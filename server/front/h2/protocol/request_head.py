@@ -90,8 +90,8 @@ class HeadReader:
         self._run_lengths: list[int] = []  # the one that matched last comes first
         self._run_of_path: dict[bytes, bytes] = {}
         self._last_block_of_path: dict[bytes, bytes] = {}
-        self._plain_names: dict[bytes, bytes] = {}  # raw name → name or NOT_KEPT, of those valid with any value
-        self._sound_fields: dict[bytes, bytes] = {}  # whole raw field → name, of those that are valid with this value
+        self._plain_names: dict[bytes, bytes] = {}  # raw name → name or NOT_KEPT, of fields valid with any value
+        self._sound_fields: dict[bytes, bytes] = {}  # whole raw field → name, of fields valid with this value
 
     def read(self, block: bytes) -> RequestHead:
         """Return the request that the block begins.
