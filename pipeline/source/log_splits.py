@@ -30,7 +30,7 @@ class LogExtent:
     end: PhysicalOffset
     """The end of the files, or for a running broker the end of the durable log."""
     torn_from: PhysicalOffset | None
-    """From this offset on the end of the log may be torn, because the store was not closed cleanly. None: it was."""
+    """From this offset on the log may be torn, because the store was not closed cleanly; None: nothing is torn."""
 
 
 @dataclass(frozen=True, slots=True)
