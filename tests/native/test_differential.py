@@ -26,11 +26,11 @@ from tests.wire.builders import NOW_MS, message, send
 
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="no native part")
 
-INPUTS: Final = int(os.environ.get("QUARRY_TEST_FUZZ_INPUTS", "600000"))
-"""Of the long run: some minutes. It finds something new in millions, too."""
+INPUTS: Final = int(os.environ.get("QUARRY_TEST_FUZZ_INPUTS", "2000000"))
+"""Mutated requests of the long run."""
 QUICK_INPUTS: Final = 6_000
-PARTS: Final = 4
-"""In which it is done."""
+PARTS: Final = 8
+"""Tests into which the long run is divided."""
 PER_STORE: Final = 50_000
 """Requests until both begin anew with empty stores."""
 RECEIVED_EACH: Final = 500
