@@ -61,6 +61,7 @@ def test_a_time_that_is_none_is_refused(golden_store: GoldenStore, tmp_path: Pat
     assert "'yesterday' is neither ms since 1970 nor a date" in " ".join(done.stderr.split())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_damage_is_told_in_one_line_that_names_file_and_offset(golden_copy: GoldenStore) -> None:
     root = golden_copy("rocks-clean") / "store"

@@ -214,7 +214,13 @@ def test_a_damaged_record_that_was_given_up_is_passed_over_and_told(store: Path)
 
 
 @pytest.mark.parametrize("directory", ["consumequeue_rocksdb", "quarry"])
-@pytest.mark.parametrize("damage", ["CURRENT is gone", "MANIFEST is gone", "tables are gone"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "CURRENT is gone",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("MANIFEST is gone", "tables are gone")),
+    ],
+)
 def test_a_database_that_does_not_open_is_named_with_what_to_do(store: Path, directory: str, damage: str) -> None:
     database = store / directory
     match damage:

@@ -81,7 +81,7 @@ def copied(root: Path) -> Path:
     return Path(shutil.copytree(root, root.with_name("copy")))
 
 
-@pytest.mark.parametrize("name", ["file-clean", "file-kill"])
+@pytest.mark.parametrize("name", ["file-clean", pytest.param("file-kill", marks=pytest.mark.slow)])
 def test_a_store_of_rocketmq_comes_to_the_same(spark: SparkSession, tmp_path: Path, name: str) -> None:
     ours, theirs = (golden.unpack(name, tmp_path / each) / "store" for each in ("ours", "theirs"))
     done, expected = on_spark(spark, ours, split_bytes=300_000), alone(theirs)
@@ -94,7 +94,7 @@ def test_a_store_of_rocketmq_comes_to_the_same(spark: SparkSession, tmp_path: Pa
     assert verified(ours).agrees
 
 
-@pytest.mark.parametrize("split_bytes", [20_000, 64 << 20])
+@pytest.mark.parametrize("split_bytes", [20_000, pytest.param(64 << 20, marks=pytest.mark.slow)])
 def test_deleted_expired_and_light_queues_come_to_the_same(spark: SparkSession, store: Path, split_bytes: int) -> None:
     other = copied(store)
     done, expected = on_spark(spark, store, split_bytes=split_bytes), alone(other)

@@ -66,6 +66,7 @@ def test_spark_reads_it(spark: SparkSession, uploaded: Uploaded) -> None:
     assert frame.count() == len(table(uploaded.root, columns="phyOffset"))
 
 
+@pytest.mark.slow
 def test_damage_is_told_with_the_name_of_the_object(s3_server: S3Server, golden_copy: GoldenStore) -> None:
     root = golden_copy("rocks-clean") / "store"
     with (StorePaths(root).commit_log / f"{0:020}").open("r+b") as file:
@@ -75,6 +76,7 @@ def test_damage_is_told_with_the_name_of_the_object(s3_server: S3Server, golden_
         Uploaded(s3_server, root).rows()
 
 
+@pytest.mark.slow
 def test_a_segment_of_another_size_than_listed_is_no_empty_one(
     uploaded: Uploaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,7 +78,9 @@ def differences(root: Path) -> list[object]:
 
 
 @pytest.mark.parametrize("split_bytes", [300_000, pytest.param(64 << 20, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "rocks-clean")) for name in golden.NAMES]
+)
 def test_a_rebuild_is_what_dispatch_makes_of_the_log(
     spark: SparkSession, tmp_path: Path, name: str, split_bytes: int
 ) -> None:
@@ -126,6 +128,7 @@ def test_messages_that_wait_and_keys_are_found_again(spark: SparkSession, tmp_pa
         assert list(running.messages.held.waiting_messages()) == waiting
 
 
+@pytest.mark.slow
 def test_no_index_is_made_unless_there_was_one_or_it_is_wanted(spark: SparkSession, tmp_path: Path) -> None:
     root = tmp_path / "store"
     fill(root)
@@ -152,6 +155,7 @@ def without_database(root: Path) -> None:
             path.unlink()
 
 
+@pytest.mark.slow
 def test_an_old_database_is_set_aside(spark: SparkSession, golden_copy: GoldenStore) -> None:
     root = golden_copy("rocks-clean") / "store"
     open_and_close(root)
@@ -167,6 +171,7 @@ def test_an_old_database_is_set_aside(spark: SparkSession, golden_copy: GoldenSt
     assert families(root) == after
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_left_is_removed(spark: SparkSession, golden_copy: GoldenStore) -> None:
     root = golden_copy("file-clean") / "store"
     for name in ("consumequeue_rocksdb.rebuilding", "consumequeue_rocksdb.rebuilding-tables"):
@@ -197,6 +202,7 @@ def test_a_queue_that_began_anew_is_rebuilt_across_ranges(spark: SparkSession, t
     assert families(tmp_path / "ours") == families(tmp_path / "theirs")
 
 
+@pytest.mark.slow
 def test_a_log_without_messages(spark: SparkSession, tmp_path: Path) -> None:
     disk, directory = PosixDisk(), StorePaths(tmp_path).commit_log
     disk.make_directories(directory)

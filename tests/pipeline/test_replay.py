@@ -91,6 +91,7 @@ def test_copies_are_what_was_sent_and_say_where_they_come_from(
         assert copy["properties"] == own
 
 
+@pytest.mark.slow
 def test_a_replay_that_is_run_again_sends_the_same_ids(
     spark: SparkSession, broker: Broker, golden_store: GoldenStore
 ) -> None:

@@ -169,6 +169,7 @@ def test_messages_of_a_group_keep_their_order(broker: Broker) -> None:
     assert sum(map(len, by_group.values())) == 2_000
 
 
+@pytest.mark.slow
 def test_a_broker_that_restarts_meanwhile_gets_every_message(broker: Broker) -> None:
     client = BrokerClient(Connection(endpoint=broker.endpoint))
     sender = Sender(client, 2)
@@ -232,6 +233,7 @@ def test_an_official_client_receives_what_rows_say(spark: SparkSession, broker: 
     assert other.body == b"another"
 
 
+@pytest.mark.slow
 def test_a_write_that_is_repeated_sends_the_same_ids(spark: SparkSession, broker: Broker) -> None:
     frame = spark.range(0, 1_000, 1, 4).selectExpr("cast(id as string) as body")
     for _ in range(2):
@@ -281,6 +283,7 @@ def test_a_stream_lands_in_files_and_in_another_topic(spark: SparkSession, broke
     assert {row["tags"] for row in rows} == {"blue"}
 
 
+@pytest.mark.slow
 def test_a_batch_of_a_stream_that_is_run_again_sends_the_same_ids(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:

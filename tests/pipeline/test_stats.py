@@ -38,7 +38,7 @@ def by_hand(records: list[dict[str, Any]], *fields: str) -> Counter[Any]:
     return Counter(tuple(record[field] for field in fields) for record in records)
 
 
-@pytest.mark.parametrize("name", ["rocks-clean", "file-kill"])
+@pytest.mark.parametrize("name", ["rocks-clean", pytest.param("file-kill", marks=pytest.mark.slow)])
 def test_figures_are_those_of_rocketmq_s_own_decoder(spark: SparkSession, golden_store: GoldenStore, name: str) -> None:
     folder = golden_store(name)
     records = [record for record in golden.records(folder) if "topic" in record]
@@ -143,6 +143,7 @@ def test_repeated_ids_are_told_with_their_records(found: Statistics) -> None:
     assert [topic.duplicates for topic in found.topics] == [Duplicates(1, 2), Duplicates(0, 0)]
 
 
+@pytest.mark.slow
 def test_topics_and_times_may_be_chosen_and_lists_end(spark: SparkSession, store: Path) -> None:
     last_ms = BEGIN_MS + 599 * MINUTE_MS + 19
     wanted = Wanted(topics=("orders",), from_ms=BEGIN_MS + 39, to_ms=last_ms, top=1)
@@ -160,6 +161,7 @@ def test_topics_and_times_may_be_chosen_and_lists_end(spark: SparkSession, store
     assert any(line.split() == ["41", "every"] for line in lines)
 
 
+@pytest.mark.slow
 def test_of_nothing_there_are_zeros(spark: SparkSession, store: Path) -> None:
     found = statistics(spark, DISK, store, Wanted(topics=("nobody",)))
     assert (found.volume.messages, found.volume.messages_per_second, found.topics) == (0, None, ())
@@ -167,6 +169,7 @@ def test_of_nothing_there_are_zeros(spark: SparkSession, store: Path) -> None:
     assert next(summary_lines(found)) == "0 messages of 0 topics, 0 B of the log, 0 B of them bodies"
 
 
+@pytest.mark.slow
 def test_minutes_are_a_table_for_further_work(spark: SparkSession, store: Path) -> None:
     rows = minutes(spark, store, Wanted(topics=("orders",))).filter("tag = 'red'").collect()
     assert [(row.topic, row.queueId, row.minute, row.messages) for row in rows] == [
@@ -174,6 +177,7 @@ def test_minutes_are_a_table_for_further_work(spark: SparkSession, store: Path) 
     ]
 
 
+@pytest.mark.slow
 def test_a_series_has_few_points_however_long_the_time(spark: SparkSession, tmp_path: Path) -> None:
     bare, year_ms = message("orders", b"", {}), 365 * 24 * 60 * MINUTE_MS
     write_store(tmp_path, [(bare, BEGIN_MS + number * year_ms // 200) for number in range(20_000)])
@@ -240,6 +244,7 @@ def set_positions(root: Path, positions: dict[tuple[str, QueueId], int]) -> None
     engine.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", golden.NAMES)
 def test_lag_of_a_store_of_rocketmq_comes_from_its_own_offsets(
     spark: SparkSession, golden_store: GoldenStore, name: str
@@ -263,6 +268,7 @@ def test_lag_of_a_store_of_rocketmq_comes_from_its_own_offsets(
     assert lag.in_flight is None
 
 
+@pytest.mark.slow
 def test_of_a_running_store_messages_are_counted_and_groups_are_not(
     spark: SparkSession, golden_copy: GoldenStore
 ) -> None:
@@ -299,6 +305,7 @@ def names_in(value: object) -> set[str]:
     return set()
 
 
+@pytest.mark.slow
 def test_names_do_not_steer_a_terminal(spark: SparkSession, tmp_path: Path) -> None:
     hostile = message("orders", b"", {"TAGS": "\x1b[2J", "KEYS": "a\rb"})
     write_store(tmp_path, [(hostile, BEGIN_MS)])

@@ -97,6 +97,7 @@ def test_batches_follow_each_other_and_each_is_the_same_again(broker: Broker) ->
     reader.stop()
 
 
+@pytest.mark.slow
 def test_queues_that_appear_later_are_read_from_their_beginning(broker: Broker) -> None:
     broker.administer("topic", "create", "orders", "--queues", "1")
     send(broker, "before")
@@ -162,6 +163,7 @@ def test_the_broker_is_not_asked_as_often_as_spark_asks(broker: Broker) -> None:
     reader.stop()
 
 
+@pytest.mark.slow
 def test_messages_that_expired_before_they_were_read(start_broker: StartBroker) -> None:
     broker = start_broker(settings=EXPIRING)
     send(broker, *(f"m{number:02}" for number in range(20)), size=200_000)
@@ -182,6 +184,7 @@ def test_messages_that_expired_before_they_were_read(start_broker: StartBroker) 
     assert rows_between(lenient, start, {"orders": {"0": left}}) == [], "all of it has expired"
 
 
+@pytest.mark.slow
 def test_a_topic_that_began_anew_is_noticed(broker: Broker) -> None:
     broker.administer("topic", "create", "orders", "--queues", "1")
     send(broker, "a", "b", "c")
@@ -203,6 +206,7 @@ def test_a_topic_that_began_anew_is_noticed(broker: Broker) -> None:
         each.stop()
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_away_for_a_moment_is_waited_for(broker: Broker) -> None:
     send(broker, "a")
     reader = stream(broker)
@@ -223,6 +227,7 @@ def test_a_broker_that_is_away_for_a_moment_is_waited_for(broker: Broker) -> Non
         each.stop()
 
 
+@pytest.mark.slow
 def test_a_broker_that_speaks_tls(start_broker: StartBroker, tmp_path: Path) -> None:
     tls = make_tls(tmp_path, clients_too=True)
     assert tls.client is not None
@@ -250,6 +255,7 @@ def test_a_broker_that_speaks_tls(start_broker: StartBroker, tmp_path: Path) -> 
     reader.stop()
 
 
+@pytest.mark.slow
 def test_a_broker_that_asks_for_users_is_told_who_asks(start_broker: StartBroker, tmp_path: Path) -> None:
     key, secret = Fernet.generate_key(), tmp_path / "secret"
     secret.write_text("correct-horse-battery\n")
