@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from quarry_mq.server.append.copies import copy_of
-from quarry_mq.server.append.group_commit import Stored, settle
+from quarry_mq.server.append.group_commit import Stored
 from quarry_mq.server.delivery import InFlightTable, MessageSource, StateWriter, retry_topic_name
 from quarry_mq.server.delivery.dead_letters import (
     ORIGIN_MESSAGE_ID,
@@ -29,6 +29,7 @@ from quarry_mq.server.delivery.dead_letters import (
 )
 from quarry_mq.server.delivery.state.inflight import InFlight
 from quarry_mq.server.errors import TooMuchForOneCall
+from quarry_mq.server.tasks.loop_threads import settle
 from quarry_mq.store.errors import Invalid, TopicNotFound
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.metadata import ConsumerOffsetTable, TopicTable
@@ -309,7 +310,7 @@ class DeadLetterBox:
 
     async def _stored(self, messages: Sequence[Message]) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._send(messages, lambda _appended, error: settle(done, error))
+        self._send(messages, lambda _appended, error: settle(done, None, error))
         await done
 
     # -- reading

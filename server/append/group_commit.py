@@ -75,16 +75,6 @@ Stored = Callable[[Sequence[Appended], Exception | None], None]
 """Callback with the result of a send: where its messages were appended, or the error for which they are not stored."""
 
 
-def settle(done: asyncio.Future[None], error: Exception | None) -> None:
-    """Complete the future with the result, unless its caller has cancelled it."""
-    if done.cancelled():
-        return
-    if error is None:
-        done.set_result(None)
-    else:
-        done.set_exception(error)
-
-
 def _tell(stored: Stored, appended: Sequence[Appended], error: Exception | None) -> None:
     """Call back. An exception raised by the callback is logged: the store and the other sends go on."""
     try:
@@ -103,7 +93,7 @@ MessageT = TypeVar("MessageT", Message, EncodedMessage)
 
 
 class _Send(NamedTuple, Generic[MessageT]):
-    """One send, or `sends` of them that get their result in one callback."""
+    """Hold one send, or `sends` of them that get their result in one callback."""
 
     messages: Sequence[MessageT]
     stored: Stored

@@ -14,12 +14,13 @@ from typing import Final, Protocol
 import structlog
 
 from quarry_mq.server.append.copies import is_final
-from quarry_mq.server.append.group_commit import Stored, settle
+from quarry_mq.server.append.group_commit import Stored
 from quarry_mq.server.delivery.handle_key import HandleKey
 from quarry_mq.server.delivery.model import Faults, Timer, Timers
 from quarry_mq.server.errors import InvalidRecallHandle, NotHeld
 from quarry_mq.server.held.copies import carried_over, delivered, recall
 from quarry_mq.server.held.recall_handle import RecallHandle
+from quarry_mq.server.tasks.loop_threads import settle
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange
 from quarry_mq.store.message import Appended, DispatchRequest, Host, Message
@@ -271,7 +272,7 @@ class DelayedDelivery:
                 error = None
             elif error is not None:
                 self._try_again(message)  # it may have become due meanwhile
-            settle(done, error)
+            settle(done, None, error)
 
         self._send([carried_over(record, due_ms=message.due_ms, store_host=self._store_host())], stored)
         return done
