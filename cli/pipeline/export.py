@@ -9,7 +9,7 @@ import typer
 from quarry_mq.cli.offline.arguments import Json, Store
 from quarry_mq.cli.offline.record_text import json_line
 from quarry_mq.cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
-from quarry_mq.cli.pipeline.session import Conf, Master, spark_session, tell_damage
+from quarry_mq.cli.pipeline.session import Conf, Master, damage_fields, spark_session, tell_damage
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.pipeline.body_form import BodyForm
@@ -79,8 +79,7 @@ def export(
             "expiredBytes": done.expired,
             "withoutBody": done.without_body,
             "firstWithoutBody": done.first_without_body,
-            "damagedPlaces": done.damage.count,
-            "firstDamaged": list(done.damage.first),
+            **damage_fields(done.damage),
         }
         say(json_line(fields))
     else:

@@ -12,7 +12,7 @@ from quarry_mq.cli.contexts import chosen, endpoint_of_context
 from quarry_mq.cli.offline.arguments import Json, Store
 from quarry_mq.cli.offline.record_text import json_line
 from quarry_mq.cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
-from quarry_mq.cli.pipeline.session import Conf, Master, spark_session, tell_damage
+from quarry_mq.cli.pipeline.session import Conf, Master, damage_fields, spark_session, tell_damage
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.text import say, word
 from quarry_mq.store.fs import PosixDisk
@@ -115,8 +115,7 @@ def _report(done: Replayed, *, as_json: bool) -> None:
                     "messages": done.messages,
                     "refused": done.refused,
                     "first": first,
-                    "damagedPlaces": done.damage.count,
-                    "firstDamaged": list(done.damage.first),
+                    **damage_fields(done.damage),
                 }
             )
         )

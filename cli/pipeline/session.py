@@ -92,6 +92,11 @@ def spark_session(
         end(*_verdict(str(failed)))
 
 
+def damage_fields(damage: DamagedPlaces) -> dict[str, object]:
+    """Return the fields of a JSON answer that say where the log is damaged."""
+    return {"damagedPlaces": damage.count, "firstDamaged": list(damage.first)}
+
+
 def tell_damage(damage: DamagedPlaces) -> None:
     """Print on standard error where the log is damaged."""
     if damage.count:
