@@ -53,7 +53,7 @@ class QuarryDataSource(DataSource):
 
         return BatchSink(sink_options(self.options, is_stream=False), schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001 - Spark's own
         from quarry_mq.pipeline.stream.options import sink_options
         from quarry_mq.pipeline.stream.writer import StreamSink
 

@@ -56,7 +56,7 @@ class ClusterOfBrokers:
     def agree(self, found: Callable[[Broker], Any], expected: Any) -> None:
         """Wait until all members say so."""
         for broker in self.brokers:
-            until(lambda: _or_none(found, broker) == expected, f"{broker.admin} says {expected}")  # noqa: B023
+            until(lambda: _or_none(found, broker) == expected, f"{broker.admin} says {expected}")  # noqa: B023 - `until` calls it at once
 
     def close(self) -> None:
         for broker in self.brokers:

@@ -64,7 +64,7 @@ def roll(cluster: ClusterOfBrokers, ledger: Ledger, rounds: int) -> list[Outage]
         for broker in cluster.brokers:
             sent, consumed = len(ledger.acknowledged), len(ledger.consumed_s)
             until(lambda: len(ledger.acknowledged) > sent + 20, "sends are acknowledged")  # noqa: B023 - ends in this round
-            until(lambda: len(ledger.consumed_s) > consumed, "a delivery is acknowledged")  # noqa: B023
+            until(lambda: len(ledger.consumed_s) > consumed, "a delivery is acknowledged")  # noqa: B023 - `until` calls it at once
             outages.append(restart(cluster, broker))
             cluster.agree(reachable, everybody)
             time.sleep(HEARTBEAT_S)

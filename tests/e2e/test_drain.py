@@ -58,7 +58,7 @@ def drain_again_and_again(broker: Broker, ledger: Ledger, chance: random.Random,
     for _ in range(rounds):
         sent, consumed = len(ledger.acknowledged), len(ledger.consumed_s)
         until(lambda: len(ledger.acknowledged) > sent, "a send is acknowledged")  # noqa: B023 - ends in this round
-        until(lambda: len(ledger.consumed_s) > consumed, "a delivery is acknowledged")  # noqa: B023
+        until(lambda: len(ledger.consumed_s) > consumed, "a delivery is acknowledged")  # noqa: B023 - `until` calls it at once
         time.sleep(chance.uniform(0.0, 0.7))
         signal_s = time.monotonic()
         broker.signal(signal.SIGTERM)

@@ -114,4 +114,4 @@ def test_one_name_for_all_members_leads_to_each_of_them(
     for told, broker in zip(everybody, cluster.brokers, strict=True):
         assert told.accepted > 0
         assert broker.figure("quarry_messages_stored_total") >= 6
-        until(lambda: broker.figure("quarry_inflight_messages") == 0, "all is acknowledged")  # noqa: B023
+        until(lambda: broker.figure("quarry_inflight_messages") == 0, "all is acknowledged")  # noqa: B023 - `until` calls it at once

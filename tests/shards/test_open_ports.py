@@ -45,7 +45,7 @@ def test_who_connects_while_a_shard_is_away_waits_for_the_next_one(run_programs:
             connection.sendall(b"%d" % number)
             assert connection.recv(100) == b"%d" % number
         until(
-            lambda: len(supervisor.events("a shard has ended, it is started again")) == number,  # noqa: B023
+            lambda: len(supervisor.events("a shard has ended, it is started again")) == number,  # noqa: B023 - `until` calls it at once
             "the shard has ended",
         )
     # it has died twice within a minute, and comes back after a longer pause

@@ -64,7 +64,7 @@ def messages(admin: int) -> int:
 
 def agree(admins: Sequence[int], found: Callable[[int], Any], expected: object) -> None:
     for admin in admins:
-        until(lambda: found(admin) == expected, f"{admin} says {expected}")  # noqa: B023
+        until(lambda: found(admin) == expected, f"{admin} says {expected}")  # noqa: B023 - `until` calls it at once
 
 
 @pytest.mark.slow

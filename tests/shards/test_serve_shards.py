@@ -54,7 +54,7 @@ def test_each_shard_is_a_broker_a_killed_one_comes_back_and_all_stop_well(
     for port in (ports[0], ports[0] + 100):
         send(port)
     for admin in (ports[1], ports[1] + 100):
-        until(lambda: reachable(admin) == ["quarry-0", "quarry-1"], "they are one cluster")  # noqa: B023
+        until(lambda: reachable(admin) == ["quarry-0", "quarry-1"], "they are one cluster")  # noqa: B023 - `until` calls it at once
     killed = shards.process_of("shard-1")
     kill(killed)
     shards.until_said("shard-1 | Quarry is ready.", times=2)

@@ -33,7 +33,7 @@ class Gauge:
         self.series: Final = Series(name, unit)
         self._read = read
 
-    def next(self, seconds: float) -> float:  # noqa: ARG002 - not used here
+    def next(self, seconds: float) -> float:  # noqa: ARG002 - rates alone need the time
         value = self._read()
         return nan if value is None else value
 
@@ -65,7 +65,7 @@ class Percentile:
         self._part = part
         self._last = tally.counts()
 
-    def next(self, seconds: float) -> float:  # noqa: ARG002 - not used here
+    def next(self, seconds: float) -> float:  # noqa: ARG002 - rates alone need the time
         last, self._last = self._last, self._tally.counts()
         came = [now - before for now, before in zip(self._last, last, strict=True)]
         return 1000 * percentile(self._tally.bounds, came, self._part)
