@@ -42,7 +42,7 @@ SIZES: Final = {
 
 
 class Pair(NamedTuple):
-    """Both servers, and the load generator for either."""
+    """Hold both servers, and the load generator for either."""
 
     quarry: Quarry
     rocketmq: RocketMQ

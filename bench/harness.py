@@ -57,7 +57,7 @@ def require_room(directory: Path, needed: int) -> None:
 
 
 class Sample(NamedTuple):
-    """One stretch of work: the number of things done, in how much wall and CPU time (all threads)."""
+    """Count what a stretch of work did, and the wall and CPU time (all threads) it took."""
 
     done: int
     wall_s: float

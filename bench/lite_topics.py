@@ -109,7 +109,7 @@ def run(options: Options) -> list[Case]:
 
 
 class _Side:
-    """One broker, its topic, and the clients of the topic."""
+    """Hold one broker, its topic, and the clients of the topic."""
 
     def __init__(self, directory: Path, sizes: Sizes, loop: Loop, random: Random, *, is_lite: bool) -> None:
         self.broker = Quarry(directory, Durability.ASYNC, SETTINGS)

@@ -126,7 +126,7 @@ def run(options: Options) -> list[Case]:
 
 
 class _Queues:
-    """One broker with a number of queues, and the progress of the load on it."""
+    """Hold one broker with a number of queues, and the progress of the load on it."""
 
     def __init__(self, directory: Path, kind: Kind, queues: int, random: Random) -> None:
         self.broker = Quarry(directory, Durability.ASYNC, SETTINGS)
@@ -191,7 +191,7 @@ class _Queues:
 
 
 class _Comparison:
-    """Two brokers with queues of one kind, one with many and one with few."""
+    """Hold two brokers with queues of one kind, one with many and one with few."""
 
     def __init__(self, options: Options, kind: Kind, empty_mb: float) -> None:
         self._sizes = sizes = SIZES[options.scale]

@@ -48,7 +48,7 @@ class RawClientFailed(Exception):
 
 
 class RawConnection:
-    """One connection to the server.
+    """Hold one connection to the server.
 
     `messages` and `ended` count DATA frames and calls that have ended: equal for small unary calls, unless some are
     refused. `data_size` is in bytes. `window` is how many bytes of data may be sent; header blocks are not counted

@@ -70,7 +70,7 @@ def _write(root: Path, random: Random, body_bytes: int, log_bytes: int) -> None:
 
 
 class _Comparison:
-    """One log that is read in every way."""
+    """Hold one log that is read in every way."""
 
     def __init__(self, root: Path, scratch: Path, body_bytes: int, rounds: int) -> None:
         self._segments = SegmentList(PosixDisk(), StorePaths(root).commit_log, None, writable=False)

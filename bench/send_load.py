@@ -85,7 +85,7 @@ class Disturbed(NamedTuple):
 
     @property
     def quiet(self) -> Stretch:
-        """Both stretches without the other work."""
+        """Hold both stretches without the other work."""
         return self.before.joined(self.after)
 
     @property

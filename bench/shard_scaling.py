@@ -141,7 +141,7 @@ class Round(NamedTuple):
 
 
 class _Side:
-    """One broker, or the shards of one machine."""
+    """Run one broker, or the shards of one machine."""
 
     def __init__(self, clients: ProcessPoolExecutor, brokers: Sequence[Shard], supervisor: int | None) -> None:
         self._clients = clients
@@ -237,7 +237,7 @@ class _Running(NamedTuple):
 
 
 class _Brokers:
-    """One broker and two shards beside it."""
+    """Run one broker and two shards beside it."""
 
     def __init__(self, directory: Path, durability: Durability) -> None:
         self._one = Quarry(directory / "one", durability, SETTINGS)

@@ -102,7 +102,7 @@ def _write(root: Path, random: Random, messages: int) -> None:
 
 
 class _Comparison:
-    """One log, scanned and rebuilt."""
+    """Scan and rebuild one log."""
 
     def __init__(self, spark: SparkSession, root: Path, messages: int, sizes: Sizes) -> None:
         self._spark = spark

@@ -23,7 +23,7 @@ PROJECT: Final = Path(__file__).parents[2]
 
 
 class Quarry:
-    """One broker on loopback ports, with default settings otherwise. Files lie in `directory`."""
+    """Run one broker on loopback ports, with default settings otherwise. Files lie in `directory`."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Quarry:
 
 
 class Shard(NamedTuple):
-    """One broker of several under a supervisor."""
+    """Describe one of several brokers under a supervisor."""
 
     endpoint: str
     admin: str

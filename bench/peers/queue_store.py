@@ -73,7 +73,7 @@ class Stopwatch:
 
 
 class QueueStore:
-    """One store at a time, and the commands on it. If the last command took its own times, they are in `watch`."""
+    """Execute commands on one store at a time. If the last command took its own times, they are in `watch`."""
 
     def __init__(self, mode: QueueMode) -> None:
         self._mode = mode

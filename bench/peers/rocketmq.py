@@ -36,7 +36,7 @@ PORTS: Final = 8
 
 
 class RocketMQ:
-    """One RocketMQ on loopback ports, with one topic and some consumer groups. Files lie in `directory`."""
+    """Run one RocketMQ on loopback ports, with one topic and some consumer groups. Files lie in `directory`."""
 
     def __init__(
         self,

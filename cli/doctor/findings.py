@@ -18,7 +18,7 @@ class Verdict(Enum):
 
 
 class Finding(NamedTuple):
-    """One line of output: what was checked, what was seen, and for a warning or a fault what to do."""
+    """Describe one line of output: what was checked, what was seen, and for a warning or a fault what to do."""
 
     check: str
     verdict: Verdict

@@ -48,7 +48,7 @@ def mounts(text: str) -> list[Mount]:
 
 
 def mount_of(folder: Path, among: list[Mount]) -> Mount:
-    """Where the folder lies: the innermost mount, of several at one place the last."""
+    """Return where the folder lies: the innermost mount, and the last of several at one place."""
     candidates = [each for each in among if folder.is_relative_to(each.point)]
     depth = max(len(each.point.parts) for each in candidates)
     return [each for each in candidates if len(each.point.parts) == depth][-1]

@@ -118,7 +118,7 @@ def _link(text: str, target: str, page: str) -> str:
 
 
 def _repository_path(target: str, source: str) -> str | None:
-    """Where a link of a file of the repository leads; None for other sites and for places of the same page."""
+    """Return where a link of a file of the repository leads; None for other sites and for places of the same page."""
     path = target.partition("#")[0]
     if not path or ":" in path or path.startswith("/"):
         return None

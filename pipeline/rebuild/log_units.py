@@ -32,7 +32,7 @@ class LogUnits(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StatedUnits:
-    """All entries, with the offsets that their records state."""
+    """Provide all entries, with the offsets that their records state."""
 
     counts_light: bool
 

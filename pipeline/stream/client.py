@@ -68,7 +68,7 @@ class Pulled(NamedTuple):
 
 
 class BrokerClient:
-    """One connection to a broker, for one thread or several. It must be closed.
+    """Connect to a broker, for one thread or several. It must be closed.
 
     Calls raise CallRefused when the broker refuses for good, BrokerUnreachable when `Connection.timeout_ms` is over.
     """

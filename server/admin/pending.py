@@ -55,7 +55,7 @@ class TransactionView(NamedTuple):
 
 
 class PendingView(NamedTuple):
-    """All pending messages. `due`: the number of timers looked at, by the shortest of `WITHIN_MS` they are due in."""
+    """Count pending messages. `due`: the number of timers looked at, by the shortest of `WITHIN_MS` they are due in."""
 
     timers: int | None
     transactions: int | None

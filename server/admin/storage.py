@@ -94,7 +94,7 @@ class StorageView(NamedTuple):
 
 
 class SpanView(NamedTuple):
-    """One queue's messages. See `QueueSpan` of storage.proto."""
+    """Describe one queue's messages. See `QueueSpan` of storage.proto."""
 
     queue: int
     bounds: QueueBounds

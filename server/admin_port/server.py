@@ -60,7 +60,7 @@ _OPTIONS: Final = (
 
 
 class MoreService(Protocol):
-    """Another service on the admin port."""
+    """Describe another service on the admin port."""
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""

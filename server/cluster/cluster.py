@@ -34,7 +34,7 @@ MARGIN_SIZE: Final = 1024 * 1024
 
 
 class ClusterPeer(Peer, GroupPeer, Protocol):
-    """All calls of another member."""
+    """Provide all calls of another member."""
 
 
 Connect = Callable[[str, ClusterKeys, str | None, str], ClusterPeer]
@@ -46,7 +46,7 @@ the member's name, empty where it is not known.
 
 
 class Cluster:
-    """One broker's part in its cluster. Lives on the event loop's thread."""
+    """Run one broker's part in its cluster. Lives on the event loop's thread."""
 
     def __init__(
         self,

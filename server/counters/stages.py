@@ -11,7 +11,7 @@ from typing import Final
 from quarry_mq.server.counters.tally import Tally
 
 SAMPLED: Final = 17
-"""One call of this many is timed. It is a prime: calls that alternate in a pattern are all timed equally often."""
+"""Calls of which one is timed. The number is a prime: calls that alternate in a pattern are all timed equally often."""
 
 BOUNDS_S: Final = tuple(0.000_004 * 4**step for step in range(11))
 """Bounds from 4 µs, to parse a lone message, to 4 s, a disk that hangs for longer than clients wait."""

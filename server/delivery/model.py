@@ -65,7 +65,7 @@ class ReceiveRequest(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """One message as it is handed out, hidden for `invisible_ms` from now."""
+    """Hold one message as it is handed out, hidden for `invisible_ms` from now."""
 
     record: StoredMessage
     receipt_handle: str

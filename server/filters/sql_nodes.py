@@ -33,7 +33,7 @@ class IllegalExpression(Invalid):
 
 
 class NotComparable(Exception):
-    """Two values cannot be compared, so that the condition is neither true nor false."""
+    """The values cannot be compared, so that the condition is neither true nor false."""
 
 
 class Kind(Enum):
@@ -47,7 +47,7 @@ class Kind(Enum):
 
 
 class Node(NamedTuple):
-    """One expression. `constant` is the value of a constant."""
+    """Represent one expression. `constant` is the value of a constant."""
 
     kind: Kind
     evaluate: Evaluate

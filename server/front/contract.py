@@ -16,7 +16,7 @@ from quarry_mq.server.front.tls import LiveTls
 
 
 class Call(Protocol):
-    """One call of a client, from its first message to its end.
+    """Represent one call of a client, from its first message to its end.
 
     All properties may also be read after the call has ended.
     """

@@ -79,7 +79,7 @@ class _Ending(NamedTuple):
 
 
 class GrpcioCall:
-    """One call on grpc.aio. The handler writes into `_outbox`, the call's coroutine empties it.
+    """Represent one call on grpc.aio. The handler writes into `_outbox`, the call's coroutine empties it.
 
     IMPORTANT: everything that a handler may read is copied here first. grpc.aio frees a call when its coroutine ends,
     and a handler that asks its context for the peer after that ends the process with a segmentation fault.

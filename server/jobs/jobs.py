@@ -42,7 +42,7 @@ class Work(Protocol):
 
 
 class Jobs:
-    """All jobs of a broker. Lives on the event loop's thread."""
+    """Keep all jobs of a broker. Lives on the event loop's thread."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ _Result = TypeVar("_Result")
 
 
 class LiteTopicDetails(NamedTuple):
-    """One lite topic.
+    """Describe one lite topic.
 
     `last_stored_ms` is None when its last message has left the
     log. `subscribers` counts clients that subscribe by name.

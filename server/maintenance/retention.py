@@ -75,7 +75,7 @@ class Commit(Protocol):
 
 
 class Expiring(NamedTuple):
-    """One segment that expires."""
+    """Describe one segment that expires."""
 
     name: str
     size: int

@@ -89,7 +89,7 @@ class Components:
 
 
 class Messaging:
-    """All calls of the protocol."""
+    """Serve all calls of the protocol."""
 
     def __init__(self, components: Components, settings: BrokerSettings) -> None:
         self._components = components

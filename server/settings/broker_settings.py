@@ -84,7 +84,7 @@ class ValueSources:
 
 
 class BrokerSettings(Section):
-    """All settings of one broker, frozen. The constructor uses defaults; `load_settings` reads file and environment."""
+    """Hold a broker's settings, frozen. The constructor uses defaults; `load_settings` reads file and environment."""
 
     store: StoreSection = StoreSection()
     consume_queue: ConsumeQueueSection = ConsumeQueueSection()

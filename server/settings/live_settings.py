@@ -31,7 +31,7 @@ VALUE_SIZE_MAX: Final = 64
 
 
 class ShownSetting(NamedTuple):
-    """One setting with its present value; `configured` is the value that the broker was started with."""
+    """Hold one setting with its present value; `configured` is the value that the broker was started with."""
 
     key: str
     value: str

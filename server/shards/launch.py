@@ -13,7 +13,7 @@ SHARDS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One broker that the supervisor runs."""
+    """Describe one broker that the supervisor runs."""
 
     name: str
     variables: Mapping[str, str]

@@ -30,7 +30,7 @@ WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of the brokers of a machine."""
+    """Describe one of the brokers of a machine."""
 
     name: str
     settings: Mapping[str, str]

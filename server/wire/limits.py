@@ -1,4 +1,4 @@
-"""Every limit of the messaging protocol by name, with the defaults of RocketMQ (docs/formats/protocol.md)."""
+"""Define every limit of the messaging protocol by name, with the defaults of RocketMQ (docs/formats/protocol.md)."""
 
 from __future__ import annotations
 

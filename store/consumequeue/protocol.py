@@ -42,7 +42,7 @@ class OneByOne(Protocol):
 
 
 class ConsumeQueueStore(Protocol):
-    """All consume queues of one store: derived data, always rebuildable from the commit log."""
+    """Keep all consume queues of one store: derived data, always rebuildable from the commit log."""
 
     may_hold_more: bool
     """True if entries of records at or above the watermark may count after a crash, until they are truncated."""

@@ -30,7 +30,7 @@ class FoundUnit(NamedTuple):
 
 
 class Unit(Protocol):
-    """Any object that has a queue offset."""
+    """Describe any object that has a queue offset."""
 
     @property
     def queue_offset(self) -> QueueOffset: ...

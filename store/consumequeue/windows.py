@@ -34,7 +34,7 @@ class UnitWindow:
 
 
 class QueueUnits(Protocol):
-    """One queue as it was when it was opened; entries added since may or may not be seen."""
+    """Read one queue as it was when it was opened; entries added since may or may not be seen."""
 
     begin: int
     """No visible entry is below this queue offset."""

@@ -42,7 +42,7 @@ FULL = "full"
 
 
 class IndexFile(NamedTuple):
-    """One index file. `stage` is that of the tiered index, `filling` and `full` of RocketMQ's files, or `damaged`.
+    """Describe an index file. `stage` is the tiered index's, `filling` and `full` for RocketMQ's files, or `damaged`.
 
     Of a damaged one only the name is known. Times are ms since 1970, offsets those of the first and the last record.
     """

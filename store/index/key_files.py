@@ -29,7 +29,7 @@ class Answer(Generic[Wanted]):
 
 
 class KeyFiles(Protocol):
-    """One kind of index files. One thread changes them; any thread may query.
+    """Keep one kind of index files. One thread changes them; any thread may query.
 
     A *state* describes the whole content at one moment, as a JSON value: None when there was nothing.
     """

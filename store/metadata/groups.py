@@ -55,7 +55,7 @@ Backoff = ExponentialBackoff | CustomizedBackoff
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One consumer group. `fifo` groups get each queue's messages in order; a disabled group gets none."""
+    """Describe one consumer group. `fifo` groups get each queue's messages in order; a disabled group gets none."""
 
     name: str
     fifo: bool = False
@@ -70,7 +70,7 @@ class Group:
 
 
 class GroupTable:
-    """All groups of a store, in the family `groups`. Any thread may call; changes are durable on return."""
+    """Keep all groups of a store, in the family `groups`. Any thread may call; changes are durable on return."""
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ READ_WRITE: Final = Permission.READ | Permission.WRITE
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic. `read_queues` and `write_queues` differ only while a topic is shrunk or grown in two steps."""
+    """Describe a topic. `read_queues` and `write_queues` differ only while a topic is shrunk or grown in two steps."""
 
     name: str
     type: TopicType
@@ -102,7 +102,7 @@ def group_topic(name: str) -> Topic:
 
 
 class TopicTable:
-    """All topics of a store, in the family `topics`. Any thread may call; changes are durable on return."""
+    """Keep all topics of a store, in the family `topics`. Any thread may call; changes are durable on return."""
 
     def __init__(
         self,

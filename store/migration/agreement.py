@@ -12,7 +12,7 @@ FIRST_DIFFERENCES_MAX: Final = 100
 
 
 class QueueDifference(NamedTuple):
-    """One difference between the two. `kind` is a short word in lower case, the same for the same kind."""
+    """Describe one difference between the two. `kind` is a short word in lower case, the same for the same kind."""
 
     kind: str
     topic: str

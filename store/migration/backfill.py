@@ -63,7 +63,7 @@ class Portion:
 
 
 class Backfill:
-    """One run of the backfill, from where the last run stopped to where both queues are written."""
+    """Perform one run of the backfill, from where the last run stopped to where both queues are written."""
 
     def __init__(self, disk: Disk, queues: OpenQueues, segments: SegmentList, identity: StoreIdentity) -> None:
         """Begin with both queues open. On the thread that dispatches."""

@@ -46,7 +46,7 @@ class Removing(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationStep:
-    """One change of the phase."""
+    """Record one change of the phase."""
 
     at_ms: int
     origin: QueuePhase

@@ -312,7 +312,7 @@ GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
 def test_silent_connections_fill_the_port_for_a_short_time_and_never_the_socket(
     said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are ended soon, and the console is served meanwhile: its listener is another one."""
+    """Silent connections end soon; the console is served meanwhile, because it has a listener of its own."""
     assert (admin_port.HANDSHAKE_MS, admin_port.IDLE_MS) == (5_000, 15_000)
     options = dict(admin_port._OPTIONS)
     assert (options["grpc.server_handshake_timeout_ms"], options["grpc.max_connection_idle_ms"]) == (5_000, 15_000)

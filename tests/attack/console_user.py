@@ -12,7 +12,7 @@ PER_SECOND: Final = 10
 
 
 class ConsoleUser:
-    """Each time with a connection of his own and without the cookie of the time before."""
+    """Log in over a new connection, without the cookie of the last login."""
 
     def __init__(self, address: str, user: str, secret: str) -> None:
         self._address = address
@@ -21,7 +21,7 @@ class ConsoleUser:
         self.refused: list[str] = []
 
     def close(self) -> None:
-        """Nothing is open between two logins."""
+        """Do nothing: no connection is open between two logins."""
 
     def send(self, seconds: float) -> Pace:
         """A login that comes late because the one before took long is late."""

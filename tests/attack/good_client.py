@@ -78,7 +78,7 @@ class GoodClient:
 
 
 def pace_of(latencies: Iterable[float], seconds: float) -> Pace:
-    """Of what took so many seconds each."""
+    """Return the pace of calls with these latencies, sent within a number of seconds."""
     in_time = sorted(each for each in latencies if each < LATE_S)
     if not in_time:
         return Pace(0.0, float("nan"), float("nan"))

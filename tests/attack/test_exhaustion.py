@@ -87,7 +87,7 @@ def limited() -> Iterator[Sequence[str]]:
 
 @pytest.fixture
 def console() -> str:
-    """Where the console listens, beside whose login there is an attack."""
+    """Return the address of the console whose logins are attacked."""
     (port,) = free_ports(1)
     return f"127.0.0.1:{port}"
 
@@ -192,7 +192,7 @@ class Honest(Protocol):
 
 
 def all_send(honest: Sequence[Honest], seconds: float) -> list[Pace]:
-    """At once."""
+    """Run all honest clients at the same time."""
     with ThreadPoolExecutor(len(honest)) as pool:
         return list(pool.map(lambda each: each.send(seconds), honest))
 

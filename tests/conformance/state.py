@@ -139,7 +139,7 @@ class _Walk:
 
 
 class _MayHold(dict[type, bool]):
-    """By type, whether anything hangs on values of it."""
+    """Map each type to whether its values refer to other objects."""
 
     def __missing__(self, kind: type) -> bool:
         is_holder = issubclass(kind, (*GROWING, MethodType, partial, FunctionType))
@@ -148,7 +148,7 @@ class _MayHold(dict[type, bool]):
 
 
 class _Slots(dict[type, list[tuple[str, str]]]):
-    """By type, the names of its slots, and by which name each is reached."""
+    """Map each type to the names of its slots, and to the name by which each slot is reached."""
 
     def __missing__(self, kind: type) -> list[tuple[str, str]]:
         found = self[kind] = list[tuple[str, str]]()

@@ -224,7 +224,7 @@ Call = tuple[str, bytes]
 
 
 def messaging_calls(may: May) -> Mapping[str, Sequence[Call]]:
-    """What is to be denied to who may do only this, by method: about names that there are, and about new ones."""
+    """Return the calls that a caller with these rights must be denied, by method, for existing and for new names."""
     calls: dict[str, dict[Call, None]] = {}
     for topic, group in itertools.product(TOPICS, GROUPS):
         requests: list[tuple[str, Message]] = [(name, renamed(each, topic, group)) for name, each in REQUESTS.items()]

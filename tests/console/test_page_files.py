@@ -80,7 +80,7 @@ def run_in_node(folder: Path, text: str) -> str:
 
 @node
 def test_pages_show_as_escapes_what_commands_show_so(as_modules: Path) -> None:
-    """Each character that there is, and lines that end as on Windows, which are no more than ends of lines here."""
+    """Pages escape every character that commands escape; Windows line ends count as line ends."""
     told = run_in_node(
         as_modules,
         """import { harmless } from "./dom.js";

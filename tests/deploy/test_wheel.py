@@ -146,7 +146,7 @@ def environment(tmp_path: Path, wheel: Path) -> Environment:
 
 
 def folder_with(names: Iterable[str], folder: Path) -> Path:
-    """Where somebody works who has folders of these names."""
+    """Make a working directory with folders of the same names."""
     for name in names:
         (folder / name).mkdir(parents=True)
         (folder / name / "__init__.py").write_text(RAISES)
@@ -155,7 +155,7 @@ def folder_with(names: Iterable[str], folder: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_broker_runs_beside_packages_of_the_same_names(tmp_path: Path, environment: Environment) -> None:
-    """Also where they lie in the working directory, and after they were removed."""
+    """The broker also runs if these folders lie in the working directory, and after the foreign package was removed."""
     environment.pip("install", "--no-deps", "--no-index", foreign_wheel(tmp_path))
     environment.borrow_libraries()
     assert environment.top_names() == {PACKAGE, *FOREIGN}

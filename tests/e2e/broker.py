@@ -37,7 +37,7 @@ SETTLE_TIMEOUT_S: Final = 60.0
 """How long a test waits for what a broker does in its own time. Only a failing test waits this long."""
 
 DELIVERED_TIMEOUT_S: Final = 180.0
-"""How long a test waits for messages. Clients ask for routes every 30 s, and what was in an answer that a client on a
+"""Seconds a test waits for messages. Clients ask for routes every 30 s, and what was in an answer that a client on a
 busy machine gave up comes again after its invisible time, 60 s. Only a failing test waits this long.
 """
 

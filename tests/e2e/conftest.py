@@ -27,7 +27,7 @@ USERS_POLLING: Mapping[str, object] = {"delivery.polling_min_ms": 5000, "deliver
 
 
 TIMEOUT_S = 400
-"""More than a test may wait that comes to its end, also where other tests run beside it."""
+"""Seconds that no successful test needs, even beside other tests."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

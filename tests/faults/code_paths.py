@@ -12,11 +12,11 @@ from quarry_mq.store.record import encode_properties, tags_code
 CACHED_QUEUES_MAX: Final = 4
 """Fewer than the queues of the tests, so that caches drop some of them all the time."""
 ENCODED: Final = 0.6
-"""How often a message is encoded when it is sent, as nearly all are in production."""
+"""Share of messages that are encoded when they are sent, as nearly all are in production."""
 BEGUN: Final = 0.5
-"""How often a flush is begun and ended apart, as with the native part in production."""
+"""Share of flushes that are begun and ended separately, as with the native part in production."""
 COMPARED: Final = 0.5
-"""How often caches are compared with what is stored, after something was removed. Not always: looking fills them."""
+"""Share of removals after which caches are compared with the database. Not all: a comparison fills the caches."""
 
 
 class CodePath(Enum):
@@ -27,7 +27,7 @@ class CodePath(Enum):
     PYTHON = "python"
     """Either kind of sends, in any mixture, and either kind of flushes, without the native part."""
     NATIVE = "native"
-    """As before, with the native part: its records, its staged entries, and its table of maxima, which is warmed up."""
+    """Production's path with the native part: native records, staged entries and the warmed-up table of maxima."""
 
 
 CODE_PATHS: Final = [CodePath.PYTHON] if NATIVE is None else [CodePath.PYTHON, CodePath.NATIVE]

@@ -65,7 +65,7 @@ class Ledger:
 
     @property
     def queues(self) -> set[QueueId]:
-        """All that a message was ever for."""
+        """Return every queue that a message was sent to."""
         light = {QueueId(name, 0) for each in self._attempts.values() for name in each.light_queues}
         return {each.queue for each in self._attempts.values()} | light
 

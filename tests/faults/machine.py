@@ -40,7 +40,7 @@ HOST = Host(bytes([127, 0, 0, 1]), 8081)
 
 
 class Sending(NamedTuple):
-    """One message to be sent; `size` is that of its body, which is unique and made up by the broker.
+    """Describe a message to be sent; `size` is that of its body, which is unique and made up by the broker.
 
     `encoded`: whether it is given to the store encoded; None: as the machine draws. One for light queues never is.
     """
@@ -113,11 +113,11 @@ class Machine:
         return Broker(self, store)
 
     def draw(self, probability: float) -> bool:
-        """Whether this time the other way is taken. Independent of what else is random, so a history stays the same."""
+        """Return whether the other way is taken. The draw is independent of others, so a history stays the same."""
         return self.code_path is not CodePath.APPEND and self._draws.random() < probability
 
     def fdatasync(self, begun: BegunFlush) -> None:
-        """What the native part's thread does for a flush that is begun."""
+        """Do what the native part's thread does for a begun flush."""
         self.kernel.sync(self.kernel.inode(begun.file))
 
     def crash(self, *, power_loss: bool) -> None:
@@ -202,7 +202,7 @@ class Broker:
         assert self.store.messages.appended_up_to == before
 
     def _stored(self, messages: Sequence[Message], places: Sequence[Appended]) -> None:
-        """Each message has the offset behind that of the last one in its queue."""
+        """Check that each message has the offset after that of the last one in its queue."""
         for message, where in zip(messages, places, strict=True):
             queue = QueueId(message.topic, message.queue_number)
             expected = self._next_offsets.get(queue, where.queue_offset)
@@ -355,7 +355,7 @@ class Broker:
     # -- as server.admin.administration
 
     def list_queues(self) -> None:
-        """Whoever goes through all queues has their maxima stored first, which otherwise wait for a flush."""
+        """Store the maxima, which otherwise wait for a flush, before all queues are read."""
         self.store.messages.iterate_queues()
 
     def create_topic(self, name: str) -> None:
@@ -421,7 +421,7 @@ class Broker:
                 assert found.unread == []
 
     def check_caches(self) -> None:
-        """What is remembered of queues in RocksDB is what is stored, also of queues that are gone or are to come."""
+        """Check that caches of queues in RocksDB agree with the database, for deleted and future queues as well."""
         rocks, engine = self.store.queues.rocks, self.store.queues.engine
         if rocks is None or engine is None:
             return

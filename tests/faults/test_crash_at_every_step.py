@@ -187,7 +187,7 @@ def crash_at_steps(
     every: int = 1,
     indexed: bool = False,
 ) -> None:
-    """At every step, or some apart, each on one of the code paths, which take turns."""
+    """Crash at every step, or at every n-th one; the code paths take turns."""
     for turn, code_path in enumerate(code_paths):
         end = steps_of(seed, durability, mode, code_path, indexed=indexed) + 2
         for step in range(1 + turn * every, end, every * len(code_paths)):

@@ -219,7 +219,7 @@ def test_around_a_number_there_may_be_what_java_trims(around: str, is_number: bo
     ],
 )
 def test_words_need_no_space_where_they_can_be_told_apart(expression: str, properties: dict[str, str]) -> None:
-    """As RocketMQ's lexer has it: each token is as long as it can be, and what comes next begins behind it."""
+    """RocketMQ's lexer takes the longest token; the next token begins right after it."""
     assert matches(expression, **properties)
 
 

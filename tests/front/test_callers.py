@@ -1,4 +1,4 @@
-"""Who may begin a TLS handshake, and when: each one is paid for with a turn of its address."""
+"""Each TLS handshake costs its address a turn, which decides when it may begin."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class AtDoor:
 
 
 class Street:
-    """All turns, and a loop whose passes come one by one."""
+    """Hold all turns, and an event loop whose iterations are stepped one by one."""
 
     def __init__(self) -> None:
         self.passes = Passes()
@@ -185,7 +185,7 @@ def test_who_has_hung_up_meanwhile_costs_nothing(street: Street) -> None:
 
 
 def test_who_was_sent_away_before_its_hello_was_seen_waits_for_nothing(street: Street) -> None:
-    """Nobody would wake it: a stop waited for it without end."""
+    """A closed connection that still waits would never wake, and a stop would wait for it forever."""
 
     async def test() -> None:
         door = street.door("10.0.0.1")

@@ -251,7 +251,7 @@ def test_at_the_limit_one_of_the_address_with_most_has_to_go(
 def test_each_handshake_is_charged_to_its_address(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_too: bool
 ) -> None:
-    """The same ClientHello again and again, which costs its sender nothing and the broker its private key."""
+    """Send the same ClientHello again and again: it costs the sender nothing and the broker a private-key operation."""
     spent: dict[str, int] = {}
     spend = Source.spend
 
@@ -395,7 +395,7 @@ def test_the_grpcio_front_says_what_it_cannot_do(tmp_path: Path) -> None:
 def test_the_grpcio_front_sends_away_who_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secure: bool
 ) -> None:
-    """By itself gRPC waits for two minutes."""
+    """A silent connection is closed within the broker's limit; gRPC's default is two minutes."""
     assert (grpcio.HANDSHAKE_MS, grpcio.IDLE_MS) == (10_000, 30 * 60_000)
     monkeypatch.setattr(grpcio, "HANDSHAKE_MS", 300)
 

@@ -1,4 +1,4 @@
-"""How much of a TLS ClientHello is there, told from what lies in the socket."""
+"""The front finds out from the bytes in the socket whether a TLS ClientHello is complete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.contracts.front_client import soon
 
 
 def real_hello() -> bytes:
-    """What OpenSSL says first."""
+    """Return the first bytes that OpenSSL sends."""
     context = ssl.create_default_context()
     said = ssl.MemoryBIO()
     with pytest.raises(ssl.SSLWantReadError):
@@ -23,14 +23,14 @@ def real_hello() -> bytes:
 
 
 def in_records(hello: bytes, size: int) -> bytes:
-    """The same with so many bytes in a record."""
+    """Return the bytes split into records of at most this many bytes."""
     message = hello[5:]
     parts = [message[at : at + size] for at in range(0, len(message), size)]
     return b"".join(b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part for part in parts)
 
 
 def size_of(said: bytes) -> tuple[int, int]:
-    """Of the whole, and in how many steps it was found out."""
+    """Return the size of the whole ClientHello, and the number of steps that determined it."""
     size, steps = 5, 0
     while (wanted := hello_size(said[:size])) > size:
         assert size < wanted <= HELLO_SIZE_MAX + (1 << 14) + 5

@@ -103,7 +103,7 @@ def test_one_address_cannot_have_it_all() -> None:
 
 
 def test_header_blocks_that_do_not_end_have_a_bound_of_their_own() -> None:
-    """They keep no request of others out, and nobody is known who sent them."""
+    """Header blocks without an end keep out no request of others; their senders are not known."""
     engine = Engine(limits=FrontLimits(max_message_size=4_000, max_metadata_size=16 * KIB)).greet()
     block = SIZE_0 + encode_fields(request_fields(ECHO, [(b"x", b"a" * 6_000)]))
     engine.receive(frames.frame(FrameType.HEADERS, 0, 1, block[:3_000]))

@@ -18,7 +18,7 @@ SKIPPED_FOLDERS: Final = re.compile(r"^(\..*|__pycache__|node_modules|build|dist
 
 
 class Import(NamedTuple):
-    """One imported module, wherever in the file the statement is. Named as its folder: `store.disk`."""
+    """Name an imported module by its folder (`store.fs`), wherever in the file the statement is."""
 
     module: str
     line: int

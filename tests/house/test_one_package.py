@@ -1,4 +1,4 @@
-"""One import package: everything of ours is imported as `quarry_mq.…`, and under no second name."""
+"""Every module is imported as `quarry_mq.…`, and under no second name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHOICE: Final = "|".join(FOLDERS)
 DOTTED: Final = re.compile(rf"({CHOICE})((?:\.[A-Za-z_]\w*)+)(?::\w+)?")
 COMMAND: Final = re.compile(rf"-m ({CHOICE})\b|\b(?:from|import) ({CHOICE})(?:\.\w+)* import\b|\bimport ({CHOICE})\.\w")
 SUSPECT: Final = re.compile(rf"\b(?:from|import)\s+({CHOICE})\b|-m[\"', ]+({CHOICE})\b|[\"']({CHOICE})\.\w")
-"""What each file that breaks the rule has somewhere: most files are not looked at more closely."""
+"""Text that every file that breaks the rule contains: other files are not parsed."""
 
 
 FOLDER_RULES: Final = {"tests/house/test_imports.py", "tests/house/test_rooms.py", "tests/house/test_one_package.py"}
@@ -26,7 +26,7 @@ FOLDER_RULES: Final = {"tests/house/test_imports.py", "tests/house/test_rooms.py
 
 
 def is_module(text: str) -> bool:
-    """Whether a string names a module, or something in one, by its folder alone."""
+    """Return whether a string names a module, or something in one, by its folder alone."""
     found = DOTTED.fullmatch(text)
     if found is None:
         return False
@@ -35,7 +35,7 @@ def is_module(text: str) -> bool:
 
 
 def second_names(path: Path) -> Iterator[tuple[int, str]]:
-    """What a file imports, or names in a string that is no docstring, without the package."""
+    """Yield what a file imports, or names in a string that is not a docstring, without the package."""
     if not SUSPECT.search(path.read_text()):
         return
     docstrings = set()
@@ -65,7 +65,7 @@ def test_the_package_is_links_to_the_folders_at_the_top() -> None:
 
 
 def test_no_module_is_named_without_the_package() -> None:
-    """It would be loaded a second time, with classes and state of its own."""
+    """A module under a second name would be loaded again, with classes and state of its own."""
     files = [path for path in python_files() if name(path) not in FOLDER_RULES]
     assert len(files) > 1000
     wrong = [f"{name(path)}:{line}: {text}" for path in files for line, text in second_names(path)]

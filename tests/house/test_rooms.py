@@ -44,7 +44,7 @@ def _folders(module: str) -> list[str]:
 
 
 def arrows_between_rooms() -> dict[str, dict[str, set[str]]]:
-    """Of each package: room to the rooms of the same package that it imports."""
+    """Return for each package its rooms, and for each room the rooms of the package that it imports."""
     names = module_names()
     arrows: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for path in production_files():

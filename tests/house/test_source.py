@@ -47,7 +47,7 @@ FILE_FUNCTIONS: Final = {
 """Methods of pathlib that ask or change the file system."""
 
 OS_FUNCTIONS: Final = {"getpid", "getppid", "environ", "cpu_count", "path", "dup2", "strerror"}
-"""What is used of `os` outside store/fs: nothing that touches files."""
+"""Names of `os` that are used outside store/fs; none of them touches files."""
 
 READS_CONFIGURATION: Final = {
     "server/settings/broker_settings.py",

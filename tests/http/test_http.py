@@ -123,7 +123,7 @@ def test_a_request_is_read_up_to_a_bound(bench: Bench, sent: bytes, status: int)
 
 
 def test_a_request_that_breaks_off_is_not_served(bench: Bench) -> None:
-    """Each one that gave way to others brought a page of metrics about: probes waited for two seconds."""
+    """Each connection that gave way caused a page of metrics, and probes waited for two seconds."""
     for sent in (b"GET /metrics HTTP/1.1\r\n", b"GET /metrics HTTP/1.1\r\na: b\r\n", b"GET /metrics HTTP/1.1\r\na"):
         with bench.connect() as peer:
             peer.sendall(sent)

@@ -42,7 +42,7 @@ REQUESTS: Final[tuple[Message, ...]] = (
 
 
 def both(native: Native, request_type: type[Message], body: bytes, most: int = ENOUGH) -> int:
-    """What is left, as both say."""
+    """Return what is left; both implementations must agree."""
     shape = shape_of(request_type.DESCRIPTOR)
     left = fields_left(body, shape, most)
     assert native.fields_left(body, shape, most) == left
@@ -50,12 +50,12 @@ def both(native: Native, request_type: type[Message], body: bytes, most: int = E
 
 
 def written(fields: Iterable[Field]) -> int:
-    """How many fields there are, those of messages among them, without packed numbers."""
+    """Return the number of fields, including those of nested messages, without packed numbers."""
     return sum(1 + (written(each.value) if isinstance(each.value, list) else 0) for each in fields)
 
 
 def entries(request: Message) -> int:
-    """How many objects and elements of lists have been made of a request."""
+    """Return how many objects and list elements the parser made of a request."""
     count = 0
     for field, value in request.ListFields():
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
@@ -124,7 +124,7 @@ def test_any_bytes_count_the_same(good: Message, body: bytes, most: int) -> None
     ],
 )
 def test_numbers_that_are_too_long_end_the_count_where_the_parser_ends(native: Native, endless: bytes) -> None:
-    """Each would cost more than others to be read."""
+    """Numbers of that length cost more than others to read."""
     body = b"\x0a\x00" + endless + b"\x0a\x00" * 5
     assert both(native, service.SendMessageRequest, body) == ENOUGH - 2
     with pytest.raises(DecodeError):

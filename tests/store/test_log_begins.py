@@ -1,4 +1,4 @@
-"""Where the log began in the past (store/commitlog/log_begins.py)."""
+"""The store remembers where the log began in the past (store/commitlog/log_begins.py)."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class _Call:
 
 
 class Connection(asyncio.Protocol):
-    """One connection. Frames are collected, and written once per iteration of the event loop."""
+    """Hold one connection. Frames are collected, and written once per iteration of the event loop."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()

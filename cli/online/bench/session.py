@@ -1,4 +1,4 @@
-"""One client of the load: its connection, its settings and its heartbeats, like those of the official clients."""
+"""Behave as one client of the load, with connection, settings and heartbeats like those of the official clients."""
 
 from __future__ import annotations
 

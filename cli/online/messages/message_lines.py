@@ -31,7 +31,7 @@ class LineInvalid(Exception):
 
 
 class Line(NamedTuple):
-    """One line without its end. `text` None: it is too long. `position` is the position after its end."""
+    """Hold one line without its end. `text` None: the line is too long. `position` is the position after its end."""
 
     number: int
     text: bytes | None

@@ -44,7 +44,7 @@ class Seen(NamedTuple):
 
 
 class Tail:
-    """One operator's view of new messages."""
+    """Give one operator a view of new messages."""
 
     def __init__(self, selected: Selected, wish: MessageWish) -> None:
         self.selected = selected
@@ -112,7 +112,7 @@ class Rate:
 
 
 class Tails:
-    """All tails of a broker. Lives on the event loop's thread."""
+    """Keep all tails of a broker. Lives on the event loop's thread."""
 
     def __init__(self, store: ReadStore, log: LogBeginning) -> None:
         self._store = store

@@ -22,7 +22,7 @@ class Series(NamedTuple):
 
 
 class SeriesValues(NamedTuple):
-    """One number of a series for each time of the excerpt; NaN: not known."""
+    """Hold one number of a series for each time of the excerpt; NaN: not known."""
 
     series: Series
     values: Sequence[float]

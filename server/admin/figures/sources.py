@@ -20,7 +20,7 @@ from quarry_mq.server.upkeep import Upkeep
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sources:
-    """All these parts. `process` is None if it is not measured, `cluster` for a broker that is in no cluster."""
+    """Hold all these parts. `process` is None if it is not measured, `cluster` for a broker that is in no cluster."""
 
     messaging: Messaging
     background: Background

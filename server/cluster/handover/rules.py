@@ -66,7 +66,7 @@ class HandoverState:
 
 
 class Handover:
-    """One member's part in a handover. `state` has to be stored before any other member hears of it."""
+    """Decide one member's part in a handover. `state` has to be stored before any other member hears of it."""
 
     def __init__(self, own_name: str, state: HandoverState) -> None:
         self._own_name = own_name

@@ -1,4 +1,4 @@
-"""One member of a cluster as all members know it: a replicated row (docs/formats/shared-rows.md)."""
+"""Describe one member of a cluster as all members know it: a replicated row (docs/formats/shared-rows.md)."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Members:
 
     @property
     def view(self) -> View:
-        """All known members and their states."""
+        """Keep all known members and their states."""
         if self._view is None:
             self._view = View.of({name: member.state for name, member in self._members.items()})
         return self._view

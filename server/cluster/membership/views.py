@@ -28,7 +28,7 @@ RULE: Final = b"slots 1"
 
 @dataclass(frozen=True)
 class View:
-    """All known members by name, and whether each of them is active."""
+    """Hold all known members by name, and whether each of them is active."""
 
     members: tuple[tuple[str, bool], ...]
 

@@ -13,7 +13,7 @@ ATTEMPTS_KEPT: Final = 16
 
 
 class LiteClient:
-    """One client of a group, kept while it receives.
+    """Describe one client of a group, kept while it receives.
 
     Its subscriptions are rows. This object holds which of its lite topics may have messages, least recently served
     first, and how far its rows were scanned for them. It is a source of `server.delivery.long_poll`.

@@ -57,7 +57,7 @@ assert _VALUE.size == 28
 
 
 class InFlight(NamedTuple):
-    """One delivery of a message, as its row holds it."""
+    """Describe one delivery of a message, as its row holds it."""
 
     visible_at_ms: int
     delivery_id: int

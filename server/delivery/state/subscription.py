@@ -201,7 +201,7 @@ class Subscription:
 
 
 class GroupMessage(NamedTuple):
-    """One message of a queue, for one group."""
+    """Identify one message of a queue, for one group."""
 
     subscription: Subscription
     progress: QueueProgress

@@ -1,4 +1,4 @@
-"""One call on the h2 front: what handlers see of it, and the state that its connection keeps of its stream."""
+"""Represent one call on the h2 front: what handlers see, and the state that the connection keeps of its stream."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class HashIndex:
 
     @property
     def files(self) -> tuple[HashIndexState, ...]:
-        """All files, oldest first."""
+        """Return all files, oldest first."""
         newest = self._newest
         return self._full if newest is None else (*self._full, HashIndexState(newest.path.name, newest.header))
 

@@ -98,7 +98,7 @@ def header_of(file: SegmentFile) -> FileHeader:
 
 
 class ChainedFile:
-    """One file of chains. Its header, written last, contains the number of items."""
+    """Read and write one file of chains. Its header, written last, contains the number of items."""
 
     def __init__(self, file: SegmentFile, shape: IndexShape, header: FileHeader) -> None:
         chains = chain_shape(header.slots, header.items_max, shape.payload)

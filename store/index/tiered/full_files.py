@@ -136,7 +136,7 @@ class FullFiles:
 
 
 class FullFile:
-    """One file, in the stage in which it was when a search began."""
+    """Hold one file, in the stage in which it was when a search began."""
 
     def __init__(self, files: FullFiles, file: TieredFile) -> None:
         self._files = files

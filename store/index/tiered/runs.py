@@ -42,7 +42,7 @@ class RangeReader(Protocol):
 
 
 class CompactedFile:
-    """One compacted file. Any thread."""
+    """Read one compacted file. Any thread may call."""
 
     def __init__(
         self, reader: RangeReader, shape: IndexShape, header: FileHeader, keep: KeepParts | None = None

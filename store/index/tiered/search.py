@@ -24,7 +24,7 @@ Wanted = TypeVar("Wanted")
 
 
 class Searchable(Protocol):
-    """One file of the index."""
+    """Describe one file of the index."""
 
     @property
     def name(self) -> str: ...
@@ -38,7 +38,7 @@ class Searchable(Protocol):
 
 
 class Search(Generic[Wanted]):
-    """One search, over files from the newest to the oldest."""
+    """Run one search, over files from the newest to the oldest."""
 
     def __init__(
         self,

@@ -64,7 +64,7 @@ class _Filling:
 
 
 class TieredIndex:
-    """One folder of files.
+    """Describe one folder of files.
 
     `put`, `flush`, `go_back` and `expire` belong to one thread at a time, as does `upload_one`. `compact_one` and
     `rebuild` wait for each other; searches wait for nothing.
@@ -114,7 +114,7 @@ class TieredIndex:
 
     @property
     def files(self) -> list[TieredFile]:
-        """All files, oldest first. The header of the file being filled is that of this moment."""
+        """Return all files, oldest first. The header of the file being filled is that of this moment."""
         files, filling = self._catalog.files, self._filling
         found = list(files.values())
         if filling is not None:

@@ -9,7 +9,7 @@ ROOM: Final = 8
 
 
 class Reading(Protocol):
-    """One connection, as far as reading answers is concerned."""
+    """Describe one connection, as far as reading answers is concerned."""
 
     @property
     def unread_size(self) -> int:

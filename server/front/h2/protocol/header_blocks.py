@@ -44,7 +44,7 @@ _FORBIDDEN_IN_VALUES: Final = re.compile(rb"[\x00\r\n]")
 
 
 class Field(NamedTuple):
-    """One field of a block, and its position: `raw_name` is the encoded name, `end` the position after the field.
+    """Hold one field of a block, and its position: `raw_name` is the encoded name, `end` the position after the field.
 
     The last two are empty if the library decoded the block.
     """

@@ -16,7 +16,7 @@ The values may still be Huffman coded (`header_blocks.text_of`). It is a plain t
 """
 
 Found = tuple[int, RequestHead | None, int | None, int]
-"""One frame, or the two frames of a complete call.
+"""A frame, or the two frames of a complete call.
 
 The items are the stream id, the head that the header block stands for, the position of the message without its prefix,
 and the end of the frames. None stands for a missing frame.
