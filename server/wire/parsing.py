@@ -20,11 +20,11 @@ them costs a millisecond, which is less than counting them.
 """
 
 FIELDS_LEAST: Final = 8 * 1024
-BYTES_PER_FIELD: Final = 8
-FIELDS_MOST: Final = 64 * 1024
+BYTES_PER_FIELD: Final = 4
+FIELDS_MOST: Final = 128 * 1024
 """Upper bound of the fields that a larger request may have: `FIELDS_LEAST`, and one for each `BYTES_PER_FIELD` bytes. A
-message has a dozen fields beside its properties, and 80 bytes of them. An empty entry has two bytes on the wire and
-some 80 in memory.
+message with a body of one byte has up to 20 fields beside its properties, and 6 bytes for each of them: the largest
+batch of such messages is allowed. An empty entry has two bytes on the wire and some 80 in memory.
 """
 
 Request = TypeVar("Request", bound=Message)

@@ -100,10 +100,15 @@ def test_other_requests_are_refused(bench: Bench, method: str, path: str, status
 def test_a_probe_that_says_nothing_useful_is_closed(bench: Bench, sent: bytes) -> None:
     """rmq#8875: TCP health probes leaked connections until memory ran out."""
     with bench.connect() as probe:
-        probe.sendall(sent)
-        probe.shutdown(socket.SHUT_WR)
-        while probe.recv(65_536):
-            pass
+        try:
+            probe.sendall(sent)
+            probe.shutdown(socket.SHUT_WR)
+            while probe.recv(65_536):
+                pass
+        except TimeoutError:
+            raise
+        except OSError:
+            pass  # closed with bytes unread, which the kernel reports as a reset
     assert bench.ask("/healthz")[0] == 200
 
 

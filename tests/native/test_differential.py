@@ -19,6 +19,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.wire.limits import ENTRIES_MAX
 from quarry_mq.store.native import NATIVE
 from tests.native.mutations import Field, Mutator, parsed
 from tests.native.twins import Twins, running_twins
@@ -141,6 +142,22 @@ def as_bytes(request: Message) -> bytes:
 
 def test_some_thousand_requests_are_answered_and_stored_the_same(tmp_path: Path) -> None:
     asyncio.run(compare(tmp_path, seed=1, inputs=QUICK_INPUTS))
+
+
+@pytest.mark.parametrize(
+    ("properties", "code"), [(0, definition.OK), (3, definition.OK), (12, definition.PAYLOAD_TOO_LARGE)]
+)
+def test_batches_of_small_messages_have_the_same_bound(tmp_path: Path, properties: int, code: int) -> None:
+    """The native part stored batches that Python refused for the count of their fields."""
+    small = message(body=b"b", user_properties={f"p{number}": "v" for number in range(properties)}, **USUAL)
+
+    async def ask() -> None:
+        async with running_twins(tmp_path) as twins:
+            (answer,) = await twins.ask("SendMessage", as_bytes(send(*[small] * ENTRIES_MAX)))
+            assert service.SendMessageResponse.FromString(answer).status.code == code
+            twins.compare_stores()
+
+    asyncio.run(ask())
 
 
 @pytest.mark.slow

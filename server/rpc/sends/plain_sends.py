@@ -27,6 +27,7 @@ from quarry_mq.server.security.credentials import Identity
 from quarry_mq.server.wire.limits import BORN_HOST_SIZE_MAX, ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, NAME_SIZE_MAX, WireLimits
 from quarry_mq.server.wire.message_types import ACCEPTED_TYPES, TYPE_WORDS
 from quarry_mq.server.wire.messages import host_from_text
+from quarry_mq.server.wire.parsing import UNCOUNTED_SIZE, require_few_fields
 from quarry_mq.server.wire.property_room import MARKS
 from quarry_mq.server.wire.validate import check_topic
 from quarry_mq.store.clock import Clock
@@ -157,6 +158,8 @@ class PlainSends:
         if plain is None:
             self._ordinary(call, identity, client_id, body)
             return
+        if len(body) > UNCOUNTED_SIZE:  # the same bound as for requests that Python parses
+            require_few_fields(service.SendMessageRequest, body, native=self._native)
         name, messages = plain
         if identity is not None:
             edge.require(call, identity, [publish(name)])  # before the topic is created
