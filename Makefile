@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.installed-dev
 NATIVE := $(VENV)/.installed-native
+# each start of a broker or a command would compile hundreds of modules again, which takes longer than all else in it
+unexport PYTHONDONTWRITEBYTECODE
 SERVE_ARGS ?=
 CLIENTS_ARGS ?=
 LOCK_ARGS ?=
