@@ -17,8 +17,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from bench.call_loop import PATIENCE_S, Connection, Loop
-from bench.harness import Sample, cpu_s_of
-from bench.queue_load import Broker
+from bench.harness import Sample, Server, cpu_s_of
 from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
 
@@ -89,7 +88,7 @@ class Crowd:
 
     # -- connecting and closing
 
-    def come(self, broker: Broker) -> None:
+    def come(self, broker: Server) -> None:
         """Connect all clients and introduce them. They are known to the broker then, but do not receive yet."""
         self._connections = [self._loop.connect(broker.endpoint) for _ in range(self._connection_count + 1)]
         own = cycle(self._connections[1:])
@@ -228,7 +227,7 @@ class Crowd:
     # -- sending
 
     def load(
-        self, broker: Broker, lite_topics: Iterator[str], *, per_second: float, is_over: Callable[[float], bool]
+        self, broker: Server, lite_topics: Iterator[str], *, per_second: float, is_over: Callable[[float], bool]
     ) -> Reading:
         """Send at a fixed rate, independent of answers, until `is_over` holds for the elapsed seconds.
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 _CPU_CLOCK: Final = 2
 """The bits that clock_getcpuclockid(3) adds to a process id to name its clock."""
@@ -43,6 +43,16 @@ class Options:
     scratch: Path
     named: bool
     """The benchmark was asked for by name, not only as one of all."""
+
+
+class Server(Protocol):
+    """A running server under load."""
+
+    @property
+    def endpoint(self) -> str: ...
+
+    @property
+    def pid(self) -> int: ...
 
 
 class CannotRun(Exception):

@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping
 from statistics import median
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from bench.harness import Sample, alternate, cpu_s_of
+from bench.harness import Sample, Server, alternate, cpu_s_of
 from bench.peers.load import LoadFailed, LoadGenerator
 
 Modes = Mapping[str, Mapping[str, object]]
@@ -36,15 +36,6 @@ TITLES: Final = {
 
 SERVE_TIMEOUT_S: Final = 60.0
 PROBE_INTERVAL_S: Final = 0.5
-
-
-class Server(Protocol):
-    """A running server under load."""
-
-    endpoint: str
-
-    @property
-    def pid(self) -> int: ...
 
 
 class JavaLoad:

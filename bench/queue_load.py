@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import islice
 from random import Random
 from struct import Struct
-from typing import Final, Protocol
+from typing import Final
 
-from bench.harness import Sample, cpu_s_of
+from bench.harness import Sample, Server, cpu_s_of
 from bench.raw_client import CallMaker, RawClient, RawConnection
 from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
@@ -30,20 +30,10 @@ _Calls = Generator[tuple[CallMaker, bytes], list[bytes], int]
 """The calls of one connection: yields calls, is sent the messages of each answer, returns the count of messages."""
 
 
-class Broker(Protocol):
-    """A running broker."""
-
-    @property
-    def endpoint(self) -> str: ...
-
-    @property
-    def pid(self) -> int: ...
-
-
 class QueueLoad:
     """Connections to one broker. An answer that is not OK ends the run with RuntimeError."""
 
-    def __init__(self, broker: Broker, random: Random, *, connections: int = CONNECTIONS) -> None:
+    def __init__(self, broker: Server, random: Random, *, connections: int = CONNECTIONS) -> None:
         self._broker = broker
         self._client = RawClient(broker.endpoint, connections)
         self._numbers = dict.fromkeys(self._client.connections, 0)

@@ -8,8 +8,7 @@ from contextlib import closing
 from random import Random
 from typing import Final
 
-from bench.harness import Sample, cpu_s_of
-from bench.java_load import Server
+from bench.harness import Sample, Server, cpu_s_of
 from bench.raw_client import RawClient, RawConnection, make_requests
 from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service

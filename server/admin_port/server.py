@@ -25,7 +25,6 @@ from quarry_mq.server.admin_port.calls.reader import RequestReader
 from quarry_mq.server.admin_port.calls.slots import CallSlots
 from quarry_mq.server.admin_port.metadata.service import (
     SERVICE_NAME,
-    AdministeredBackups,
     AdminService,
     Expire,
     OrderKept,
@@ -34,6 +33,7 @@ from quarry_mq.server.admin_port.metadata.service import (
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front import LiveTls
 from quarry_mq.server.front.grpcio import bind
+from quarry_mq.server.maintenance.backup_points import BackupLeases
 from quarry_mq.server.rpc.limits import LimitsMet
 from quarry_mq.server.tasks.pacing import Pacing
 from quarry_mq.store.clock import SystemClock
@@ -76,7 +76,7 @@ class AdminServer:
         *,
         order: OrderKept,
         guard: AdminGuard | None = None,
-        backups: AdministeredBackups,
+        backups: BackupLeases,
         expire: Expire,
         summarize: Summarize,
         more: Sequence[MoreService] = (),

@@ -15,7 +15,8 @@ from quarry_mq.kv import KvError
 from quarry_mq.server.lite.counts import LiteTopicCounts
 from quarry_mq.server.lite.expiry import ExpirySurroundings, LiteTopicExpiry
 from quarry_mq.server.lite.listing import LiteTopicListing
-from quarry_mq.server.lite.removal import Commit, LightProgress, LightQueueRemoval
+from quarry_mq.server.lite.removal import LightProgress, LightQueueRemoval
+from quarry_mq.server.maintenance import QueueCommit
 from quarry_mq.server.maintenance.queue_removal import RemovalMetrics
 from quarry_mq.server.tasks.supervision import Supervisor
 from quarry_mq.store.clock import Clock
@@ -43,7 +44,7 @@ class LiteTopicSurroundings:
     """Other parts of a broker that lite topics need; see `ExpirySurroundings`."""
 
     progress: LightProgress
-    commit: Commit
+    commit: QueueCommit
     clock: Clock
     metrics: RemovalMetrics
     topics_elsewhere: Callable[[], frozenset[str]]

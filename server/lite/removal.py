@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from quarry_mq.server.maintenance import QueueCommit
 from quarry_mq.server.tasks.removal_steps import RemovalSteps
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.consumequeue import LastEntry
@@ -38,12 +39,6 @@ class LightProgress(Protocol):
     def store_durably(self) -> None: ...
 
 
-class Commit(Protocol):
-    """The part of group commit that removal needs."""
-
-    async def make_queues_durable(self) -> object: ...
-
-
 class LightQueueRemoval:
     """Removes light queues that were found to have ended. Lives on the event loop's thread."""
 
@@ -52,7 +47,7 @@ class LightQueueRemoval:
         queues: RemovableLightQueues,
         *,
         progress: LightProgress,
-        commit: Commit,
+        commit: QueueCommit,
         clock: Clock,
         gone: Callable[[Sequence[str]], None],
     ) -> None:

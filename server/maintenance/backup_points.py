@@ -66,6 +66,16 @@ class Engines(NamedTuple):
     state: KeyValueEngine
 
 
+class BackupLeases(Protocol):
+    """The part of `BackupPoints` that its callers need."""
+
+    async def begin(self) -> BackupPoint: ...
+
+    def renew(self, name: str) -> None: ...
+
+    def end(self, name: str) -> None: ...
+
+
 class BackupPoints:
     """Makes, holds and removes points. Lives on the event loop's thread."""
 

@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 import structlog
 
 from quarry_mq.kv import KvError
+from quarry_mq.server.maintenance import QueueCommit
 from quarry_mq.server.tasks.waiting import until_set
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import BrokerError, Busy, Unavailable
@@ -42,12 +43,6 @@ FAULTS: Final = (KvError, OSError, BrokerError)
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
-
-
-class Commit(Protocol):
-    """The part of group commit that the migration needs."""
-
-    async def make_queues_durable(self) -> bool: ...
 
 
 class _Wanted(NamedTuple):
@@ -91,7 +86,7 @@ class OnlineMigration:
     def __init__(
         self,
         migration: QueueMigration,
-        commit: Commit,
+        commit: QueueCommit,
         clock: Clock,
         *,
         backfill_bytes_per_s: int,

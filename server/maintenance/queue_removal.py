@@ -24,6 +24,7 @@ from typing import Final, ParamSpec, Protocol, TypeVar
 import structlog
 
 from quarry_mq.kv import EngineFull, KvError
+from quarry_mq.server.maintenance import QueueCommit
 from quarry_mq.server.tasks.removal_steps import PAUSE_S, RemovalSteps
 from quarry_mq.store.clock import CautiousClock, Clock
 from quarry_mq.store.commitlog.log_begins import LogBegins
@@ -92,12 +93,6 @@ class Progress(Protocol):
     def delete_topics(self, topics: Iterable[str]) -> None: ...
 
 
-class Commit(Protocol):
-    """The part of group commit that removal needs."""
-
-    async def make_queues_durable(self) -> object: ...
-
-
 class RemovalMetrics(Protocol):
     def removed_queues(self, cause: RemovalCause, queues: int) -> None: ...
 
@@ -120,7 +115,7 @@ class QueueRemoval:
         progress: Progress,
         begins: LogBegins,
         log_begin: Callable[[], PhysicalOffset],
-        commit: Commit,
+        commit: QueueCommit,
         clock: Clock,
         metrics: RemovalMetrics,
     ) -> None:

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, ParamSpec, Protocol, TypeVar
 import structlog
 
 from quarry_mq.kv import EngineFull, KvError
+from quarry_mq.server.maintenance import QueueCommit
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import BrokerError
 from quarry_mq.store.fs import DiskSpace
@@ -66,10 +67,8 @@ class RetentionMetrics(Protocol):
     def removed_segment(self, seconds: float) -> None: ...
 
 
-class Commit(Protocol):
-    """The part of group commit that retention needs."""
-
-    async def make_queues_durable(self) -> object: ...
+class Commit(QueueCommit, Protocol):
+    """The part of `server.append.group_commit` that retention needs."""
 
     def refuse_sends(self, reason: str) -> None: ...
 

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Final, ParamSpec, Protocol, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import structlog
 
 from quarry_mq.kv import KvError
+from quarry_mq.server.maintenance.backup_points import BackupLeases
 from quarry_mq.store.backup import BackupPoint
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import BrokerError, Busy, Invalid
@@ -44,16 +45,6 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
-class Points(Protocol):
-    """The part of `server.maintenance.backup_points` that verification needs."""
-
-    async def begin(self) -> BackupPoint: ...
-
-    def renew(self, name: str) -> None: ...
-
-    def end(self, name: str) -> None: ...
-
-
 class _CancelledError(Exception):
     """Raised on the thread when the verification was cancelled."""
 
@@ -75,7 +66,7 @@ class OnlineVerification:
         self,
         root: Path,
         *,
-        points: Points,
+        points: BackupLeases,
         queues: OpenQueues,
         dispatched_up_to: Callable[[], PhysicalOffset],
         verdicts: Verdicts,

@@ -58,7 +58,8 @@ class StoredQueues(Protocol):
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> Sequence[ConsumeQueueEntry]: ...
 
-    def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None: ...
+    def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
+        """Return the entry with the largest physical offset below `at`."""
 
 
 def end_of_stored(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
-from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.consumequeue.again import StoredQueues
 from quarry_mq.store.generations import GenerationCache
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
@@ -41,15 +41,6 @@ class StoredNumbering:
         return stored
 
 
-class EntrySearch(Protocol):
-    """The part of a consume queue store that dense numbering reads."""
-
-    def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
-        """Return the entry with the largest physical offset below `at`."""
-
-    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]: ...
-
-
 class DenseNumbering:
     """Assign offsets one after the other without holes: the rule of RocketMQ's file queues.
 
@@ -62,7 +53,7 @@ class DenseNumbering:
     """
 
     def __init__(
-        self, queues: EntrySearch, *, ends_where_stored: bool = True, cached_queues_max: int = 262_144
+        self, queues: StoredQueues, *, ends_where_stored: bool = True, cached_queues_max: int = 262_144
     ) -> None:
         """Continue the offsets of `queues`.
 

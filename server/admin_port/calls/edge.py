@@ -75,12 +75,14 @@ _Answer = TypeVar("_Answer")
 _Row = TypeVar("_Row")
 
 
-class _HasFaults(Protocol):
+class ReportsFaults(Protocol):
+    """A service that reports errors which no caller causes."""
+
     @property
     def faults(self) -> FaultLog: ...
 
 
-_Service = TypeVar("_Service", bound=_HasFaults)
+_Service = TypeVar("_Service", bound=ReportsFaults)
 
 
 def answers(

@@ -25,10 +25,9 @@ from quarry_mq.server.admin_port.metadata.messages import (
     topic_message,
 )
 from quarry_mq.server.faults import FaultLog
-from quarry_mq.server.maintenance.backup_points import LEASE_S
+from quarry_mq.server.maintenance.backup_points import LEASE_S, BackupLeases
 from quarry_mq.server.maintenance.retention import ExpiryReport
 from quarry_mq.server.tasks.pacing import Pace, Pacing
-from quarry_mq.store.backup import BackupPoint
 from quarry_mq.store.consumequeue.queue_summary import QueueSummary
 from quarry_mq.store.metadata import Topic
 
@@ -47,16 +46,6 @@ Summarize = Callable[[int], Awaitable[QueueSummary]]
 """Count all queues, and name some number of the largest, see `server.maintenance.queue_summaries`."""
 
 
-class AdministeredBackups(Protocol):
-    """The part of `server.maintenance.backup_points` that the service uses."""
-
-    async def begin(self) -> BackupPoint: ...
-
-    def renew(self, name: str) -> None: ...
-
-    def end(self, name: str) -> None: ...
-
-
 class OrderKept(Protocol):
     """The part of `server.cluster.reading_order` that the service uses."""
 
@@ -70,7 +59,7 @@ class AdminService(AdminServiceServicer):
         self,
         administration: Administration,
         faults: FaultLog,
-        backups: AdministeredBackups,
+        backups: BackupLeases,
         expire: Expire,
         summarize: Summarize,
         *,

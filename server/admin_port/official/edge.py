@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, TypeVar
 import grpc.aio
 
 from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.admin_port.calls.edge import ReportsFaults
 from quarry_mq.server.wire.status import Refused, fill_ok, fill_status, is_expected
 from quarry_mq.server.wire.validate import check_group, check_topic
 from quarry_mq.store.errors import GroupNotFound, TopicNotFound
@@ -29,12 +29,7 @@ class Answer(Protocol):
     def HasField(self, name: Any, /) -> bool: ...
 
 
-class _HasFaults(Protocol):
-    @property
-    def faults(self) -> FaultLog: ...
-
-
-_Service = TypeVar("_Service", bound=_HasFaults)
+_Service = TypeVar("_Service", bound=ReportsFaults)
 _Request = TypeVar("_Request")
 _Answer = TypeVar("_Answer", bound=Answer)
 
