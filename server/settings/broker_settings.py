@@ -111,8 +111,8 @@ class BrokerSettings(Section):
         network = self.network
         if self.cluster.is_on and network.advertise is None and Address.parse(network.listen).is_unspecified:
             raise ValueError(
-                f"cluster needs network.advertise: network.listen is {network.listen}, which other members cannot tell "
-                "their clients"
+                f"cluster needs network.advertise: network.listen is {network.listen}, an address that other members "
+                "cannot give to their clients"
             )
         return self
 
@@ -123,8 +123,8 @@ class BrokerSettings(Section):
         if network.admin_client_ca is None or network.console_tls or self.security.asks_operators:
             return ""
         return (
-            "network.admin_client_ca asks operators for a certificate, and the console would ask them for nothing: set "
-            'network.console_tls = true, security.admin_authentication = true, or network.console = "off"'
+            "network.admin_client_ca requires a certificate from operators, but the console would require nothing: "
+            'set network.console_tls = true, security.admin_authentication = true, or network.console = "off"'
         )
 
     @property
@@ -146,9 +146,9 @@ class BrokerSettings(Section):
             return self
         for name, address in self.open_to_everybody.items():
             raise ValueError(
-                f"network.{name} = {address} would let everybody who reaches it administer the broker: set "
-                "security.authentication (users), network.admin_client_ca (certificates), or security.open_admin = "
-                "true where all who reach it may"
+                f"network.{name} = {address} would let anybody who can reach it administer the broker: set "
+                "security.authentication (users), network.admin_client_ca (certificates), or, if that is intended, "
+                "security.open_admin = true"
             )
         return self
 
@@ -416,7 +416,7 @@ def _refuse_unknown_variables() -> None:
         if not name.startswith(ENVIRONMENT_PREFIX) or name in OTHER_VARIABLES or ANY_SERVICE_LINK.fullmatch(rest):
             continue
         if not any(f"{rest}_".startswith(f"{section}_") for section in BrokerSettings.model_fields):
-            raise SettingsInvalid(f"{name}: no setting of that name")
+            raise SettingsInvalid(f"{name}: there is no setting of that name")
 
 
 def _without_service_links(values: object) -> object:

@@ -38,8 +38,8 @@ def test_a_wrong_setting_is_named(tmp_path: Path) -> None:
 
 
 def test_plain_text_for_other_machines_is_refused_by_name() -> None:
-    assert failure("--listen", "0.0.0.0:0").startswith("network: listen = 0.0.0.0:0 would take plain text ")
-    assert failure("--http", "[::]:0").startswith("network: http = [::]:0 would take plain text ")
+    assert failure("--listen", "0.0.0.0:0").startswith("network: listen = 0.0.0.0:0 would accept plain text ")
+    assert failure("--http", "[::]:0").startswith("network: http = [::]:0 would accept plain text ")
 
 
 def test_a_tls_file_that_is_no_good_is_named(tmp_path: Path) -> None:

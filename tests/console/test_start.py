@@ -60,7 +60,7 @@ def test_it_stays_away_where_it_would_go_around_certificates(tmp_path: Path) -> 
     broker = started(tmp_path, {**tls.settings("off"), **network})
     try:
         broker.start()
-        assert "the console would ask them for nothing" in broker.words()
+        assert "the console would require nothing" in broker.words()
         assert "for browsers" not in broker.words()
         broker.stop()
     finally:

@@ -152,5 +152,5 @@ def test_settings_that_leave_no_room_are_refused() -> None:
         {"properties_count": 20_000},
         {"message_group_size": 10_000},
     ):
-        with pytest.raises(ValueError, match=f"a record has room for {ROOM_FOR_SENDERS}"):
+        with pytest.raises(ValueError, match=f"a record has space for {ROOM_FOR_SENDERS}"):
             LimitsSection.model_validate(values)

@@ -42,7 +42,7 @@ def test_plain_text_is_for_this_machine(host: str) -> None:
 def test_plain_text_for_others_has_to_be_asked_for(name: str, cure: str, host: str) -> None:
     address = f"{host}:8081"
     text = problem(**{name: address})
-    assert text.startswith(f"network: {name} = {address} would take plain text")
+    assert text.startswith(f"network: {name} = {address} would accept plain text")
     assert cure in text
     assert f'plain_text = ["{name}"]' in text
     load_settings(None, {"network": {name: address, "plain_text": "everywhere"}, "security": {"open_admin": True}})
@@ -69,11 +69,11 @@ def test_nobody_is_let_in_from_elsewhere_without_being_asked(name: str, host: st
         {name: f"{host}:1", "plain_text": "everywhere"},
         {name: f"{host}:1", f"{name}_tls": True, **FILES},
     ):
-        assert problem(**network).startswith(f"settings: network.{name} = {host}:1 would let everybody who reaches it")
+        assert problem(**network).startswith(f"settings: network.{name} = {host}:1 would let anybody who can reach it")
         for security in ({"open_admin": True}, {"authentication": True}, {"admin_authentication": True}):
             settings = load_settings(None, {"network": network, "security": security})
             assert set(settings.open_to_everybody) == ({name} if "open_admin" in security else set())
-        with pytest.raises(SettingsInvalid, match="would let everybody"):
+        with pytest.raises(SettingsInvalid, match="would let anybody"):
             load_settings(
                 None, {"network": network, "security": {"authentication": True, "admin_authentication": False}}
             )
@@ -83,7 +83,7 @@ def test_certificates_say_who_administers() -> None:
     tls = {**FILES, "admin_tls": True, "admin_client_ca": "/admins.crt"}
     assert fine(admin="0.0.0.0:1", console="off", **tls).open_to_everybody == {}
     assert fine(admin="0.0.0.0:1", console="0.0.0.0:2", console_tls=True, **tls).open_to_everybody == {}
-    assert "would let everybody" in problem(console="0.0.0.0:2", plain_text="everywhere", **tls)
+    assert "would let anybody" in problem(console="0.0.0.0:2", plain_text="everywhere", **tls)
 
 
 def test_with_tls_every_address_may_be_used() -> None:
@@ -94,7 +94,7 @@ def test_with_tls_every_address_may_be_used() -> None:
 
 
 def test_optional_tls_is_plain_text_too() -> None:
-    assert "would take plain text" in problem(listen="0.0.0.0:1", tls="optional", **FILES)
+    assert "would accept plain text" in problem(listen="0.0.0.0:1", tls="optional", **FILES)
     fine(listen="0.0.0.0:1", tls="optional", plain_text="everywhere", **FILES)
 
 
@@ -163,7 +163,7 @@ def test_what_grpc_takes_for_another_kind_of_socket_is_no_host(address: str) -> 
 def test_the_console_is_no_way_around_client_certificates() -> None:
     """One that is not asked for stays away by itself."""
     given = {"admin_tls": True, "admin_client_ca": "/ca.crt", **FILES}
-    assert "the console would ask them for nothing" in problem(**given, console="127.0.0.1:1")
+    assert "the console would require nothing" in problem(**given, console="127.0.0.1:1")
     assert fine(**given).console_goes_around
     assert not fine(**given, console="off").network.console_address
     assert not fine(**given, console="127.0.0.1:1", console_tls=True).console_goes_around

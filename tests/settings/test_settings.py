@@ -121,7 +121,7 @@ def test_a_section_of_two_words_in_the_environment(monkeypatch: pytest.MonkeyPat
     settings = load_settings().for_store()
     assert (settings.units_per_file, settings.doubled_topics) == (500, ("orders-*",))
     monkeypatch.setenv("QUARRY_CONSUME_UNITS_PER_FILE", "500")
-    assert problem() == "QUARRY_CONSUME_UNITS_PER_FILE: no setting of that name"
+    assert problem() == "QUARRY_CONSUME_UNITS_PER_FILE: there is no setting of that name"
 
 
 def test_a_mistyped_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_a_mistyped_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_variable_of_a_mistyped_section_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would start a broker on another store than its operator thinks."""
     monkeypatch.setenv("QUARRY_SOTRE_DIRECTORY", "/data")
-    assert problem() == "QUARRY_SOTRE_DIRECTORY: no setting of that name"
+    assert problem() == "QUARRY_SOTRE_DIRECTORY: there is no setting of that name"
 
 
 def test_several_problems_are_told_at_once() -> None:
@@ -225,9 +225,9 @@ def test_addresses_split_into_host_and_port(address: str, parts: tuple[str, int]
     [
         # rmq#8613, rmq#9958: one switch without the other
         ({"authorization": True}, "authorization needs authentication"),
-        ({"client_zones": ["Europe/Berlin", "Mars/Olympus"]}, "'Mars/Olympus' is no time zone"),
-        ({"client_zones": ["../../etc/passwd"]}, "is no time zone"),
-        ({"client_zones": [""]}, "'' is no time zone"),
+        ({"client_zones": ["Europe/Berlin", "Mars/Olympus"]}, "'Mars/Olympus' is not a time zone"),
+        ({"client_zones": ["../../etc/passwd"]}, "is not a time zone"),
+        ({"client_zones": [""]}, "'' is not a time zone"),
         ({"date_window_s": -1}, "date_window_s"),
         ({"failures_per_minute": 0}, "failures_per_minute"),
     ],

@@ -21,7 +21,7 @@ def is_loopback(address: str) -> bool:
 
 def _listening(address: str) -> str:
     if split_address(address)[0] in SCHEMES:
-        raise ValueError("must be host:port, not a socket of another kind")
+        raise ValueError("must be host:port, not a Unix socket")
     return address
 
 

@@ -13,42 +13,42 @@ from quarry_mq.server.settings.sections.base import AdvertisedAddress, Section
 class ClusterSection(Section):
     members: list[AdvertisedAddress] = Field(
         default=[],
-        description="Admin addresses of brokers that are one cluster with this one; its own may be among them. Those "
-        "that they know are found through them. [How](cluster.md)",
+        description="Admin addresses of the other members of this broker's cluster; its own may be among them. "
+        "Members that are not listed are found through those that are. [How](cluster.md)",
     )
     dns: AdvertisedAddress | None = Field(
         default=None,
-        description="A name and the admin port: all addresses of the name are members, as those of a headless service "
-        "are. It is looked up again and again.",
+        description="A DNS name and the admin port: every address of the name is a member, as with a headless "
+        "service. The name is looked up regularly.",
     )
     key_file: Path | None = Field(
         default=None,
-        description="The key that members sign with what they ask of each other, as `quarry security new-key` makes "
-        "them. With several, one in a line, the first signs and all are good.",
+        description="A file with the key that signs the calls between members, made by `quarry security new-key`. "
+        "Several keys, one per line: the first one signs, all are accepted.",
     )
     tls_ca: Path | None = Field(
         default=None,
-        description="The authorities that admin ports of members are checked with where `network.admin_tls` is on "
-        "(PEM). Without it those of the machine.",
+        description="The certificate authorities by which members' admin ports are verified if `network.admin_tls` is "
+        "on (PEM). Default: those of the machine.",
     )
     exchange_interval_ms: int = Field(
         default=1_000,
         ge=50,
-        description="How often a member asks each other one for what has changed. Where there are more than ten, less "
-        "often in proportion, but three times within `unreachable_after_ms`.",
+        description="How often a member asks every other member for changes. With more than ten members it asks "
+        "proportionally less often, but at least three times within `unreachable_after_ms`.",
     )
     unreachable_after_ms: int = Field(
         default=10_000,
         ge=500,
-        description="A member that has not answered for so long is in no route until it answers again.",
+        description="A member that has not answered for this long is left out of all routes until it answers again.",
     )
 
     tombstone_days: int = Field(
         default=30,
         ge=1,
         le=3_650,
-        description="How long a member remembers what was deleted, for those that are away: the same on all members. "
-        "One that was away for longer has to [rejoin](cluster.md#away-for-long).",
+        description="How long a member remembers deletions for members that are away; use the same value on all "
+        "members. A member that was away for longer has to [rejoin](cluster.md#away-for-long).",
     )
 
     @property

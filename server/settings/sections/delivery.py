@@ -12,33 +12,34 @@ from quarry_mq.server.settings.sections.base import LIVE, Section
 
 class TopicsSection(Section):
     auto_create: bool = Field(
-        default=True, description="Make a topic when a client first asks for it.", json_schema_extra=LIVE
+        default=True, description="Create a topic when a client first asks for it.", json_schema_extra=LIVE
     )
     default_queues: int = Field(
         default=8,
         ge=1,
         le=65_536,
-        description="Queues of a topic that is made without a number of queues.",
+        description="Number of queues of a topic that is created without one.",
         json_schema_extra=LIVE,
     )
 
 
 class GroupsSection(Section):
     auto_create: bool = Field(
-        default=True, description="Make a consumer group when a client first asks for it.", json_schema_extra=LIVE
+        default=True, description="Create a consumer group when a client first asks for it.", json_schema_extra=LIVE
     )
 
 
 class DeliverySection(Section):
     new_group_start: NewGroupStart = Field(
         default=NewGroupStart.AUTO,
-        description="Where a new group starts to read: at the first message (`earliest`), behind the last "
-        "(`latest`), or as RocketMQ does it (`auto`): at the first one as long as nothing of the queue was deleted "
-        "and it lies within `auto_start_size`, else behind the last.",
+        description="Where a new group starts to read: at the first message (`earliest`), after the last (`latest`), "
+        "or as in RocketMQ (`auto`): at the first message if nothing of the queue was deleted and that message lies "
+        "within `auto_start_size`, otherwise after the last.",
     )
     auto_start_size: ByteSize = Field(
         default=ByteSize(8 << 30),
-        description="How far back in the commit log `auto` still starts at the first message.",
+        description="With `auto`, a new group starts at the first message only if that message is at most this far "
+        "back in the commit log.",
         json_schema_extra=LIVE,
     )
     invisible_time_min_ms: int = Field(
@@ -62,13 +63,13 @@ class DeliverySection(Section):
     lease_total_ms: int = Field(
         default=3 * 3_600_000,
         ge=1_000,
-        description="How long leases of one message are renewed before it is delivered again.",
+        description="How long the lease of one message is renewed at most; after that the message is delivered again.",
         json_schema_extra=LIVE,
     )
     polling_min_ms: int = Field(
         default=5_000,
         ge=0,
-        description="A receive waits at least this long for messages, if its deadline allows.",
+        description="A receive waits at least this long for messages, if the client's deadline allows.",
         json_schema_extra=LIVE,
     )
     polling_max_ms: int = Field(
@@ -77,13 +78,13 @@ class DeliverySection(Section):
     polling_reserve_ms: int = Field(
         default=200,
         ge=0,
-        description="How long before the client's deadline a receive without messages is answered.",
+        description="How long before the client's deadline an empty receive is answered.",
         json_schema_extra=LIVE,
     )
     waiting_polls_max: int = Field(
         default=20_000,
         ge=1,
-        description="Receives that may wait at once; above it they are refused as too many requests.",
+        description="Receives that may wait at once; further ones are refused as too many requests.",
         json_schema_extra=LIVE,
     )
     batch_max: int = Field(
@@ -96,15 +97,15 @@ class DeliverySection(Section):
     client_disconnected_ms: int = Field(
         default=20_000,
         ge=1_000,
-        description="Silence after which a client whose telemetry streams have all ended is taken for gone: "
-        "its leased messages go to others.",
+        description="A client whose telemetry streams have all ended and that is silent for this long counts as gone: "
+        "its leased messages go to other clients.",
         json_schema_extra=LIVE,
     )
     client_silent_ms: int = Field(
         default=120_000,
         ge=1_000,
-        description="Silence after which any client is forgotten. Clients send heartbeats every 10 s, those for "
-        "Rust every 30 s.",
+        description="Any client that is silent for this long is removed from memory. Clients send heartbeats every 10 "
+        "s, the Rust client every 30 s.",
         json_schema_extra=LIVE,
     )
 
@@ -125,17 +126,20 @@ class TransactionsSection(Section):
     check_after_ms: int = Field(
         default=6_000,
         ge=1,
-        description="How long a half message waits before its producer is asked about it, where the producer does not "
-        "say (`orphaned_transaction_recovery_duration`).",
+        description="How long a half message waits before its producer is asked about it, unless the producer says "
+        "how long (`orphaned_transaction_recovery_duration`).",
     )
     check_interval_ms: int = Field(
-        default=30_000, ge=100, description="How long after that it is asked again.", json_schema_extra=LIVE
+        default=30_000,
+        ge=100,
+        description="How long the broker waits before it asks the producer again.",
+        json_schema_extra=LIVE,
     )
     checks_max: int = Field(
         default=15,
         ge=1,
-        description="After so many checks without a word the transaction is rolled back, and the message kept in "
-        "RocketMQ's topic TRANS_CHECK_MAX_TIME_TOPIC. A check that no producer was there to hear does not count.",
+        description="After this many checks without an answer the transaction is rolled back, and the message is kept "
+        "in RocketMQ's topic TRANS_CHECK_MAX_TIME_TOPIC. A check counts only if a producer was connected.",
         json_schema_extra=LIVE,
     )
 
@@ -144,6 +148,6 @@ class LiteSection(Section):
     expiry_interval_ms: int = Field(
         default=120_000,
         ge=0,
-        description="How often lite topics are looked for whose last message is older than their topic's "
-        "`lite.topic.expiration`. 0: none expires.",
+        description="How often the broker looks for lite topics whose last message is older than "
+        "`lite.topic.expiration` of their topic. 0: lite topics never expire.",
     )

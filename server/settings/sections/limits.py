@@ -14,7 +14,7 @@ from quarry_mq.store.settings import BODY_SIZE_MAX
 
 class LimitsSection(Section):
     body_size: ByteSize = Field(
-        default=ByteSize(BODY_SIZE_MAX), ge=1, description="Largest message body. Announced to producers."
+        default=ByteSize(BODY_SIZE_MAX), ge=1, description="Largest message body. Producers are told this limit."
     )
     properties_size: ByteSize = Field(
         default=ByteSize(16_384),
@@ -35,41 +35,43 @@ class LimitsSection(Section):
     open_calls: int = Field(
         default=100_000,
         ge=1,
-        description="Calls that may be open at once, long polls included.",
+        description="Calls that may be open at once, including long polls.",
         json_schema_extra=LIVE,
     )
     connections: int = Field(
         default=10_000,
         ge=1,
-        description="Connections of messaging clients (front `h2`). The oldest without a call gives way to a new one.",
+        description="Connections of messaging clients (front `h2`). At the limit, a new connection replaces the "
+        "oldest one that has no open call.",
         json_schema_extra=LIVE,
     )
     connections_per_address: int = Field(
         default=5_000,
         ge=1,
-        description="The same for one address, of IPv6 for the first 64 bits (front `h2`).",
+        description="Connections from one address; for IPv6, from one /64 network (front `h2`).",
         json_schema_extra=LIVE,
     )
     unread_size: ByteSize = Field(
         default=ByteSize(192 * MIB),
         ge=1,
-        description="Answers of all clients together that may wait in memory to be read (front `h2`). One connection "
-        "may have 64 MiB of them. Beyond it the slowest reader gives up what waits for it.",
+        description="Memory for answers that clients have not read yet, of all clients together (front `h2`). One "
+        "connection may have 64 MiB of them. Above the limit, the answers that wait for the slowest reader are "
+        "dropped.",
     )
     waiting_sends_size: ByteSize = Field(
         default=ByteSize(256 * MIB),
         ge=1,
-        description="Bodies of messages that may wait to be on disk.",
+        description="Memory for message bodies that wait to be written to disk.",
         json_schema_extra=LIVE,
     )
     waiting_sends_per_client: ByteSize = Field(
-        default=ByteSize(64 * MIB), ge=1, description="The same for one client.", json_schema_extra=LIVE
+        default=ByteSize(64 * MIB), ge=1, description="The same limit for one client.", json_schema_extra=LIVE
     )
     requests_per_client: int = Field(
         default=0,
         ge=0,
-        description="Requests that one client may make per second. 0: as many as it likes. Fairness does not depend "
-        "on it (docs/limits.md); it is for programs that are to be held back.",
+        description="Requests that one client may make per second. 0: no limit. Fairness between clients does not "
+        "depend on this setting (docs/limits.md); use it to slow down single programs.",
         json_schema_extra=LIVE,
     )
     waiting_polls_per_client: int = Field(
@@ -81,56 +83,59 @@ class LimitsSection(Section):
     clients: int = Field(
         default=100_000,
         ge=1,
-        description="Clients that are known at once. Who has had no telemetry stream for longest gives way.",
+        description="Clients that the broker keeps in memory. At the limit, a new client replaces the one that has "
+        "been without a telemetry stream for longest.",
         json_schema_extra=LIVE,
     )
     client_topics: int = Field(
         default=1_000_000,
         ge=1,
-        description="Topics that all known clients together may have declared.",
+        description="Topics that all clients in memory together may have declared.",
         json_schema_extra=LIVE,
     )
     subscriptions: int = Field(
         default=250_000,
         ge=1,
-        description="Pairs of group and topic that are in use at once. Those unused for five minutes do not count.",
+        description="Pairs of group and topic that may be in use at once. Pairs that were unused for five minutes do "
+        "not count.",
         json_schema_extra=LIVE,
     )
     in_flight_per_group: int = Field(
         default=10_000_000,
         ge=1,
-        description="Messages that a group may have been handed and not acknowledged. Beyond it, it gets again what "
-        "comes back, and nothing new.",
+        description="Messages that a group may have in flight in one topic. At the limit the group gets only messages "
+        "that become visible again, and no new ones.",
         json_schema_extra=LIVE,
     )
     topics_per_user: int = Field(
         default=10_000,
         ge=0,
-        description="Topics that may be there because clients of one user asked for them first; where there are no "
-        "users, clients altogether. Those made with `quarry topic create` do not count.",
+        description="Topics that may exist because clients of one user asked for them; without users, because any "
+        "client did. Topics created with `quarry topic create` do not count.",
         json_schema_extra=LIVE,
     )
     groups_per_user: int = Field(
-        default=10_000, ge=0, description="The same for consumer groups.", json_schema_extra=LIVE
+        default=10_000, ge=0, description="The same limit for consumer groups.", json_schema_extra=LIVE
     )
     lite_topics_per_topic: int = Field(
         default=1_000_000,
         ge=0,
-        description="Lite topics that one topic may have. 0: any number. Messages to those that are there are always "
-        "taken.",
+        description="Lite topics that one topic may have. 0: no limit. Messages to existing lite topics are always "
+        "accepted.",
         json_schema_extra=LIVE,
     )
     admin_calls: int = Field(
         default=256,
         ge=1,
-        description="Calls on the admin port that known callers may have open at once, each of them half. Members of "
-        "the cluster may have as many beside them, callers who are not known a quarter.",
+        description="Calls on the admin port that known callers together may have open at once; one caller may have "
+        "half as many. Members of the cluster have a limit of the same size of their own, and unknown callers one of "
+        "a quarter.",
     )
 
     @model_validator(mode="after")
     def _a_body_fits_a_request(self) -> Self:
         if self.request_size < self.body_size + self.properties_size:
-            raise ValueError("request_size must have room for body_size and properties_size")
+            raise ValueError("request_size must be at least body_size plus properties_size")
         return self
 
     @model_validator(mode="after")
@@ -143,6 +148,6 @@ class LimitsSection(Section):
         if needed > ROOM_FOR_SENDERS:
             raise ValueError(
                 f"properties_size, message_group_size and two bytes for each of properties_count are {needed} bytes; "
-                f"a record has room for {ROOM_FOR_SENDERS}"
+                f"a record has space for {ROOM_FOR_SENDERS}"
             )
         return self

@@ -24,90 +24,95 @@ class NetworkSection(Section):
     listen: ListenAddress = Field(default="127.0.0.1:8081", description="Where messaging clients connect (gRPC).")
     advertise: AdvertisedAddress | None = Field(
         default=None,
-        description="The address that clients are sent to. Without it they are sent to the address they used, "
-        "which works behind port mappings too (rmq#8864).",
+        description="The address that routes give to clients. Default: the address the client used, which also works "
+        "behind port mappings (rmq#8864).",
     )
     admin: ListenAddress = Field(
-        default="127.0.0.1:8082", description="Where `quarry topic`, `group` and the like connect."
+        default="127.0.0.1:8082",
+        description="Where `quarry topic`, `quarry group` and the other admin commands connect.",
     )
-    http: ListenAddress = Field(default="127.0.0.1:9464", description="Where `/metrics`, `/healthz` and `/readyz` are.")
+    http: ListenAddress = Field(
+        default="127.0.0.1:9464", description="Where `/metrics`, `/healthz` and `/readyz` are served."
+    )
     console: ListenAddressOrOff = Field(
         default="127.0.0.1:8083",
-        description="Where the web console is, or `off`. Without this setting, the broker does without a console where "
-        "the port is taken. [How](console.md)",
+        description="Where the web console is served, or `off`. If this setting is not set and the port is taken, the "
+        "broker starts without a console. [How](console.md)",
     )
     console_hosts: list[str] = Field(
         default=[],
-        description="Names by which browsers may ask for the console where nobody has to log in, beside addresses and "
-        "`localhost`: against pages of others whose name is led here (DNS rebinding).",
+        description="Host names, in addition to addresses and `localhost`, under which browsers may open a console "
+        "without login. All other names are refused, as a protection against DNS rebinding.",
     )
     front: FrontKind = Field(
         default="h2",
-        description="Which engine serves the messaging port: `h2` is our own, `grpcio` the C core's, ten times slower.",
+        description="Which engine serves the messaging port: `h2` is Quarry's own; `grpcio` is gRPC's C core and ten "
+        "times slower.",
     )
     plain_text: Literal["loopback", "everywhere"] | list[Port] = Field(
         default="loopback",
-        description="Where ports may take connections without TLS: `loopback` (127.0.0.0/8, ::1, localhost), where "
-        'only this machine reaches them, or `everywhere`; or a list of the ports that may everywhere: `["listen", '
-        '"http"]` of `listen`, `admin`, `http` and `console`. Without TLS who listens on the way reads everything, '
-        "secrets too.",
+        description="Where ports may accept connections without TLS: `loopback` (127.0.0.0/8, ::1, localhost; only "
+        "this machine reaches them) or `everywhere`; or a list of the ports that may do so everywhere, such as "
+        '`["listen", "http"]`, of `listen`, `admin`, `http` and `console`. Without TLS anybody on the network path '
+        "can read everything, including secrets.",
     )
     tls: Literal["off", "optional", "required"] = Field(
         default="off",
         description="TLS on `listen`. With `optional` the first byte of each connection decides, so that clients with "
-        'and without TLS use one port, as on RocketMQ; not with `front = "grpcio"`. [How](tls.md)',
+        'and without TLS can use the same port, as in RocketMQ; `optional` is not available with `front = "grpcio"`. '
+        "[How](tls.md)",
     )
     tls_listen: ListenAddress | None = Field(
-        default=None, description="Another address where messaging clients connect, with TLS."
+        default=None, description="A second address for messaging clients, with TLS."
     )
     tls_advertise: AdvertisedAddress | None = Field(
         default=None,
-        description="The address that clients with TLS are sent to. Without it `advertise`, or where `tls` is `off` "
-        "the address they used.",
+        description="The address that routes give to clients with TLS. Default: `advertise`; if `tls` is `off`, the "
+        "address the client used.",
     )
     tls_certificate: Path | None = Field(
         default=None,
-        description="The certificate chain that all ports with TLS show (PEM). When a file changes, new connections "
-        "get the new one.",
+        description="The certificate chain of all ports with TLS (PEM). When the file changes, new connections get "
+        "the new certificate.",
     )
     tls_key: Path | None = Field(default=None, description="The private key of `tls_certificate` (PEM).")
     tls_client_ca: Path | None = Field(
         default=None,
-        description="Messaging clients with TLS must show a certificate signed by one of these authorities (PEM). "
-        "Those without TLS, where they are let in, need none.",
+        description="Messaging clients with TLS must present a certificate signed by one of these authorities (PEM). "
+        "Clients without TLS, if they are allowed, need no certificate.",
     )
     tls_client_certificate: Literal["required", "optional"] = Field(
         default="required",
-        description="With `optional` and `tls_client_ca`, clients may also show none; one they show must be good. Not "
-        'with `front = "grpcio"`.',
+        description="With `optional` and `tls_client_ca`, clients may connect without a certificate; a certificate "
+        'that is presented must be valid. `optional` is not available with `front = "grpcio"`.',
     )
     admin_tls: bool = Field(default=False, description="TLS on `admin`.")
     admin_client_ca: Path | None = Field(
         default=None,
-        description="Who connects to `admin`, or with `console_tls` to `console`, must show a certificate signed by "
-        "one of these authorities (PEM).",
+        description="Callers of `admin`, and of `console` if `console_tls` is on, must present a certificate signed "
+        "by one of these authorities (PEM).",
     )
     http_tls: bool = Field(default=False, description="TLS on `http`.")
     console_tls: bool = Field(default=False, description="TLS on `console`.")
     metrics_token_file: Path | None = Field(
         default=None,
-        description="Who asks for `/metrics` must send the token in this file (`Authorization: Bearer …`). Read each "
-        "time, so it can change. `/healthz` and `/readyz` stay open.",
+        description="Requests for `/metrics` must send the token in this file (`Authorization: Bearer …`). The file "
+        "is read for each request, so the token can be changed at any time. `/healthz` and `/readyz` need no token.",
     )
     drain_delay_ms: int = Field(
         default=0,
         ge=0,
-        description="How long the broker serves on after it was told to stop, with `/readyz` red: time for load "
-        "balancers to send nobody here any more.",
+        description="How long the broker goes on serving after a stop signal while `/readyz` already fails. This "
+        "gives load balancers time to stop sending clients here.",
     )
     stop_grace_ms: int = Field(
-        default=5_000, ge=0, description="How long open calls may take to end when the broker stops."
+        default=5_000, ge=0, description="How long open calls have to finish when the broker stops."
     )
     stop_rest_ms: int = Field(
         default=20_000,
         gt=0,
-        description="How long the rest of a stop may take, which is mostly flushes: beyond delay, grace and this the "
-        "process ends with status 3, and the next start recovers.",
+        description="How long the rest of a stop, mostly flushes, may take. After delay, grace and this time the "
+        "process exits with status 3, and the next start recovers.",
     )
 
     @property
@@ -161,8 +166,8 @@ class NetworkSection(Section):
                 continue
             if self.plain_text != "everywhere" and name not in self.plain_text:
                 raise ValueError(
-                    f"{name} = {address} would take plain text from other machines: "
-                    f'set {cure}, or plain_text = ["{name}"] where the network is trusted'
+                    f"{name} = {address} would accept plain text from other machines: set {cure}, or plain_text = "
+                    f'["{name}"] if the network is trusted'
                 )
         return self
 
@@ -171,12 +176,13 @@ class BrokerSection(Section):
     name: str = Field(
         default="quarry",
         pattern=r"^[A-Za-z0-9_.-]{1,255}$",
-        description="The broker's name in routes. Producers tell brokers apart by it: unique in a cluster.",
+        description="The broker's name in routes. Producers distinguish brokers by it, so it must be unique in a "
+        "cluster.",
     )
     cluster: str = Field(
         default="DefaultCluster", pattern=r"^[A-Za-z0-9_.-]{1,255}$", description="The cluster's name, for display."
     )
     native: bool = Field(
         default=True,
-        description="Use the native part where it is installed; without it everything is done in Python.",
+        description="Use the native extension if it is installed. Otherwise everything runs in Python.",
     )

@@ -15,7 +15,7 @@ def _zone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (KeyError, OSError, ValueError):  # unknown, a folder of the database, a path that leads out of it
-        raise ValueError(f"{name!r} is no time zone such as Europe/Berlin") from None
+        raise ValueError(f"{name!r} is not a time zone such as Europe/Berlin") from None
     return name
 
 
@@ -25,45 +25,47 @@ ZoneName = Annotated[str, AfterValidator(_zone)]
 class SecuritySection(Section):
     authentication: bool = Field(
         default=False,
-        description="Whether messaging clients have to be users: by a signature, or by a client certificate.",
+        description="Whether messaging clients must authenticate as users, by a signature or a client certificate.",
     )
     authorization: bool = Field(
         default=False,
-        description="Whether users may do only what their rules allow. Needs `authentication` (rmq#8613, rmq#9958).",
+        description="Whether users may do only what their access rules allow. Needs `authentication` (rmq#8613, "
+        "rmq#9958).",
     )
     admin_authentication: bool | None = Field(
-        default=None, description="The same for callers of the admin port. Without it as `authentication` says."
+        default=None, description="The same for callers of the admin port. Default: the value of `authentication`."
     )
     open_admin: bool = Field(
         default=False,
-        description="Whether callers of the admin port and the console may be anybody where other machines reach them. "
-        "Without it an address that is not loopback needs users (`authentication`) or `network.admin_client_ca`.",
+        description="Whether an admin port or console that other machines can reach may be used by anybody. If not, "
+        "an address other than loopback needs users (`authentication`) or `network.admin_client_ca`.",
     )
     date_window_s: int = Field(
         default=300,
         ge=0,
-        description="How far the date that a client signed may be off the broker's clock. 0: as far as it likes, so "
-        "that a signature is good for ever; on the admin port 300 then.",
+        description="How far the signed date of a call may differ from the broker's clock. 0: no limit, so that a "
+        "signature is valid forever; the admin port then uses 300.",
     )
     client_zones: list[ZoneName] = Field(
         default=[],
-        description="Time zones of clients (`Europe/Berlin`) that sign their local time, beside UTC and the broker's "
-        "own. Java, Python, Go and C# do.",
+        description="Time zones (`Europe/Berlin`) of clients that sign their local time, in addition to UTC and the "
+        "broker's own zone. The clients for Java, Python, Go and C# sign local time.",
     )
     failures_per_minute: int = Field(
         default=30,
         gt=0,
-        description="How often one user may fail to prove itself from one address; ten times that for all users from "
-        "there. Above it wrong signatures are answered TOO_MANY_REQUESTS; right ones always pass.",
+        description="Failed authentications of one user from one address per minute; all users of an address together "
+        "may have ten times as many. Above the limit, wrong signatures are answered with TOO_MANY_REQUESTS; correct "
+        "ones always pass.",
     )
     key_file: Path | None = Field(
         default=None,
-        description="The keys that secrets of users are sealed with, one in a line: the first one seals, all of them "
-        "open. Only its owner may read it. Made by `quarry security new-key`.",
+        description="A file with the keys that encrypt the users' secrets, one per line: the first one encrypts, all "
+        "of them decrypt. Only the file's owner may have access to it. Made by `quarry security new-key`.",
     )
     key: SecretStr | None = Field(
         default=None,
-        description="The same keys themselves, separated by commas, in place of `key_file`: for the environment.",
+        description="The keys themselves, separated by commas, instead of `key_file`. Meant for environment variables.",
     )
 
     @property
@@ -74,7 +76,7 @@ class SecuritySection(Section):
     @model_validator(mode="after")
     def _authorization_knows_users(self) -> Self:
         if self.authorization and not self.authentication:
-            raise ValueError("authorization needs authentication: nobody can be told what a stranger may do")
+            raise ValueError("authorization needs authentication: access rules apply to users only")
         return self
 
     @model_validator(mode="after")
