@@ -14,7 +14,7 @@ from quarry_mq.server.cluster.membership.member import MemberState
 def cluster_figures(cluster: Cluster) -> Iterator[Metric]:
     """Yield the cluster's metrics at each scrape."""
     members = GaugeMetricFamily(
-        "quarry_cluster_members", "Members of the cluster, as this one knows them", labels=["state", "reachable"]
+        "quarry_cluster_members", "Members of the cluster, as seen by this member", labels=["state", "reachable"]
     )
     seen = cluster.members.all()
     for state in MemberState:
@@ -24,21 +24,22 @@ def cluster_figures(cluster: Cluster) -> Iterator[Metric]:
     yield members
     yield GaugeMetricFamily(
         "quarry_cluster_handover",
-        "1 while message groups that come to this member wait for other members",
+        "1 while message groups that move to this member wait for other members",
         value=int(not cluster.groups.is_settled),
     )
     yield CounterMetricFamily(
         "quarry_cluster_sends_forwarded",
-        "Sends of message groups that were stored by the member that owns the group",
+        "Sends that were forwarded to the member that owns their message group, and stored there",
         value=cluster.sends.forwarded,
     )
     yield GaugeMetricFamily(
         "quarry_cluster_sends_waiting",
-        "Sends of message groups that are on their way to another member, or wait for one",
+        "Sends that are being forwarded to another member or wait for one, because of their message group",
         value=len(cluster.sends),
     )
     yield GaugeMetricFamily(
         "quarry_cluster_consumers_held",
-        "Pairs of consumer group and topic that wait for what other members hold of moved message groups",
+        "Pairs of consumer group and topic that wait until earlier messages of moved message groups are consumed at "
+        "other members",
         value=cluster.groups.barriers.waiting,
     )

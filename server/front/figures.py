@@ -39,7 +39,7 @@ class FrontFigures:
     connections_open: int = 0
     connections_refused: int = 0
     connections_ended: Counter[str] = field(default_factory=Counter)
-    """Connections that the front ended, by HTTP/2 error code.
+    """Connections closed by the broker, by HTTP/2 error code.
 
     `HTTP_1`, `NO_ALPN`, `NO_TLS` and `SILENT` count peers that did not speak HTTP/2.
     """

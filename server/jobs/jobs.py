@@ -21,7 +21,7 @@ from quarry_mq.store.state.jobs import TEXT_MAX, Job, JobState, JobTable
 log = structlog.get_logger(__name__)
 
 OPEN_MAX: Final = 32
-"""Jobs that have not ended: one runs, the others wait."""
+"""Jobs that are queued or running: one runs, the others wait."""
 
 RETRY_S: Final = 1.0
 """Seconds until a job that was stopped by a full disk or a limit is tried again."""

@@ -18,18 +18,20 @@ def watch_python(registry: CollectorRegistry) -> None:
 
 
 def process_figures(figures: ProcessFigures, version: str) -> Iterator[Metric]:
-    build = GaugeMetricFamily("quarry_build_info", "1; its labels tell what runs", labels=["version", "python"])
+    build = GaugeMetricFamily(
+        "quarry_build_info", "Always 1; the labels tell the versions of Quarry and Python", labels=["version", "python"]
+    )
     build.add_metric([version, platform.python_version()], 1)
     yield build
     yield HistogramMetricFamily(
         "quarry_loop_late_seconds",
-        "How late the event loop was for something that it does twice a second",
+        "How late the event loop ran a check that is due twice a second",
         buckets=list(figures.loop_late.buckets()),
         sum_value=figures.loop_late.total,
     )
     yield HistogramMetricFamily(
         "quarry_garbage_pause_seconds",
-        "How long Python stopped everything to look for garbage",
+        "Duration of Python's garbage collections, which stop everything else",
         buckets=list(figures.pauses.buckets()),
         sum_value=figures.pauses.total,
     )
@@ -37,10 +39,10 @@ def process_figures(figures: ProcessFigures, version: str) -> Iterator[Metric]:
 
 def recovery_figures(figures: RecoveryFigures) -> Iterator[Metric]:
     seconds = GaugeMetricFamily(
-        "quarry_recovery_seconds", "How long the last opening of the store took, by its phases", labels=["phase"]
+        "quarry_recovery_seconds", "Duration of the last opening of the store, by phase", labels=["phase"]
     )
     read = GaugeMetricFamily(
-        "quarry_recovery_bytes", "Commit log that the last opening read, by its phases", labels=["phase"]
+        "quarry_recovery_bytes", "Bytes of commit log that the last opening read, by phase", labels=["phase"]
     )
     for name, phase in figures.phases():
         seconds.add_metric([name], phase.ended_s - phase.began_s)

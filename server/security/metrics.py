@@ -19,7 +19,7 @@ class SecurityMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         authenticated = Counter(
             "quarry_authentications",
-            "Calls by what became of finding out who makes them",
+            "Calls by outcome of their authentication",
             ["outcome"],
             registry=registry,
         )
@@ -27,13 +27,13 @@ class SecurityMetrics:
         self._remembered = authenticated.labels(outcome="remembered")
         self._duration = Histogram(
             "quarry_authentication_duration_seconds",
-            "How long it took to find out who makes a call, of those not remembered",
+            "Time to authenticate a call whose caller was not cached",
             buckets=AUTHENTICATION_BUCKETS_S,
             registry=registry,
         )
         decided = Counter(
             "quarry_authorizations",
-            "Decisions whether a user may do something",
+            "Authorization decisions",
             ["decision", "cached"],
             registry=registry,
         )
@@ -42,7 +42,7 @@ class SecurityMetrics:
             for each in Decision
             for cached in (False, True)
         }
-        denied = Counter("quarry_calls_denied", "Calls that were denied", ["port"], registry=registry)
+        denied = Counter("quarry_calls_denied", "Denied calls", ["port"], registry=registry)
         self._denied = {port: denied.labels(port=port) for port in ("messaging", "admin")}
 
     def authenticated(self, outcome: Outcome, seconds: float) -> None:

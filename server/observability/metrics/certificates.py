@@ -23,11 +23,11 @@ def certificate_figures(certificates: CertificateFigures) -> Iterator[Metric]:
     if certificates.expires_s is not None:
         yield GaugeMetricFamily(
             "quarry_tls_certificate_expires_seconds",
-            "When the certificate that is shown ends, in seconds since 1970",
+            "When the certificate in use expires, in seconds since 1970",
             value=certificates.expires_s,
         )
     yield CounterMetricFamily(
         "quarry_tls_failed_reloads",
-        "Times that changed TLS files could not be used, and the old ones stayed",
+        "Changes of the TLS files that could not be used, so that the old files stayed in use",
         value=certificates.failed_reloads,
     )

@@ -18,20 +18,21 @@ class HeldMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._late = Histogram(
             "quarry_delayed_message_late_seconds",
-            "How long after its time a delayed message was stored where consumers get it",
+            "How long after its delivery time a delayed message became visible to consumers",
             buckets=LATE_BUCKETS_S,
             registry=registry,
         )
         self._lost = Counter(
             "quarry_delayed_messages_lost",
-            "Delayed messages whose record was not in the log any more when they were due, or could not be copied",
+            "Delayed messages that were lost because their record had left the log before they were due, or could "
+            "not be copied",
             registry=registry,
         )
 
         ended = Counter("quarry_transactions_ended", "Transactions by how they ended", ["how"], registry=registry)
         self._ended = {each: ended.labels(how=each.name.lower()) for each in Resolution}
         self._checked = Counter(
-            "quarry_transaction_checks", "Checks of half messages that a producer was sent", registry=registry
+            "quarry_transaction_checks", "Checks of half messages that were sent to producers", registry=registry
         )
         self._given_up = Counter(
             "quarry_transactions_given_up",
@@ -44,12 +45,12 @@ class HeldMetrics:
         )
         self._dead_letters_refused = Counter(
             "quarry_dead_letters_refused",
-            "Messages that their group gets no more and that could not be kept as dead letters",
+            "Messages that are not delivered any more and could not be stored as dead letters",
             registry=registry,
         )
         self._left_out = Counter(
             "quarry_properties_left_out",
-            "Properties that copies of messages go without, since a record has no room for them",
+            "Properties that were dropped from copies of messages because the record has no space for them",
             registry=registry,
         )
 

@@ -84,31 +84,31 @@ class ServerMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
         self._watched: list[_Watched] = []
-        self._sends = Counter("quarry_sends", "Send requests by how they ended", ["outcome"], registry=registry)
+        self._sends = Counter("quarry_sends", "Send requests by outcome", ["outcome"], registry=registry)
         self._stored = self._sends.labels(outcome="stored")
         self._failed = self._sends.labels(outcome="failed")
         self._messages_stored = Counter("quarry_messages_stored", "Messages stored and acknowledged", registry=registry)
         self.send_duration: Final = Tally(SEND_BUCKETS_S)
         """Seconds from a valid send request to its answer."""
         registry.register(_Watched(lambda: _send_figures(self.send_duration)))
-        receives = Counter("quarry_receives", "Receive requests by what they brought", ["outcome"], registry=registry)
+        receives = Counter("quarry_receives", "Receive requests by outcome", ["outcome"], registry=registry)
         self._receives_with_messages = receives.labels(outcome="messages")
         self._receives_empty = receives.labels(outcome="empty")
         self._messages_delivered = Counter(
-            "quarry_messages_delivered", "Messages handed out, again or for the first time", registry=registry
+            "quarry_messages_delivered", "Messages delivered to consumers, redeliveries included", registry=registry
         )
         self._messages_acknowledged = Counter(
-            "quarry_messages_acknowledged", "Messages that consumers acknowledged", registry=registry
+            "quarry_messages_acknowledged", "Messages acknowledged by consumers", registry=registry
         )
         self._flush_duration = Histogram(
             "quarry_flush_duration_seconds",
-            "fdatasync of the commit log; with durability sync every send waits for one",
+            "Duration of an fdatasync of the commit log; with durability sync every send waits for one",
             buckets=FLUSH_BUCKETS_S,
             registry=registry,
         )
         self._flush_sends = Histogram(
             "quarry_flush_sends",
-            "Sends that one fdatasync of the commit log made durable",
+            "Sends made durable by one fdatasync of the commit log",
             buckets=ROUND_BUCKETS,
             registry=registry,
         )
@@ -120,7 +120,7 @@ class ServerMetrics:
         )
         self._removal_duration = Histogram(
             "quarry_segment_removal_seconds",
-            "Removal of one expired commit log file, pauses included",
+            "Time to remove one expired commit log file, pauses included",
             buckets=REMOVAL_BUCKETS_S,
             registry=registry,
         )
@@ -132,7 +132,7 @@ class ServerMetrics:
         self._damage_met, self._passed_over = _damage_counters(registry)
         self._round_messages = Histogram(
             "quarry_round_messages",
-            "Messages appended together in one pass of the event loop",
+            "Messages appended together in one iteration of the event loop",
             buckets=ROUND_BUCKETS,
             registry=registry,
         )
@@ -190,7 +190,7 @@ class ServerMetrics:
         self._watch(lambda: iter([_gauge("quarry_clients", "Clients that sent their settings", len(clients))]))
 
     def watch_lite_topics(self, counts: LiteTopicFigures) -> None:
-        meaning = "Lite topics of all topics, as far as they are counted"
+        meaning = "Lite topics of all topics that have been counted so far"
         self._watch(lambda: iter([_gauge("quarry_lite_topics", meaning, counts.total)]))
 
     def watch_engines(self, queues: EngineFigures, state: EngineFigures, held: EngineFigures | None = None) -> None:
@@ -279,7 +279,7 @@ def _expired_counters(registry: CollectorRegistry) -> dict[Cause, Counter]:
 def _removal_counters(registry: CollectorRegistry) -> dict[RemovalCause, Counter]:
     removed = Counter(
         "quarry_queues_removed",
-        "Consume queues that were removed because nobody can use them",
+        "Unused consume queues that were removed",
         ["cause"],
         registry=registry,
     )
@@ -289,10 +289,10 @@ def _removal_counters(registry: CollectorRegistry) -> dict[RemovalCause, Counter
 def _damage_counters(registry: CollectorRegistry) -> tuple[Counter, Counter]:
     """Return counters of reads refused because of damage, and of messages passed over because they were given up."""
     return (
-        Counter("quarry_damage_met", "Reads that met a damaged record or table and were refused", registry=registry),
+        Counter("quarry_damage_met", "Reads that failed because a record or table is damaged", registry=registry),
         Counter(
             "quarry_messages_passed_over",
-            "Damaged messages that were given up and replaced, each time that a group passed over one",
+            "Damaged messages, already given up and replaced, that were skipped, counted for each group",
             registry=registry,
         ),
     )
@@ -301,7 +301,7 @@ def _damage_counters(registry: CollectorRegistry) -> tuple[Counter, Counter]:
 def _send_figures(duration: Tally) -> Iterator[Metric]:
     yield HistogramMetricFamily(
         "quarry_send_duration_seconds",
-        "From a valid send request to its answer",
+        "Time from a valid send request to its answer",
         buckets=list(duration.buckets()),
         sum_value=duration.total,
     )
@@ -309,19 +309,17 @@ def _send_figures(duration: Tally) -> Iterator[Metric]:
 
 def _delivery_figures(delivery: DeliveryFigures) -> Iterator[Metric]:
     yield _gauge("quarry_waiting_polls", "Receive requests that wait for messages", delivery.waiting_polls)
-    yield _gauge("quarry_inflight_messages", "Messages handed out and not acknowledged yet", delivery.inflight_count)
     yield _gauge(
-        "quarry_subscriptions", "Pairs of group and topic that are kept in memory", delivery.subscription_count
+        "quarry_inflight_messages", "Messages in flight: delivered and not acknowledged yet", delivery.inflight_count
     )
-    yield CounterMetricFamily(
-        "quarry_redeliveries", "Deliveries after the first one of a message", value=delivery.redeliveries
-    )
+    yield _gauge("quarry_subscriptions", "Pairs of group and topic in memory", delivery.subscription_count)
+    yield CounterMetricFamily("quarry_redeliveries", "Redeliveries of messages", value=delivery.redeliveries)
 
 
 def _limit_figures(sources: Sequence[Mapping[str, int]]) -> Iterator[Metric]:
     family = CounterMetricFamily(
         "quarry_limits_met",
-        "Requests and connections that were refused, or gave way, because of a limit",
+        "Requests and connections that were refused or dropped because of a limit",
         labels=["limit"],
     )
     for source in sources:
@@ -333,12 +331,12 @@ def _limit_figures(sources: Sequence[Mapping[str, int]]) -> Iterator[Metric]:
 def _expiry_figures(expiry: ExpiryFigures, used_ratios: Mapping[str, float]) -> Iterator[Metric]:
     yield _gauge("quarry_log_segments", "Files of the commit log", expiry.segment_count)
     yield _gauge(
-        "quarry_log_bytes", "Room that the files of the commit log take", expiry.segment_count * expiry.segment_size
+        "quarry_log_bytes", "Disk space that the commit log files take", expiry.segment_count * expiry.segment_size
     )
     yield _gauge(
-        "quarry_expired_bytes", "Room that expired commit log files still take, read or about to go", expiry.going_bytes
+        "quarry_expired_bytes", "Disk space of expired commit log files that are not removed yet", expiry.going_bytes
     )
-    used = GaugeMetricFamily("quarry_disk_used_ratio", "How full the file system is, from 0 to 1", labels=["holds"])
+    used = GaugeMetricFamily("quarry_disk_used_ratio", "Used share of the file system, from 0 to 1", labels=["holds"])
     for holds, ratio in used_ratios.items():
         used.add_metric([holds], ratio)
     yield used
@@ -346,33 +344,37 @@ def _expiry_figures(expiry: ExpiryFigures, used_ratios: Mapping[str, float]) -> 
 
 def _front_figures(figures: FrontFigures) -> Iterator[Metric]:
     for name, meaning, value in (
-        ("connections", "Connections of messaging clients since the start", figures.connections),
-        ("connections_refused", "Connections for which there was no room", figures.connections_refused),
+        ("connections", "Connections accepted from messaging clients since the start", figures.connections),
+        ("connections_refused", "Connections refused because of a limit", figures.connections_refused),
         ("calls", "Calls of messaging clients since the start", figures.calls),
-        ("received_bytes", "Bytes that messaging clients sent", figures.bytes_received),
-        ("sent_bytes", "Bytes that were sent to messaging clients", figures.bytes_sent),
+        ("received_bytes", "Bytes received from messaging clients", figures.bytes_received),
+        ("sent_bytes", "Bytes sent to messaging clients", figures.bytes_sent),
     ):
         yield CounterMetricFamily(f"quarry_front_{name}", meaning, value=value)
-    yield _gauge("quarry_front_connections_open", "Connections that are open", figures.connections_open)
-    yield _gauge("quarry_front_calls_open", "Calls that are open", figures.calls_open)
+    yield _gauge("quarry_front_connections_open", "Open connections", figures.connections_open)
+    yield _gauge("quarry_front_calls_open", "Open calls", figures.calls_open)
     for name, meaning, counts in (
-        ("connections_ended", "Connections that the front ended, by HTTP/2 error code", figures.connections_ended),
-        ("resets_received", "Calls that clients cancelled, by HTTP/2 error code", figures.resets_received),
-        ("resets_sent", "Calls that the front cut short, by HTTP/2 error code", figures.resets_sent),
+        ("connections_ended", "Connections closed by the broker, by HTTP/2 error code", figures.connections_ended),
+        ("resets_received", "Calls cancelled by clients, by HTTP/2 error code", figures.resets_received),
+        ("resets_sent", "Calls aborted by the broker, by HTTP/2 error code", figures.resets_sent),
     ):
         family = CounterMetricFamily(f"quarry_front_{name}", meaning, labels=["code"])
         for code, count in list(counts.items()):
             family.add_metric([code], count)
         yield family
     failed = CounterMetricFamily(
-        "quarry_front_calls_failed", "Calls that ended otherwise than with OK, by gRPC status", labels=["status"]
+        "quarry_front_calls_failed", "Calls that ended with a status other than OK, by gRPC status", labels=["status"]
     )
     for status, count in list(figures.calls_failed.items()):
         failed.add_metric([status.name], count)
     yield failed
     for name, meaning, tally in (
-        ("pass_seconds", "Time from the first event of a loop pass to its last write", figures.pass_seconds),
-        ("pass_calls", "Calls that came in during one loop pass", figures.pass_calls),
+        (
+            "pass_seconds",
+            "Duration of an event loop iteration, from its first event to its last write",
+            figures.pass_seconds,
+        ),
+        ("pass_calls", "Calls received during one event loop iteration", figures.pass_calls),
     ):
         yield HistogramMetricFamily(
             f"quarry_front_{name}", meaning, buckets=list(tally.buckets()), sum_value=tally.total
@@ -381,11 +383,11 @@ def _front_figures(figures: FrontFigures) -> Iterator[Metric]:
 
 def _health_figures(health: HealthState) -> Iterator[Metric]:
     now = health.look()
-    yield _gauge("quarry_ready", "1 when clients are served", int(now.is_ready))
-    yield _gauge("quarry_recovery_progress_ratio", "How far recovery is, from 0 to 1", now.percent / 100)
+    yield _gauge("quarry_ready", "1 if the broker serves clients", int(now.is_ready))
+    yield _gauge("quarry_recovery_progress_ratio", "Progress of recovery, from 0 to 1", now.percent / 100)
     yield _gauge(
         "quarry_loop_silence_seconds",
-        "Time since the event loop last turned; it does twice a second",
+        "Time since the event loop last ran its periodic check, which is due twice a second",
         now.loop_silence_s,
     )
 

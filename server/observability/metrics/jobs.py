@@ -14,9 +14,9 @@ class JobCounters:
     """Implement `server.jobs.running_job.JobMetrics`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._open = Gauge("quarry_jobs_open", "Jobs that have not ended", registry=registry)
-        ended = Counter("quarry_jobs_ended", "Jobs by how they ended", ["kind", "outcome"], registry=registry)
-        done = Counter("quarry_job_items", "Queues and messages that jobs have looked at", ["kind"], registry=registry)
+        self._open = Gauge("quarry_jobs_open", "Jobs that are queued or running", registry=registry)
+        ended = Counter("quarry_jobs_ended", "Finished jobs by outcome", ["kind", "outcome"], registry=registry)
+        done = Counter("quarry_job_items", "Queues and messages that jobs have processed", ["kind"], registry=registry)
         self._ended: Final = {
             (kind.value, state): ended.labels(kind=kind.value, outcome=state.value)
             for kind in JobKind

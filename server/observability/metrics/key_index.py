@@ -18,7 +18,7 @@ class KeyIndexMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._failures = Counter(
             "quarry_index_failures",
-            "Times that a step of a key index failed and was tried again",
+            "Failed steps of a key index, which were retried",
             ["step"],
             registry=registry,
         )
@@ -31,10 +31,10 @@ def index_figures(indexes: KeyIndexes) -> Iterator[Metric]:
     behind = max((index.handed_over - index.written_up_to for index in indexes.followers), default=0)
     yield GaugeMetricFamily(
         "quarry_index_behind_bytes",
-        "Commit log whose messages are dispatched and not in the key index yet",
+        "Bytes of commit log that are dispatched and not in the key index yet",
         value=max(0, behind),
     )
-    files = GaugeMetricFamily("quarry_index_files", "Files of the key indexes by their stage", labels=["stage"])
+    files = GaugeMetricFamily("quarry_index_files", "Key index files by stage", labels=["stage"])
     stages = Counts(each.stage for each in indexes.tiered.files) if indexes.tiered is not None else Counts()
     for stage in Stage:
         files.add_metric([stage.value], stages[stage])
@@ -42,11 +42,11 @@ def index_figures(indexes: KeyIndexes) -> Iterator[Metric]:
     yield files
     yield GaugeMetricFamily(
         "quarry_index_damaged_files",
-        "Files of the key index that cannot be read, or not all of them",
+        "Key index files that cannot be read completely",
         value=0 if indexes.tiered is None else len(indexes.tiered.damaged),
     )
     yield CounterMetricFamily(
         "quarry_index_rebuilt_files",
-        "Files of the key index that were damaged and made anew from the log",
+        "Damaged key index files that were rebuilt from the log",
         value=0 if indexes.tiered is None else indexes.tiered.rebuilt,
     )

@@ -28,7 +28,7 @@ class MigrationSource(Protocol):
 
 def migration_figures(migration: MigrationSource) -> Iterator[Metric]:
     phases = GaugeMetricFamily(
-        "quarry_queue_migration_phase", "1 for the phase that the consume queues are in", labels=["phase"]
+        "quarry_queue_migration_phase", "1 for the current phase of the consume queues", labels=["phase"]
     )
     for phase in QueuePhase:
         phases.add_metric([phase.value], int(phase is migration.phase))
@@ -37,17 +37,17 @@ def migration_figures(migration: MigrationSource) -> Iterator[Metric]:
     for name, meaning, value in (
         (
             "backfill_ratio",
-            "How much of what was in files before double write is in RocksDB, from 0 to 1",
+            "Progress of the backfill: the share of the older file entries that is in RocksDB, from 0 to 1",
             figures.backfill_ratio,
         ),
         (
             "double_write_lag_bytes",
-            "How much of the log one of files and RocksDB has and the other has not",
+            "Bytes of commit log that are dispatched to only one of files and RocksDB",
             figures.lag_bytes,
         ),
         (
             "start_disagreements",
-            "Bounds of queues in which files and RocksDB disagreed at the start",
+            "Queue bounds on which files and RocksDB disagreed at the start",
             0 if migration.at_start is None else sum(migration.at_start.differences.values()),
         ),
         ("mismatches", "Differences between files and RocksDB in the last comparison", migration.mismatches()),

@@ -28,28 +28,29 @@ class QueueCleaningMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._rounds = Histogram(
             "quarry_queue_cleaning_seconds",
-            "Rounds in which entries of expired messages left the consume queues, pauses included",
+            "Duration of a clean-up run that removes entries of expired messages from the consume queues, pauses "
+            "included",
             buckets=CLEANING_BUCKETS_S,
             registry=registry,
         )
         self._entries = Counter(
             "quarry_queue_entries_removed",
-            "Entries of expired messages that left the consume queues",
+            "Entries of expired messages that were removed from the consume queues",
             registry=registry,
         )
         self._files = Counter("quarry_queue_files_removed", "Files of consume queues that expired", registry=registry)
         self._failures = Counter(
-            "quarry_queue_cleaning_failures", "Rounds that an error ended and that were begun anew", registry=registry
+            "quarry_queue_cleaning_failures", "Clean-up runs that failed and were restarted", registry=registry
         )
         self._rewrites = Histogram(
             "quarry_queue_table_rewrite_seconds",
-            "Rewrites of RocksDB's tables of entries, after which what went gives its room back",
+            "Rewrites of RocksDB's tables of entries, which free the space of removed entries",
             buckets=CLEANING_BUCKETS_S,
             registry=registry,
         )
         self._bytes = Gauge(
             "quarry_queue_table_rewrite_bytes",
-            "What RocksDB's tables of entries took before and after their last rewrite",
+            "Size of RocksDB's tables of entries before and after their last rewrite",
             ["when"],
             registry=registry,
         )
@@ -74,6 +75,6 @@ def cleaning_figures(cleaning: CleaningFigures) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "quarry_queue_cleaning_behind_bytes",
-        "How much later the log begins than what the consume queues are cleaned up to",
+        "Bytes by which the clean-up of the consume queues lags behind the start of the log",
         value=cleaning.behind_bytes,
     )

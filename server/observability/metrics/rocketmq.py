@@ -80,10 +80,14 @@ class Families:
 def traffic_figures(families: Families, traffic: Traffic) -> Iterator[Metric]:
     sent = [(_in_labels(key), row) for key, row in traffic.sent_by_topic.rows()]
     received = [(_pair_labels(key), row) for key, row in traffic.received_by_group.rows()]
-    yield families.counter("rocketmq_messages_in", "Messages that producers sent and that are stored", _messages(sent))
+    yield families.counter(
+        "rocketmq_messages_in", "Messages that producers sent and the broker stored", _messages(sent)
+    )
     yield families.counter("rocketmq_throughput_in", "Bytes of the records of these messages", _bytes(sent))
-    yield families.histogram("rocketmq_message_size", "Bytes of a record; those of one send count as equal", sent)
-    yield families.counter("rocketmq_messages_out", "Messages that were handed to consumers", _messages(received))
+    yield families.histogram(
+        "rocketmq_message_size", "Bytes per record; the records of one send count as equally large", sent
+    )
+    yield families.counter("rocketmq_messages_out", "Messages delivered to consumers", _messages(received))
     yield families.counter("rocketmq_throughput_out", "Bytes of the records of these messages", _bytes(received))
     buried = [
         ({"consumer_group": key.group, "topic": key.topic, "is_system": _is_system(key.topic, key.group)}, row)
@@ -93,8 +97,8 @@ def traffic_figures(families: Families, traffic: Traffic) -> Iterator[Metric]:
         "rocketmq_send_to_dlq_messages", "Messages that went to the dead letters of their group", _messages(buried)
     )
     for name, meaning, counts in (
-        ("commit", "Transactions that a producer committed", traffic.committed_by_topic),
-        ("rollback", "Transactions that a producer rolled back", traffic.rolled_back_by_topic),
+        ("commit", "Transactions committed by producers", traffic.committed_by_topic),
+        ("rollback", "Transactions rolled back by producers", traffic.rolled_back_by_topic),
     ):
         yield families.counter(f"rocketmq_{name}_messages", meaning, _messages(_by_topic(counts)))
 
@@ -125,12 +129,12 @@ def lag_figures(families: Families, pairs: Sequence[PairLag]) -> Iterator[Metric
     )
     yield families.gauge(
         "rocketmq_consumer_ready_messages",
-        "Messages that a group was never given; those that its filter will pass over count, too",
+        "Messages that a group has never received; messages that its filter will skip are included",
         ((labels, each.ready) for labels, each in labelled),
     )
     yield families.gauge(
         "rocketmq_consumer_inflight_messages",
-        "Messages that a group was given and has not acknowledged",
+        "Messages that a group has received and not acknowledged",
         ((labels, in_flight) for labels, _, in_flight in counted),
     )
     yield from families.gauges(
@@ -142,7 +146,7 @@ def lag_figures(families: Families, pairs: Sequence[PairLag]) -> Iterator[Metric
     yield from families.gauges(
         "rocketmq_consumer_queueing_latency",
         "milliseconds",
-        "Age of the oldest message that a group was never given",
+        "Age of the oldest message that a group has never received",
         queueing_known,
     )
 
@@ -173,12 +177,12 @@ def storage_figures(families: Families, store: StorageFigures, broker: BrokerFig
     dispatched, flushed = store.dispatched_up_to, store.flushed_up_to  # read before the end, which only grows
     end = store.appended_up_to
     for name, meaning, value in (
-        ("flush_behind", "Commit log that is appended and not on disk yet", end - flushed),
-        ("dispatch_behind", "Commit log that is appended and that no consumer can see yet", end - dispatched),
+        ("flush_behind", "Bytes of commit log that are appended and not on disk yet", end - flushed),
+        ("dispatch_behind", "Bytes of commit log that are appended and not visible to consumers yet", end - dispatched),
     ):
         yield families.gauge(f"rocketmq_storage_{name}_bytes", meaning, [(STORAGE, max(0, value))])
     for name, unit, meaning, known in (
-        ("rocketmq_storage_size", "bytes", "What the file system of the store holds", broker.disk_used_bytes),
+        ("rocketmq_storage_size", "bytes", "Size of the store's file system", broker.disk_used_bytes),
         (
             "rocketmq_storage_message_reserve_time",
             "milliseconds",
@@ -188,14 +192,14 @@ def storage_figures(families: Families, store: StorageFigures, broker: BrokerFig
         (
             "rocketmq_timer_dequeue_latency",
             "milliseconds",
-            "How long the delayed message that is due first has been due",
+            "How long the earliest due delayed message has been overdue",
             broker.timer_late_ms,
         ),
     ):
         yield from families.gauges(name, unit, meaning, [] if known is None else [(STORAGE, known)])
     permission = READ_AND_WRITE if broker.takes_sends else READ
     yield families.gauge(
-        "rocketmq_broker_permission", "6: sends and receives are served; 4: sends are refused", [({}, permission)]
+        "rocketmq_broker_permission", "6: sends and receives are served. 4: sends are refused", [({}, permission)]
     )
 
 

@@ -11,29 +11,29 @@ from typing import Final, Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 OF_DATABASE: Final[Mapping[str, str]] = {
-    "running_compactions": "Compactions that run now",
-    "running_flushes": "Flushes of memtables that run now",
-    "delayed_write_rate": "Bytes per second to which RocksDB slows writes down; 0 while it does not",
+    "running_compactions": "Running compactions",
+    "running_flushes": "Running flushes of memtables",
+    "delayed_write_rate": "Bytes per second to which RocksDB limits writes; 0 if it does not",
 }
 OF_FAMILY: Final[Mapping[str, str]] = {
-    "memtable_bytes": "What is written and not yet in tables",
-    "immutable_memtables": "Full memtables that wait for their flush",
+    "memtable_bytes": "Size of the memtables: written and not yet in tables",
+    "immutable_memtables": "Full memtables that wait to be flushed",
     "table_bytes": "Live table files on disk",
-    "live_data_bytes": "What a full compaction would leave of the tables, as RocksDB estimates it",
+    "live_data_bytes": "Size of the live data, as RocksDB estimates it",
     "table_reader_bytes": "Memory for the indexes and filters of open tables",
     "block_cache_bytes": "Memory for cached blocks",
-    "block_cache_pinned_bytes": "Cached blocks that are in use",
-    "block_cache_max_bytes": "What cached blocks may take",
-    "keys_estimate": "Keys, as RocksDB estimates them",
-    "compaction_pending": "1 while a compaction waits for its turn",
-    "pending_compaction_bytes": "What compaction still has to rewrite",
-    "level_zero_tables": "Tables that overlap each other; many of them slow reads down",
-    "write_stopped": "1 while RocksDB holds writes back because compaction lags",
-    "background_errors": "Errors of flushes and compactions",
+    "block_cache_pinned_bytes": "Memory for cached blocks that are in use",
+    "block_cache_max_bytes": "Capacity of the block cache",
+    "keys_estimate": "Number of keys, as RocksDB estimates it",
+    "compaction_pending": "1 while a compaction is pending",
+    "pending_compaction_bytes": "Bytes that compaction still has to rewrite",
+    "level_zero_tables": "Tables of level 0, which overlap each other; many of them slow down reads",
+    "write_stopped": "1 while RocksDB blocks writes because compaction lags",
+    "background_errors": "Errors in flushes and compactions",
 }
 OF_LEVEL: Final[Mapping[str, str]] = {
-    "level_tables": "Table files by level",
-    "level_bytes": "Bytes of table files by level",
+    "level_tables": "Number of table files by level",
+    "level_bytes": "Size of table files by level",
 }
 OF_CAUSE: Final[Mapping[str, str]] = {
     "write_delays": "How often writes were slowed down, by cause",

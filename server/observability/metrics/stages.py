@@ -13,8 +13,8 @@ from quarry_mq.server.observability.waiting_figures import WaitingFigures
 
 def stage_figures(sends: SendStages, receives: ReceiveStages) -> Iterator[Metric]:
     for name, meaning, stages in (
-        ("send", "Where the time of sends goes", sends),
-        ("receive", "Where the time of receives that bring messages goes", receives),
+        ("send", "Time of sends, by stage", sends),
+        ("receive", "Time of receives that return messages, by stage", receives),
     ):
         family = HistogramMetricFamily(f"quarry_{name}_stage_seconds", meaning, labels=["stage"])
         for stage, tally in stages:
@@ -24,14 +24,14 @@ def stage_figures(sends: SendStages, receives: ReceiveStages) -> Iterator[Metric
 
 def waiting_metrics(waiting: WaitingFigures, sampling: Sampling) -> Iterator[Metric]:
     for name, meaning, value in (
-        ("delayed_messages_waiting", "Delayed messages that wait for their time", waiting.timers),
-        ("transactions_waiting", "Half messages that nobody has committed or rolled back", waiting.halves),
+        ("delayed_messages_waiting", "Delayed messages that are not due yet", waiting.timers),
+        ("transactions_waiting", "Half messages that are neither committed nor rolled back", waiting.halves),
         (
             "delayed_next_due_seconds",
-            "Until the next delayed message is due; below 0 when it is late",
+            "Time until the next delayed message is due; negative if it is overdue",
             waiting.next_due_s,
         ),
-        ("sampled_age_seconds", "How old figures are that are made in the background", sampling.age_s),
+        ("sampled_age_seconds", "Age of the numbers that are collected in the background", sampling.age_s),
     ):
         family = GaugeMetricFamily(f"quarry_{name}", meaning, labels=[])
         if value is not None:
