@@ -39,7 +39,7 @@ class KeyFiles(Protocol):
 
     @property
     def failure(self) -> str | None:
-        """The error of a failed flush or `go_back`: the content is unknown until `go_back` to an earlier state."""
+        """The error of a failed flush or `go_back`: the content is unknown until a `go_back` succeeds."""
 
     @property
     def file_count(self) -> int: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -236,6 +237,33 @@ def test_a_full_disk_at_the_end_costs_the_next_start_some_reading(opened: Opener
         pass
     assert found(again, "all") == ids(range(100))
     again.close()
+
+
+def test_going_back_to_a_durable_state_ends_a_failure(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(items=1_000)
+    send(store, range(20))
+    index = index_of(store)
+    index.step()
+    index.save()
+    files = index._files
+    durable = files.state
+    send(store, range(20, 40))
+    index.step()
+
+    def fail(_: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    with monkeypatch.context() as broken:
+        for name in ("hash.file.HashIndexFile", "tiered.chain_file.ChainedFile"):
+            broken.setattr(f"quarry_mq.store.index.{name}.flush", fail)
+            broken.setattr(f"quarry_mq.store.index.{name}.restore", lambda file, _: fail(file))
+        for step in (files.flush, partial(files.go_back, durable)):
+            with pytest.raises(OSError, match="input/output"):
+                step()
+            assert files.failure is not None
+    files.go_back(durable)
+    assert (files.failure, files.state) == (None, durable)
+    store.close()
 
 
 def test_after_a_failed_flush_it_is_not_asked_any_more(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:

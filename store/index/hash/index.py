@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from quarry_mq.store.clock import Clock
+from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import DirectoryEntry, Disk
 from quarry_mq.store.index.chains import ChainShape
 from quarry_mq.store.index.hash.file import HashHit, HashIndexFile
@@ -55,7 +56,7 @@ class HashIndex:
         self._full: tuple[HashIndexState, ...] = ()
         self._newest: HashIndexFile | None = None
         self.failure: str | None = None
-        """The error of a failed flush: the files' content is unknown until `go_back` to a state before it."""
+        """The error of a failed flush or `go_back`: the files' content is unknown until a `go_back` succeeds."""
         self._writable = writable
         if writable:
             disk.make_directories(directory)
@@ -160,7 +161,18 @@ class HashIndex:
     # -- removing
 
     def go_back(self, state: HashIndexState | None) -> None:
-        """Return to the content at this state, which must be durable, and remove everything else. Raises OSError."""
+        """Return to the content at this state, which must be durable, and remove everything else.
+
+        Raises OSError, StoreDamaged, which are then the `failure`, too.
+        """
+        try:
+            self._go_back(state)
+        except (OSError, StoreDamaged) as error:
+            self.failure = str(error)
+            raise
+        self.failure = None
+
+    def _go_back(self, state: HashIndexState | None) -> None:
         last = "" if state is None else state.name
         self._remove(each.name for each in self.files if each.name > last)
         if state is not None and any(each.name == last for each in self.files):

@@ -103,7 +103,7 @@ class TieredIndex:
         self.rebuilt = 0
         """The number of damaged files that were rebuilt, or dropped because no items were left for them."""
         self.failure: str | None = None
-        """The error of a failed flush or `go_back`: the newest file's content is unknown until one succeeds."""
+        """The error of a failed flush or `go_back`: the newest file's content is unknown until a `go_back` succeeds."""
         filling = self._folders.names(Stage.FILLING)
         if filling:
             path = self._folders.path(Stage.FILLING, filling[-1])
@@ -157,14 +157,7 @@ class TieredIndex:
                 begin += count
         except OSError:
             if self.failure is None:
-                self._take_back(before)
-            raise
-
-    def _take_back(self, state: TieredState | None) -> None:
-        try:
-            self.go_back(state)
-        except (OSError, StoreDamaged) as error:
-            self.failure = str(error)
+                self.go_back(before)
             raise
 
     def _begin(self) -> ChainedFile:
@@ -204,8 +197,16 @@ class TieredIndex:
     def go_back(self, state: TieredState | None) -> None:
         """Return to the content at this state, which must be durable, and remove everything else.
 
-        Raises OSError, StoreDamaged.
+        Raises OSError, StoreDamaged, which are then the `failure`, too.
         """
+        try:
+            self._go_back(state)
+        except (OSError, StoreDamaged) as error:
+            self.failure = str(error)
+            raise
+        self.failure = None
+
+    def _go_back(self, state: TieredState | None) -> None:
         last = "" if state is None else state.name
         filling, self._filling = self._filling, None
         if filling is not None:
