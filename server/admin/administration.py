@@ -15,7 +15,7 @@ import structlog
 from quarry_mq.server.delivery.model import Place, ResetTarget, StoredSince
 from quarry_mq.server.errors import TooMuchForOneCall
 from quarry_mq.server.metadata import queues_of_topic
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.consumequeue.search import TimeBoundary
 from quarry_mq.store.errors import Forbidden, GroupNotFound, Invalid, TopicNotFound
 from quarry_mq.store.metadata import (
@@ -296,7 +296,7 @@ class Administration:
         group_name: str,
         topic_name: str,
         to: ResetTarget,
-        pace: Pace,
+        time_slice: TimeSlice,
         *,
         queue_number: int | None = None,
         dry_run: bool = False,
@@ -313,14 +313,14 @@ class Administration:
         resets = []
         for queue in self.queues_to_reset(topic_name, queue_number):
             resets.append(self.planned(group_name, queue, to))
-            await pace.pause()
+            await time_slice.pause()
         if not dry_run:
             self._delivery.require_room()
             for reset in resets:
                 self.group(group_name)
                 self.topic(topic_name)
                 self._delivery.reset_offset(group_name, reset.queue, reset.new)
-                await pace.pause()
+                await time_slice.pause()
             self._delivery.store_durably()
             log.info("offset reset", group=group_name, topic=topic_name, queues=len(resets))
         return resets

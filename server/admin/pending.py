@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from quarry_mq.kv import KvError
-from quarry_mq.server.admin.storage import StorageLook
 from quarry_mq.server.held import DelayedDelivery, Transactions
 from quarry_mq.server.observability.waiting_figures import WaitingFigures
+from quarry_mq.server.tasks.time_slice import PAUSE_S
+from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import BrokerError
 from quarry_mq.store.message_store import MessageStore
@@ -23,7 +24,6 @@ WITHIN_MS: Final = (60_000, 3_600_000, 86_400_000, 7 * 86_400_000)
 DUE_LOOKED_AT_MAX: Final = 100_000
 CHECKS_LOOKED_AT_MAX: Final = 10_000
 ROWS_AT_ONCE: Final = 500
-PAUSE_S: Final = 0.002
 """Seconds between two reads: each read keeps the interpreter's lock for a millisecond."""
 
 
@@ -67,7 +67,7 @@ class PendingView(NamedTuple):
 
 
 class PendingLook:
-    """Reads what is pending. Lives on the event loop's thread; rows and records are read on the thread of `look`."""
+    """Reads what is pending. Lives on the event loop's thread; rows and records are read on the thread of `worker`."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class PendingLook:
         transactions: Transactions,
         *,
         figures: WaitingFigures,
-        look: StorageLook,
+        worker: Worker,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -84,7 +84,7 @@ class PendingLook:
         self._delays = delays
         self._transactions = transactions
         self._figures = figures
-        self._look = look
+        self._worker = worker
         self._clock = clock
         self._halves_from = QueueOffset(0)
         """No prepared message is below this offset, so the database need not skip those that were resolved before."""
@@ -92,8 +92,8 @@ class PendingLook:
     async def pending(self, limit: int) -> PendingView:
         """Return at most `limit` scheduled messages and transactions. Raises kv.KvError."""
         first = self._delays.first_waiting()
-        timers = await self._look.elsewhere(self._timers, first, limit)
-        transactions = await self._look.elsewhere(self._first_transactions, limit, self._transactions.checked_until_ms)
+        timers = await self._worker.run(self._timers, first, limit)
+        transactions = await self._worker.run(self._first_transactions, limit, self._transactions.checked_until_ms)
         due, looked_at = await self._due(first)
         figures = self._figures
         return PendingView(figures.timers, figures.halves, timers, transactions, due, looked_at, figures.late_ms)
@@ -109,7 +109,7 @@ class PendingLook:
         due, looked_at = dict.fromkeys(WITHIN_MS, 0), 0
         now_ms = self._clock.wall_ms()
         while first is not None and looked_at < DUE_LOOKED_AT_MAX:
-            rows = await self._look.elsewhere(self._held.due, FOREVER_MS, ROWS_AT_ONCE, first)
+            rows = await self._worker.run(self._held.due, FOREVER_MS, ROWS_AT_ONCE, first)
             for each in rows:
                 within_ms = next((bound for bound in WITHIN_MS if each.due_ms - now_ms <= bound), None)
                 if within_ms is not None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import pairwise
-from typing import Final, NamedTuple, ParamSpec, TypeVar
+from typing import Final, NamedTuple
 
 from quarry_mq.kv import KvError
 from quarry_mq.server.errors import NoIndex
 from quarry_mq.server.maintenance.key_index import KeyIndex
 from quarry_mq.server.observability.metrics.rocksdb import EngineFigures
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
+from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import BrokerError
@@ -46,9 +45,6 @@ def expires_at_ms(settings: ExpirySettings, newest_ms: int, now_ms: int) -> int:
 SHOWN_MAX: Final = 1_000
 """Files of the log that are shown; if there are more, the first and the last ones."""
 TABLES: Final = ".table_bytes"
-
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
 
 
 class SegmentView(NamedTuple):
@@ -113,34 +109,29 @@ class StorageLook:
         self._index = index
         self._expiry_settings = expiry_settings
         self._clock = clock
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="looking")
+        self.worker: Final = Worker("looking")
+        """The thread that reads and never writes."""
 
     async def stop(self) -> None:
         """Stop the thread. Nothing runs on it any more when this returns."""
-        await asyncio.to_thread(self._executor.shutdown)
+        await self.worker.stop()
 
     async def storage(self) -> StorageView:
         """Describe the log, its expiry and the databases. Raises OSError, kv.KvError."""
-        return await self.elsewhere(self._look, await self._index_bytes())
+        return await self.worker.run(self._look, await self._index_bytes())
 
-    async def spans(self, topic: Topic, behind: int, limit: int, pace: Pace) -> tuple[list[SpanView], bool]:
+    async def spans(self, topic: Topic, behind: int, limit: int, time_slice: TimeSlice) -> tuple[list[SpanView], bool]:
         """Return at most `limit` queues with numbers above `behind`, and whether there are more. Raises kv.KvError."""
         messages = self._store.messages
         numbers = {*range(behind + 1, min(topic.queue_count, behind + limit + 2))}
         numbers.update(each.number for each in messages.ends(topic.name, behind, limit + 1))
         chosen = sorted(numbers)[: limit + 1]
-        expiry = await self.elsewhere(self._next_expiry)
+        expiry = await self.worker.run(self._next_expiry)
         spans = []
         for number in chosen[:limit]:
-            await pace.pause()
+            await time_slice.pause()
             spans.append(self._span(QueueId(topic.name, number), None if expiry is None else expiry.end))
         return spans, len(chosen) > limit
-
-    async def elsewhere(
-        self, work: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs
-    ) -> _Result:
-        """Run `work` on the reading thread, which never writes."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: work(*args, **kwargs))
 
     # -- the log
 

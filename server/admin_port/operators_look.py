@@ -17,7 +17,7 @@ from quarry_mq.server.lag.lite_backlog import LiteBacklog
 from quarry_mq.server.lite.wanted import WantedLiteTopics
 from quarry_mq.server.observability.waiting_figures import WaitingFigures
 from quarry_mq.server.rpc.messaging import Messaging
-from quarry_mq.server.tasks.pacing import Pacing
+from quarry_mq.server.tasks.time_slice import Pacing
 from quarry_mq.server.upkeep import Upkeep
 from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 
@@ -36,7 +36,9 @@ def make_operators_look(messaging: Messaging, upkeep: Upkeep, waiting: WaitingFi
     its = messaging.components
     store, clock, faults = its.store, its.clock, its.faults
     look = StorageLook(store, upkeep.key_index, lambda: upkeep.retention.settings, clock)
-    pending = PendingLook(store.messages, its.delays, its.transactions, figures=waiting, look=look, clock=clock)
+    pending = PendingLook(
+        store.messages, its.delays, its.transactions, figures=waiting, worker=look.worker, clock=clock
+    )
     browser = MessageBrowser(store.messages, store.expiry)
     pacing = Pacing(clock)
     browsing = BrowsingService(

@@ -35,7 +35,7 @@ from quarry_mq.server.front import LiveTls
 from quarry_mq.server.front.grpcio import bind
 from quarry_mq.server.maintenance.backup_points import BackupLeases
 from quarry_mq.server.rpc.limits import LimitsMet
-from quarry_mq.server.tasks.pacing import Pacing
+from quarry_mq.server.tasks.time_slice import Pacing
 from quarry_mq.store.clock import SystemClock
 
 REQUEST_SIZE_MAX: Final = 1024 * 1024

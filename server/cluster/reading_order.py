@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from quarry_mq.server.errors import MemberUnreachable, OrderWouldBreak
 from quarry_mq.server.metadata import queues_of_topic
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.metadata import Group, Topic, TopicType
 from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
 
@@ -41,7 +41,7 @@ class OrderedStore(Protocol):
     def iterate_queues(self, topic: str) -> list[QueueId]: ...
 
 
-Left = Callable[[str, Topic, Pace], Awaitable[int]]
+Left = Callable[[str, Topic, TimeSlice], Awaitable[int]]
 """Returns the number of messages of a topic that a group has still to get or to acknowledge."""
 
 LeftElsewhere = Callable[[str], Awaitable[Mapping[str, list[GroupLeft]]]]
@@ -74,7 +74,7 @@ class ReadingOrder:
         self._is_storing = is_storing
         self._elsewhere = elsewhere
 
-    async def left(self, name: str, pace: Pace) -> list[GroupLeft]:
+    async def left(self, name: str, time_slice: TimeSlice) -> list[GroupLeft]:
         """Return the groups that have still to get messages of the topic in order from this broker.
 
         If no group has read the topic, all its messages are unread: a first group may begin with them.
@@ -83,12 +83,12 @@ class ReadingOrder:
         if topic is None:
             return []
         readers = list(self._readers_of(name))
-        found = [GroupLeft(group, await self._left(group, topic, pace)) for group in self._ordered(readers)]
+        found = [GroupLeft(group, await self._left(group, topic, time_slice)) for group in self._ordered(readers)]
         if not readers and topic.type in ORDERED_TYPES:
             found = [GroupLeft("", sum(bounds.maximum - bounds.minimum for bounds in self._bounds(topic)))]
         return [each for each in found if each.messages]
 
-    async def require_read(self, topic: Topic, pace: Pace) -> None:
+    async def require_read(self, topic: Topic, time_slice: TimeSlice) -> None:
         """Make sure that nothing is unread in order; the result holds until the caller awaits anything.
 
         Raises OrderWouldBreak.
@@ -103,7 +103,7 @@ class ReadingOrder:
             if left:
                 raise OrderWouldBreak(_refusal(topic, left, f" at member {member}"))
         before = self._state(topic)
-        left = await self.left(topic.name, pace)
+        left = await self.left(topic.name, time_slice)
         if left:
             raise OrderWouldBreak(_refusal(topic, left, ""))
         readers, _ = state = self._state(topic)

@@ -13,6 +13,7 @@ from quarry_mq.server.delivery.state.state_writer import AfterPass, StateWriter
 from quarry_mq.server.delivery.state.subscription import SourceT, Subscription, WaitingPoll
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.tasks.guarded import run_guarded
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.clock import Clock
 
 SERVING_S: Final = 0.01
@@ -149,9 +150,9 @@ class Serving(Generic[SourceT]):
     def _serve_some(self) -> None:
         """Serve each source within the time limit of a loop iteration: filters that match little scan a lot."""
         later, self._later = self._later, {}
-        end_s = self._clock.monotonic_s() + SERVING_S
+        time_slice = TimeSlice(self._clock, work_s=SERVING_S)
         for source in later:
-            if self._clock.monotonic_s() > end_s:
+            if time_slice.is_over:
                 self._serve_later(source)
             else:
                 self.serve(source)

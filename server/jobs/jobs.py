@@ -158,7 +158,7 @@ class Jobs:
         try:
             asked = asked_of(job)
             running.job = replace(job, state=JobState.RUNNING)
-            running.begin_step()
+            running.restart_slice()
             await self._works[kind_of(asked)].run(asked, running)
             await self._until_durable()
         except JobCancelled:

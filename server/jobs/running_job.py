@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from quarry_mq.server.delivery import StateWriter
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.state.jobs import Job, JobState, JobTable
 
@@ -41,7 +41,7 @@ class Running:
         self._table = table
         self._writer = writer
         self._metrics = metrics
-        self._pace = Pace(clock)
+        self._slice = TimeSlice(clock)
         self._cancelled = asyncio.Event()
 
     @property
@@ -90,14 +90,14 @@ class Running:
 
     async def pause(self) -> None:
         """Yield like `rest`, but ignore cancellation, for work that cannot be interrupted here."""
-        if self._pace.is_step_over:
+        if self._slice.is_over:
             if self.job is not self._kept:
                 self.keep()
-            await self._pace.pause()
+            await self._slice.pause()
 
-    def begin_step(self) -> None:
+    def restart_slice(self) -> None:
         """Restart the time slice: the time that was spent waiting was not work."""
-        self._pace.begin_step()
+        self._slice.restart()
 
     async def wait(self, seconds: float) -> None:
         """Wait for some seconds, or until the job is cancelled meanwhile."""

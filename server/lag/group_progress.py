@@ -18,7 +18,7 @@ from quarry_mq.server.delivery import Delivery, StateWriter
 from quarry_mq.server.delivery.retry_topics import retry_topics, topic_beside
 from quarry_mq.server.lite.wanted import WantedLiteTopics
 from quarry_mq.server.metadata import queues_of_topic
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import BrokerError, Invalid, Unavailable
@@ -117,7 +117,9 @@ class GroupProgress:
         """Return whether the group has ever read the topic, or light queue."""
         return self._offsets.reads(group, topic)
 
-    async def read_topics(self, group: str, pace: Pace, budget: Budget, *, light_queues: bool = True) -> ReadTopics:
+    async def read_topics(
+        self, group: str, time_slice: TimeSlice, budget: Budget, *, light_queues: bool = True
+    ) -> ReadTopics:
         """Return all that the group reads; its retry topics are part of the topics that they belong to.
 
         Lite topics that a client is subscribed to, and has received nothing from yet, are included.
@@ -125,14 +127,14 @@ class GroupProgress:
         topics: dict[str, None] = {}
         light: dict[str, None] = {}
         for name in self._offsets.topics_of(group, light_queues=light_queues):
-            await pace.pause()
+            await time_slice.pause()
             budget.take()
             if is_light_queue(name):
                 light[name] = None
             elif self._topics.get(name) is not None and not self._is_retry(group, name):
                 topics[name] = None
         for name in self._lite_wanted.of(group) if light_queues else ():
-            await pace.pause()
+            await time_slice.pause()
             if name not in light:
                 budget.take()
                 light[name] = None
@@ -149,18 +151,20 @@ class GroupProgress:
         topic = topic_beside(group, name)
         return topic is not None and self.reads(group, topic)
 
-    async def of_topic(self, group: str, topic: Topic, pace: Pace, budget: Budget) -> Accumulation:
+    async def of_topic(self, group: str, topic: Topic, time_slice: TimeSlice, budget: Budget) -> Accumulation:
         """Compute the lag in all queues of a topic, and in the group's retry topics for it.
 
         Raises Invalid for too many queues, and Unavailable while it cannot be known how many are in flight.
         """
         beside = [each.name for each in retry_topics(group, topic.name)]
         retry_queues = (queue for name in beside for queue in self._messages.iterate_queues(name))
-        return await self._count(group, [topic.name, *beside], chain(self.queues(topic), retry_queues), pace, budget)
+        return await self._count(
+            group, [topic.name, *beside], chain(self.queues(topic), retry_queues), time_slice, budget
+        )
 
-    async def of_light_queue(self, group: str, name: str, pace: Pace) -> Accumulation:
+    async def of_light_queue(self, group: str, name: str, time_slice: TimeSlice) -> Accumulation:
         """Compute the lag of a group in one light queue. Raises as `of_topic`."""
-        return await self._count(group, [name], iter([QueueId(name, 0)]), pace, Budget(1))
+        return await self._count(group, [name], iter([QueueId(name, 0)]), time_slice, Budget(1))
 
     def queues(self, topic: Topic) -> list[QueueId]:
         """Return the queues of the topic, including those that still hold messages from when it had more queues."""
@@ -182,13 +186,13 @@ class GroupProgress:
         return self._time_of(self._entry(queue, offset))
 
     async def _count(
-        self, group: str, names: list[str], queues: Iterator[QueueId], pace: Pace, budget: Budget
+        self, group: str, names: list[str], queues: Iterator[QueueId], time_slice: TimeSlice, budget: Budget
     ) -> Accumulation:
         ready = 0
         oldest: ConsumeQueueEntry | None = None
         passed: ConsumeQueueEntry | None = None
         for queue in queues:
-            await pace.pause()
+            await time_slice.pause()
             budget.take()
             stand = self.stand(group, queue)
             if stand.ready:
@@ -198,12 +202,12 @@ class GroupProgress:
                 passed = _outer(passed, self._entry(queue, stand.next_offset - 1), newest=True)
         in_flight = 0
         for name in names:
-            in_flight += await self._in_flight(group, name, pace)
+            in_flight += await self._in_flight(group, name, time_slice)
         stored_ms = self._time_of(oldest)
         delay_ms = None if stored_ms is None else max(0, self._clock.wall_ms() - stored_ms)
         return Accumulation(in_flight, ready, delay_ms if ready else 0, self._time_of(passed))
 
-    async def _in_flight(self, group: str, topic: str, pace: Pace) -> int:
+    async def _in_flight(self, group: str, topic: str, time_slice: TimeSlice) -> int:
         """Count the rows in flight whose messages have not expired.
 
         A message that is handed out during the count may count twice, but is never missed.
@@ -222,7 +226,7 @@ class GroupProgress:
             if len(page) < ROWS_PER_STEP:
                 return count
             keys = KeyRange(page[-1][0] + b"\0", keys.end)
-            await pace.pause()
+            await time_slice.pause()
 
     def _require_written(self) -> None:
         """Write pending changes, so that the rows in flight are complete.

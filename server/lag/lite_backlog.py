@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol
 from quarry_mq.server.delivery.lite.lite_delivery import LiteDelivery
 from quarry_mq.server.lag.group_progress import QueueStand
 from quarry_mq.server.lite.wanted import WantedLiteTopics
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.errors import GroupNotFound, Invalid, TopicNotFound
 from quarry_mq.store.metadata import GroupTable, TopicTable, TopicType
 from quarry_mq.store.metadata.lite import LiteGroup, parse_light_queue_name
@@ -79,7 +79,7 @@ class LiteBacklog:
         self._table = table
         self._wanted = wanted
 
-    async def of(self, parent: str, group: str, limit: int, pace: Pace) -> LiteBacklogView:
+    async def of(self, parent: str, group: str, limit: int, time_slice: TimeSlice) -> LiteBacklogView:
         """Return at most `limit` lite topics and clients, those with most first.
 
         Raises TopicNotFound, GroupNotFound, Invalid, kv.KvError.
@@ -89,7 +89,7 @@ class LiteBacklog:
         ready: list[tuple[int, str, QueueStand]] = []
         is_complete = True
         for lite_topic, name in self._lite_topics(parent, group):
-            await pace.pause()
+            await time_slice.pause()
             if lite_topic in seen:
                 continue
             if len(seen) == LOOKED_AT_MAX:
@@ -102,10 +102,10 @@ class LiteBacklog:
         most = nlargest(limit, ready, key=lambda each: each[:2])
         backlog = []
         for count, lite_topic, stand in most:
-            await pace.pause()
+            await time_slice.pause()
             oldest_ms = self._progress.stored_ms(stand.queue, stand.next_offset)
             backlog.append(LiteTopicBacklog(lite_topic, count, oldest_ms))
-        return LiteBacklogView(backlog, await self._clients(group, limit, pace), len(seen), is_complete)
+        return LiteBacklogView(backlog, await self._clients(group, limit, time_slice), len(seen), is_complete)
 
     def _check(self, parent: str, group: str) -> None:
         topic = self._topics.get(parent)
@@ -128,10 +128,10 @@ class LiteBacklog:
                 if found is not None and found[0] == parent:
                     yield found[1], name
 
-    async def _clients(self, group: str, limit: int, pace: Pace) -> list[LiteClientDepth]:
+    async def _clients(self, group: str, limit: int, time_slice: TimeSlice) -> list[LiteClientDepth]:
         depths = []
         for client in nlargest(limit, self._delivery.depths(group)):
-            await pace.pause()
+            await time_slice.pause()
             names = self._table.of_client(group, client.client_id)
             wants_all = ALL_OF_THEM in names
             depths.append(LiteClientDepth(client.client_id, client.ready, len(names) - wants_all, wants_all))

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from typing import Final, Protocol
 
 from quarry_mq.server.errors import LiteTopicsFull
 from quarry_mq.server.lite.names import EVERYWHERE
-from quarry_mq.server.tasks.removal_steps import PAUSE_S
+from quarry_mq.server.tasks.time_slice import PAUSE_S
+from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.store.consumequeue import LightQueueStep, LiteParentsStep
 from quarry_mq.store.metadata.lite import light_queue_name, light_queue_prefix, parse_light_queue_name
 from quarry_mq.store.offsets import PhysicalOffset
@@ -100,28 +100,27 @@ class LiteTopicCounts:
 
     # -- counting
 
-    async def count_all(self, queues: CountedQueues, executor: Executor) -> None:
+    async def count_all(self, queues: CountedQueues, worker: Worker) -> None:
         """Count the lite topics of all topics that have some. To be called once. Raises kv.KvError."""
-        loop = asyncio.get_running_loop()
         parents_key: bytes | None = b""
         while parents_key is not None:
-            found = await loop.run_in_executor(executor, queues.lite_parents, parents_key)
+            found = await worker.run(queues.lite_parents, parents_key)
             for parent in dict.fromkeys(found.parents):
                 if parent not in self._counts:
-                    await self._count(parent, queues, executor)
+                    await self._count(parent, queues, worker)
             parents_key = found.next_key
         for parent, changes in (self._changes or {}).items():
             self._counts[parent] = sum(changes.values())  # their first lite topics came after the walk had passed
         self._changes = None
 
-    async def _count(self, parent: str, queues: CountedQueues, executor: Executor) -> None:
+    async def _count(self, parent: str, queues: CountedQueues, worker: Worker) -> None:
         assert self._changes is not None, "to be done once"
-        loop, prefix = asyncio.get_running_loop(), light_queue_prefix(parent)
+        prefix = light_queue_prefix(parent)
         self._walk = walk = _Walk(parent)
         changes = self._changes.setdefault(parent, {})
         key: bytes | None = b""
         while key is not None:
-            step = await loop.run_in_executor(executor, queues.light_queues_ended, EVERYWHERE, key, prefix)
+            step = await worker.run(queues.light_queues_ended, EVERYWHERE, key, prefix)
             walk.count([each.queue.topic for each in step.ended], changes)
             key = step.next_key
             await asyncio.sleep(PAUSE_S)

@@ -17,11 +17,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Final, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -29,7 +27,8 @@ from quarry_mq.kv import KvError
 from quarry_mq.server.lite.names import of_parent
 from quarry_mq.server.lite.removal import LightQueueRemoval
 from quarry_mq.server.maintenance.queue_removal import RemovalCause, RemovalMetrics
-from quarry_mq.server.tasks.removal_steps import PAUSE_S
+from quarry_mq.server.tasks.time_slice import PAUSE_S
+from quarry_mq.server.tasks.worker import LastErrors, Worker
 from quarry_mq.store.clock import CautiousClock, Clock
 from quarry_mq.store.commitlog.log_begins import LogBegins
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, LastEntry, LightQueueStep, LiteParentsStep
@@ -99,13 +98,9 @@ class ExpirySurroundings:
     topics_elsewhere: Callable[[], frozenset[str]]
     begins: LogBegins
     log_begin: Callable[[], PhysicalOffset]
-    executor: Executor
+    worker: Worker
     clock: Clock
     metrics: RemovalMetrics
-
-
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
 
 
 class LiteTopicExpiry:
@@ -133,7 +128,7 @@ class LiteTopicExpiry:
         self._deleted: dict[str, PhysicalOffset] = {}
         self._missing_since_s: dict[str, float] = {}
         self._has_work = asyncio.Event()
-        self._complaint = ""
+        self._errors = LastErrors()
 
     def topic_deleted(self, name: str) -> None:
         """Remove the lite topics of a deleted topic that get no message from now on."""
@@ -193,7 +188,7 @@ class LiteTopicExpiry:
         parents: dict[str, None] = {}
         key: bytes | None = b""
         while key is not None:
-            step = await self._elsewhere(self._queues.lite_parents, key)
+            step = await self._around.worker.run(self._queues.lite_parents, key)
             parents.update(dict.fromkeys(step.parents))
             key = step.next_key
         return list(parents)
@@ -204,7 +199,7 @@ class LiteTopicExpiry:
         since_s = missing[parent] = self._missing_since_s.get(parent, now_s)
         if now_s - since_s < MISSING_PATIENCE_S:
             return False
-        return parent not in await self._elsewhere(self._around.topics_elsewhere)
+        return parent not in await self._around.worker.run(self._around.topics_elsewhere)
 
     async def _age(self, topic: Topic, before_ms: int) -> _Age:
         """Find the bounds of what is too old by one search per queue of the topic, a fraction of a millisecond each."""
@@ -249,7 +244,7 @@ class LiteTopicExpiry:
         removed = looked_at = 0
         key: bytes | None = b""
         while key is not None:
-            step = await self._elsewhere(self._too_old, topic.name, age, key)
+            step = await self._around.worker.run(self._too_old, topic.name, age, key)
             known = self._around.topics.get(topic.name)
             if known is None or lite_topic_ttl_ms(known) != ttl_ms:
                 break  # the topic's expiration was changed meanwhile
@@ -266,7 +261,7 @@ class LiteTopicExpiry:
         removed = 0
         key: bytes | None = b""
         while key is not None:
-            step = await self._elsewhere(self._all_below, parent, below, key)
+            step = await self._around.worker.run(self._all_below, parent, below, key)
             removed += await self._removal.remove(step.ended)
             key = step.next_key
             await asyncio.sleep(PAUSE_S)
@@ -275,16 +270,10 @@ class LiteTopicExpiry:
             log.info("lite topics of a topic that is gone were removed", topic=parent, lite_topics=removed)
         return removed
 
-    async def _elsewhere(
-        self, work: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs
-    ) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._around.executor, partial(work, *args, **kwargs))
-
     async def _tried(self, work: Callable[[], Awaitable[object]]) -> None:
         try:
             await work()
-            self._complaint = ""
+            self._errors.clear()
         except REFUSALS as error:
-            if str(error) != self._complaint:
+            if self._errors.is_new(error):
                 log.error("lite topics could not be removed, it is tried again", error=str(error))
-            self._complaint = str(error)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Final, NamedTuple, ParamSpec, TypeVar
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -15,6 +13,7 @@ from quarry_mq.server.lite.counts import LiteTopicCounts
 from quarry_mq.server.lite.names import EVERYWHERE, of_parent
 from quarry_mq.server.lite.removal import LightQueueRemoval
 from quarry_mq.server.maintenance.queue_removal import RemovalCause, RemovalMetrics
+from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.store.consumequeue import LastEntry
 from quarry_mq.store.consumequeue.names import end_of_topic
 from quarry_mq.store.errors import Busy, Forbidden, Invalid, TopicNotFound
@@ -35,9 +34,6 @@ log = structlog.get_logger(__name__)
 PAGE_MAX: Final = 1_000
 BOUNDS_PER_STEP: Final = 50
 """Number of lite topics whose bounds are read in one step on the event loop's thread; each takes some 20 µs."""
-
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
 
 
 class LiteTopicDetails(NamedTuple):
@@ -79,13 +75,13 @@ class LiteTopicListing:
         *,
         counts: LiteTopicCounts,
         removal: LightQueueRemoval,
-        executor: Executor,
+        worker: Worker,
         metrics: RemovalMetrics,
     ) -> None:
         self._store = store
         self._counts = counts
         self._removal = removal
-        self._executor = executor
+        self._worker = worker
         self._metrics = metrics
         self._subscriptions = LiteSubscriptionTable(store.state_engine)
 
@@ -101,7 +97,7 @@ class LiteTopicListing:
                 raise Invalid(f"{field} has characters that names of lite topics do not have, or too many")
         limit = min(limit, PAGE_MAX)
         key = end_of_topic(light_queue_name(parent, after)) if after else b""
-        found, times = await self._elsewhere(self._walk, parent, light_queue_name(parent, prefix), key, limit + 1)
+        found, times = await self._worker.run(self._walk, parent, light_queue_name(parent, prefix), key, limit + 1)
         rows: list[LiteTopicDetails] = []
         groups = self._groups_of(parent)
         for each, stored_ms in zip(found[:limit], times, strict=False):
@@ -155,7 +151,7 @@ class LiteTopicListing:
             raise Invalid(f"lite_topic: {lite[:60]!r} can be no lite topic's name")
         name = light_queue_name(parent, lite)
         # names are ordered by length, so the first one with this prefix is the name itself
-        found, times = await self._elsewhere(self._walk, parent, name, b"", 1)
+        found, times = await self._worker.run(self._walk, parent, name, b"", 1)
         if found and found[0].queue.topic == name:
             return found[0], times[0]
         raise TopicNotFound(f"topic {parent} has no lite topic {lite}")
@@ -183,11 +179,6 @@ class LiteTopicListing:
         _, lite = parse_light_queue_name(name) or ("", name)
         subscribers = sum(len(self._subscriptions.clients_of(group, lite)) for group in groups)
         return LiteTopicDetails(lite, bounds.minimum, bounds.maximum, stored_ms, subscribers)
-
-    async def _elsewhere(
-        self, work: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs
-    ) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args, **kwargs))
 
 
 def _may_be_part_of_a_name(text: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +18,7 @@ from quarry_mq.server.lite.removal import LightProgress, LightQueueRemoval
 from quarry_mq.server.maintenance import QueueCommit
 from quarry_mq.server.maintenance.queue_removal import RemovalMetrics
 from quarry_mq.server.tasks.supervision import Supervisor
+from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.commitlog.log_begins import LogBegins
 from quarry_mq.store.opening.open_store import OpenStore
@@ -57,7 +57,7 @@ class LiteTopics:
 
     def __init__(self, store: OpenStore, settings: LiteTopicSettings, around: LiteTopicSurroundings) -> None:
         self._store = store
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="lite-topics")
+        self._worker = Worker("lite-topics")
         self.counts = LiteTopicCounts(settings.per_topic_max)
         self.removal = LightQueueRemoval(
             store.messages,
@@ -74,7 +74,7 @@ class LiteTopics:
                 topics_elsewhere=around.topics_elsewhere,
                 begins=around.begins,
                 log_begin=lambda: store.expiry.minimum,
-                executor=self._executor,
+                worker=self._worker,
                 clock=around.clock,
                 metrics=around.metrics,
             ),
@@ -82,7 +82,7 @@ class LiteTopics:
             begins_kept_ms=around.begins_kept_ms,
         )
         self.listing = LiteTopicListing(
-            store, counts=self.counts, removal=self.removal, executor=self._executor, metrics=around.metrics
+            store, counts=self.counts, removal=self.removal, worker=self._worker, metrics=around.metrics
         )
 
     def configure(self, settings: LiteTopicSettings) -> None:
@@ -99,13 +99,13 @@ class LiteTopics:
 
     async def stop(self) -> None:
         """Wait until no work is under way on any thread. The running tasks must have been cancelled before."""
-        await asyncio.to_thread(self._executor.shutdown)
+        await self._worker.stop()
 
     async def _count(self) -> None:
         """Count all lite topics, then wait until cancelled. Until the count is done there is no limit."""
         while True:
             try:
-                await self.counts.count_all(self._store.messages, self._executor)
+                await self.counts.count_all(self._store.messages, self._worker)
                 break
             except KvError as error:
                 log.error("lite topics could not be counted, it is tried again", error=str(error))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from quarry_mq.server.maintenance import QueueCommit
-from quarry_mq.server.tasks.removal_steps import RemovalSteps
+from quarry_mq.server.tasks.time_slice import RemovalSteps
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.consumequeue import LastEntry
 

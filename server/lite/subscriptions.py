@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Protocol
 from quarry_mq.server.delivery import StateWriter
 from quarry_mq.server.errors import LiteQuotaExceeded
 from quarry_mq.server.lite.starts import Start, StartKind
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.server.tasks.waiting import until_set
 from quarry_mq.store.clock import JUMP_MAX_MS, Clock
 from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name
@@ -202,9 +203,9 @@ class LiteSubscriptions:
 
     def _forget_gone(self) -> bool:
         """Delete the rows of some clients that are gone; return whether there are more."""
-        end_s = self._clock.monotonic_s() + FORGETTING_S
+        time_slice = TimeSlice(self._clock, work_s=FORGETTING_S)
         self._writer.write_now()  # the rows are now up to date
-        while self._gone and self._clock.monotonic_s() < end_s:
+        while self._gone and not time_slice.is_over:
             client_id = next(iter(self._gone))
             self._forget(self._gone.pop(client_id), client_id)
         return bool(self._gone)
@@ -215,7 +216,7 @@ class LiteSubscriptions:
         now_ms = self._clock.wall_ms()
         if self._clock.monotonic_s() - self._up_since_s < EXPIRY_MS / 1000:
             return False  # clients could not synchronize while the broker was down
-        end_s = self._clock.monotonic_s() + FORGETTING_S
+        time_slice = TimeSlice(self._clock, work_s=FORGETTING_S)
         found = self._table.clients(self._swept, LOOKED_AT_ONCE)
         for row in found:
             self._swept = row
@@ -224,7 +225,7 @@ class LiteSubscriptions:
             elif row.synced_ms < now_ms - EXPIRY_MS:
                 self._forget(row.group, row.client_id)
                 self._clients.pop(row.client_id, None)
-                if self._clock.monotonic_s() > end_s:
+                if time_slice.is_over:
                     return True
         if len(found) < LOOKED_AT_ONCE:
             self._swept = None

@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 
 from quarry_mq.kv import EngineFull, KvError
+from quarry_mq.server.tasks.worker import LastErrors
 
 CHECKPOINT_INTERVAL_S: Final = 1.0
 """RocketMQ's interval.
@@ -36,7 +37,7 @@ class CheckpointKeeper:
         self._save = save
         self._poisoned = poisoned
         self._interval_s = interval_s
-        self._complaint = ""
+        self._errors = LastErrors()
 
     async def run(self) -> None:
         """Save checkpoints until cancelled; an error of the database ends the broker.
@@ -46,13 +47,11 @@ class CheckpointKeeper:
         """
         while True:
             await asyncio.sleep(self._interval_s)
-            complaint = ""
             try:
                 await asyncio.to_thread(self._save)
+                self._errors.clear()
             except (OSError, EngineFull) as error:
-                complaint = str(error)
+                if self._errors.is_new(error):
+                    log.warning("the checkpoint could not be written, it stays where it was", error=str(error))
             except KvError as error:
                 self._poisoned(error)
-            if complaint and complaint != self._complaint:
-                log.warning("the checkpoint could not be written, it stays where it was", error=complaint)
-            self._complaint = complaint

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
-from functools import partial
 from typing import Final, Protocol
 
 import structlog
 
 from quarry_mq.kv import KvError
 from quarry_mq.server.errors import NoIndex
+from quarry_mq.server.tasks.time_slice import TimeSlice
+from quarry_mq.server.tasks.worker import LastErrors, Worker
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import Invalid, StoreDamaged
 from quarry_mq.store.index import FoundMessages, KeyIndexes, MessageIndex
@@ -29,8 +29,8 @@ SAVE_INTERVAL_S: Final = 5.0
 RETRY_INTERVAL_S: Final = 5.0
 MOVE_INTERVAL_S: Final = 1.0
 """Seconds between checks for files that may be compacted, uploaded or rebuilt."""
-BUSY_RATIO: Final = 0.5
-"""Share of the time for indexing while the index lags behind the log: the loop shares the interpreter with it."""
+PAUSES: Final = 1
+"""Pauses are as long as the steps while the index lags behind the log: the loop shares the interpreter with it."""
 FOUND_MAX: Final = 1_000
 ASKERS_MAX: Final = 4
 """Number of queries at a time; others wait."""
@@ -59,10 +59,10 @@ class KeyIndex:
         self._read = read
         self._clock = clock
         self._metrics = metrics
-        self._complaints: dict[str, str] = {}
+        self._errors = LastErrors()
         self._moving = {move: asyncio.Lock() for move in Move}
         # its own threads: many queries that wait for an object store must not block other work
-        self._askers = ThreadPoolExecutor(ASKERS_MAX, thread_name_prefix="key-query")
+        self._askers = Worker("key-query", ASKERS_MAX)
 
     async def run(self) -> None:
         """Run until cancelled.
@@ -85,18 +85,18 @@ class KeyIndex:
                 if self._clock.monotonic_s() - saved_at_s >= SAVE_INTERVAL_S:
                     saved_at_s = self._clock.monotonic_s()
                     await asyncio.to_thread(_save, index)
-                self._complain("keys", None)
+                self._errors.clear("keys")
             except (OSError, KvError, StoreDamaged) as error:
                 interval_s = RETRY_INTERVAL_S
-                self._complain("keys", error)
+                self._report("keys", error)
             await asyncio.sleep(interval_s)
 
     async def _write(self, index: MessageIndex) -> None:
+        time_slice = TimeSlice(self._clock, work_s=0, pauses=PAUSES)
         is_behind = True
         while is_behind:
-            begun_s = self._clock.monotonic_s()
             is_behind = await asyncio.to_thread(index.step)
-            await asyncio.sleep((self._clock.monotonic_s() - begun_s) * (1 - BUSY_RATIO) / BUSY_RATIO)
+            await time_slice.pause()
 
     def _movers(self, move: Move) -> list[Callable[[], bool]]:
         """Return functions, each of which does this work on one file and returns whether there was one to do."""
@@ -115,10 +115,10 @@ class KeyIndex:
             interval_s = MOVE_INTERVAL_S
             try:
                 await self._move(move)
-                self._complain(move.value, None)
+                self._errors.clear(move.value)
             except (OSError, StoreDamaged) as error:
                 interval_s = RETRY_INTERVAL_S
-                self._complain(move.value, error)
+                self._report(move.value, error)
             await asyncio.sleep(interval_s)
 
     async def _move(self, move: Move) -> int:
@@ -129,15 +129,11 @@ class KeyIndex:
                     count += 1
         return count
 
-    def _complain(self, what: str, error: Exception | None) -> None:
+    def _report(self, step: str, error: Exception) -> None:
         """Count a failure, and log it once."""
-        if error is None:
-            self._complaints.pop(what, None)
-            return
-        self._metrics.index_failed(what)
-        if str(error) != self._complaints.get(what):
-            self._complaints[what] = str(error)
-            log.warning("the key index falls behind, it is tried again", step=what, error=str(error))
+        self._metrics.index_failed(step)
+        if self._errors.is_new(error, step):
+            log.warning("the key index falls behind, it is tried again", step=step, error=str(error))
 
     def require(self) -> None:
         """Make sure that there is an index. Raises NoIndex."""
@@ -155,8 +151,9 @@ class KeyIndex:
         if not 0 < limit <= FOUND_MAX:
             raise Invalid(f"limit {limit}: must be 1 to {FOUND_MAX}")
         index = self._indexes.followers[0]
-        work = partial(index.find, topic, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit, read=self._read)
-        return await asyncio.get_running_loop().run_in_executor(self._askers, work)
+        return await self._askers.run(
+            index.find, topic, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit, read=self._read
+        )
 
     async def files(self) -> list[IndexFile]:
         """Return all files of the indexes. Raises NoIndex."""
@@ -175,7 +172,7 @@ class KeyIndex:
 
     async def stop(self) -> None:
         """Wait until no query is under way."""
-        await asyncio.to_thread(self._askers.shutdown, cancel_futures=True)
+        await self._askers.stop(drop_waiting=True)
 
 
 def _save(index: MessageIndex) -> None:

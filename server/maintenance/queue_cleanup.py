@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 import structlog
 
 from quarry_mq.kv import KvError
+from quarry_mq.server.tasks.worker import LastErrors, Worker
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.offsets import PhysicalOffset
@@ -30,8 +30,6 @@ log = structlog.get_logger(__name__)
 
 MOVE_CHECK_INTERVAL_S: Final = 0.1
 _REFUSALS: Final = (KvError, OSError, StoreUnusable)
-
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,13 +72,13 @@ class QueueCleaning:
         self._wake = asyncio.Event()
         self._wake.set()  # a sweep may be left from before the start
         self._rewrite_asked = False
-        self._complaint: str | None = None
+        self._errors = LastErrors()
         self._phase = ""
         self._stopping = Event()
         self._slice_began_s = 0.0
         # two threads: a stop waits for a step, but not for a rewrite, which the engine ends when it closes
-        self._steps = ThreadPoolExecutor(1, thread_name_prefix="queue-cleaning")
-        self._rewrites = ThreadPoolExecutor(1, thread_name_prefix="table-rewrite")
+        self._steps = Worker("queue-cleaning")
+        self._rewrites = Worker("table-rewrite")
 
     @property
     def phase(self) -> str:
@@ -112,11 +110,11 @@ class QueueCleaning:
                 try:
                     await self._clean()
                 finally:
-                    ending = self._steps.submit(self._expiry.end)  # also when cancelled: `stop` waits for it
-                await asyncio.wrap_future(ending)
-                self._complaint = None
+                    ending = self._steps.run(self._expiry.end)  # also when cancelled: `stop` waits for it
+                await ending
+                self._errors.clear()
             except _REFUSALS as error:
-                self._complain(error)
+                self._report(error)
                 await asyncio.sleep(self._settings.retry_interval_s)
                 self._wake.set()
 
@@ -126,8 +124,8 @@ class QueueCleaning:
         The rest of the work is done after the next start.
         """
         self._stopping.set()
-        await asyncio.to_thread(self._steps.shutdown)
-        self._rewrites.shutdown(wait=False)
+        await self._steps.stop()
+        self._rewrites.abandon()
 
     # -- inside
 
@@ -139,7 +137,7 @@ class QueueCleaning:
             due = self._expiry.due(self._log.minimum, self._pause)
             if due is None:
                 break
-            await self._elsewhere(self._expiry.begin)
+            await self._steps.run(self._expiry.begin)
             with self._under_way(due.kind):
                 await self._run_round(due)
         wanted = self._rewrite_asked or self._expiry.is_sparse(self._settings.rewrite_ratio)
@@ -151,10 +149,10 @@ class QueueCleaning:
     async def _run_round(self, due: DueRound) -> None:
         started_s = self._clock.monotonic_s()
         log.info("queues are being cleaned up", kind=due.kind, log_begins_at=self._log.minimum)
-        while await self._elsewhere(due.prepare):
+        while await self._steps.run(due.prepare):
             while due.carry_out():
                 await asyncio.sleep(self._settings.pause_s)
-        if not await self._elsewhere(due.finish):
+        if not await self._steps.run(due.finish):
             return
         seconds = self._clock.monotonic_s() - started_s
         self._metrics.cleaned_queues(due.units, due.files, seconds)
@@ -162,7 +160,7 @@ class QueueCleaning:
 
     async def _rewrite(self) -> None:
         before_bytes, started_s = self._expiry.table_bytes(), self._clock.monotonic_s()
-        await asyncio.get_running_loop().run_in_executor(self._rewrites, self._expiry.rewrite_tables)
+        await self._rewrites.run(self._expiry.rewrite_tables)
         seconds, after_bytes = self._clock.monotonic_s() - started_s, self._expiry.table_bytes()
         self._metrics.rewrote_tables(before_bytes, after_bytes, seconds)
         log.info(
@@ -178,9 +176,6 @@ class QueueCleaning:
         slice_s, self._slice_began_s = now_s - self._slice_began_s, now_s
         return self._stopping.wait(max(self._settings.pause_s, slice_s))
 
-    async def _elsewhere(self, work: Callable[[], _Result]) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._steps, work)
-
     @contextmanager
     def _under_way(self, phase: str) -> Iterator[None]:
         self._phase = phase
@@ -189,9 +184,8 @@ class QueueCleaning:
         finally:
             self._phase = ""
 
-    def _complain(self, error: Exception) -> None:
+    def _report(self, error: Exception) -> None:
         """Count the failure, and log it once while the same error repeats."""
         self._metrics.cleaning_failed()
-        if str(error) != self._complaint:
+        if self._errors.is_new(error):
             log.error("the clean-up of queues is held up, it is tried again", error=str(error))
-        self._complaint = str(error)

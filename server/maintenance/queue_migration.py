@@ -8,17 +8,18 @@ changes of the queues are on the event loop's thread, in pieces of some millisec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, ParamSpec, TypeVar
+from typing import Final, NamedTuple
 
 import structlog
 
 from quarry_mq.kv import KvError
 from quarry_mq.server.maintenance import QueueCommit
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.server.tasks.waiting import until_set
+from quarry_mq.server.tasks.worker import LastErrors, Worker
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import BrokerError, Busy, Unavailable
 from quarry_mq.store.layout.queue_phase import QueuePhase
@@ -40,9 +41,6 @@ PIECE_S: Final = 0.05
 BREATH_S: Final = 0.002
 RETRY_S: Final = 5.0
 FAULTS: Final = (KvError, OSError, BrokerError)
-
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
 
 
 class _Wanted(NamedTuple):
@@ -95,7 +93,7 @@ class OnlineMigration:
         self._commit = commit
         self._clock = clock
         self._backfill_bytes_per_s = backfill_bytes_per_s
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="migration")
+        self._worker = Worker("migration")
         self._busy = asyncio.Lock()
         self._to_do = asyncio.Event()
         self._to_do.set()
@@ -103,7 +101,7 @@ class OnlineMigration:
         self._steps_waiting = 0
         self._wanted: _Wanted | None = None
         self._comparison: Comparison | None = None
-        self._problem: str | None = None
+        self._errors = LastErrors()
         self._is_checked = False
 
     def configure(self, *, backfill_bytes_per_s: int) -> None:
@@ -140,7 +138,7 @@ class OnlineMigration:
     @property
     def problem(self) -> str | None:
         """Message of the error that blocks the work, which is tried again."""
-        return self._problem
+        return self._errors.texts.get("")
 
     def status(self) -> MigrationStatus:
         migration = self._migration
@@ -164,7 +162,7 @@ class OnlineMigration:
             report=migration.rows.report(),
             at_start=migration.at_start,
             is_removing=migration.rows.removing() is not None,
-            problem=self._problem,
+            problem=self.problem,
             steps=tuple(migration.rows.steps()),
         )
 
@@ -179,18 +177,19 @@ class OnlineMigration:
             async with self._busy:
                 try:
                     again = await self._work()
-                    self._problem = None
+                    self._errors.clear()
                 except FAULTS as error:
-                    self._complain(error)
+                    if self._errors.is_new(error):
+                        log.error("the migration of the consume queues is held up, it is tried again", error=str(error))
                     again = True
             if again:
-                await self._pause(0.0 if self._problem is None else RETRY_S)
+                await self._pause(0.0 if self.problem is None else RETRY_S)
                 self._to_do.set()
 
     async def stop(self) -> None:
         """Wait until no work is under way on any thread. `run` must have been cancelled before."""
         self._interrupt.set()
-        await asyncio.to_thread(self._executor.shutdown)
+        await self._worker.stop()
 
     async def _work(self) -> bool:
         """Do the next piece of work, and return whether there may be more. It is left unfinished when a step waits."""
@@ -200,13 +199,13 @@ class OnlineMigration:
             try:
                 await self._backfill(backfill)
             finally:
-                await self._elsewhere(backfill.close)
+                await self._worker.run(backfill.close)
         elif self._wanted is not None:
             await self._compare(self._wanted)
         elif (removal := self._migration.removal()) is not None:
             await self._in_pieces(removal.step)
             if not self._interrupt.is_set():
-                await self._elsewhere(self._migration.removed)
+                await self._worker.run(self._migration.removed)
         else:
             return False
         return not self._interrupt.is_set()
@@ -220,9 +219,9 @@ class OnlineMigration:
                 await self._in_pieces(check.step)
                 if self._interrupt.is_set():
                     return
-                await self._elsewhere(self._migration.keep_start_report, check.report())
+                await self._worker.run(self._migration.keep_start_report, check.report())
             finally:
-                await self._elsewhere(check.close)
+                await self._worker.run(check.close)
         self._is_checked = True
 
     # -- the backfill
@@ -232,7 +231,7 @@ class OnlineMigration:
         unsaved = 0
         while not self._interrupt.is_set():
             began_s = self._clock.monotonic_s()
-            portion = await self._elsewhere(work.read)
+            portion = await self._worker.run(work.read)
             if portion is None:
                 while work.raise_maxima():
                     await asyncio.sleep(BREATH_S)
@@ -242,7 +241,7 @@ class OnlineMigration:
             left = True
             while left:
                 if work.is_stale(portion):
-                    await self._elsewhere(work.look_up_again, portion)
+                    await self._worker.run(work.look_up_again, portion)
                 else:
                     left = work.put(portion)
                     await asyncio.sleep(0)
@@ -255,7 +254,7 @@ class OnlineMigration:
     async def _save(self, save: Callable[[], None]) -> None:
         if not await self._commit.make_queues_durable():
             raise Unavailable("the queues could not be made durable")
-        await self._elsewhere(save)
+        await self._worker.run(save)
 
     # -- a comparison
 
@@ -269,8 +268,8 @@ class OnlineMigration:
             report = comparison.report()
         finally:
             self._comparison = None
-            await self._elsewhere(comparison.close)
-        await self._elsewhere(self._migration.keep_report, report)
+            await self._worker.run(comparison.close)
+        await self._worker.run(self._migration.keep_report, report)
         self._wanted = None
         tell = log.info if report.agrees else log.error
         tell("consume queues: compared", queues=report.queues, units=report.units, differences=dict(report.differences))
@@ -296,12 +295,12 @@ class OnlineMigration:
         if target is QueuePhase.ROCKSDB and not await self._commit.make_queues_durable():
             raise Unavailable("the queues could not be made durable")
         try:
-            engine = await self._elsewhere(self._migration.prepare, target)
+            engine = await self._worker.run(self._migration.prepare, target)
         except OSError as error:
             raise Unavailable(f"the step could not be prepared: {error}") from error
         finish = self._migration.switch(target, asked_by, engine)
         try:
-            await self._elsewhere(finish)
+            await self._worker.run(finish)
         except FAULTS as error:
             log.warning("what a migration step has left is removed at the next start", error=str(error))
 
@@ -310,15 +309,14 @@ class OnlineMigration:
     async def _in_pieces(self, step: Callable[[], bool]) -> None:
         """Do pieces of work on the thread until none is left or a step waits, at most half of the time."""
         while not self._interrupt.is_set():
-            began_s = self._clock.monotonic_s()
-            if not await self._elsewhere(self._piece, step):
+            time_slice = TimeSlice(self._clock, work_s=PIECE_S)
+            if not await self._worker.run(self._piece, step, time_slice):
                 return
-            await self._pause(self._clock.monotonic_s() - began_s)
+            await self._pause(time_slice.took_s)
 
-    def _piece(self, step: Callable[[], bool]) -> bool:
-        began_s = self._clock.monotonic_s()
+    def _piece(self, step: Callable[[], bool], time_slice: TimeSlice) -> bool:
         while step():
-            if self._clock.monotonic_s() - began_s >= PIECE_S or self._interrupt.is_set():
+            if time_slice.is_over or self._interrupt.is_set():
                 return True
         return False
 
@@ -326,17 +324,6 @@ class OnlineMigration:
         """Pause for this time, or shorter if a step waits."""
         if await until_set(self._interrupt, max(BREATH_S, seconds)):
             await asyncio.sleep(BREATH_S)
-
-    def _elsewhere(
-        self, work: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs
-    ) -> Awaitable[_Result]:
-        return asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args, **kwargs))
-
-    def _complain(self, error: Exception) -> None:
-        """Log an error once while it repeats."""
-        if str(error) != self._problem:
-            log.error("the migration of the consume queues is held up, it is tried again", error=str(error))
-        self._problem = str(error)
 
 
 def _tried(target_of: Callable[[], QueuePhase]) -> tuple[QueuePhase | None, str | None]:

@@ -15,17 +15,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
-from typing import Final, ParamSpec, Protocol, TypeVar
+from typing import Final, Protocol
 
 import structlog
 
 from quarry_mq.kv import EngineFull, KvError
 from quarry_mq.server.maintenance import QueueCommit
-from quarry_mq.server.tasks.removal_steps import PAUSE_S, RemovalSteps
+from quarry_mq.server.tasks.time_slice import PAUSE_S, RemovalSteps
+from quarry_mq.server.tasks.worker import LastErrors, Worker
 from quarry_mq.store.clock import CautiousClock, Clock
 from quarry_mq.store.commitlog.log_begins import LogBegins
 from quarry_mq.store.consumequeue import LastEntry, LightQueueStep
@@ -97,10 +96,6 @@ class RemovalMetrics(Protocol):
     def removed_queues(self, cause: RemovalCause, queues: int) -> None: ...
 
 
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
-
-
 class QueueRemoval:
     """The removal of queues from one open store. Lives on the event loop's thread."""
 
@@ -135,8 +130,8 @@ class QueueRemoval:
         self._steps = RemovalSteps(commit.make_queues_durable, clock)
         self._age_clock = CautiousClock(clock)
         self._metrics = metrics
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="queue-removal")
-        self._complaint = ""
+        self._worker = Worker("queue-removal")
+        self._errors = LastErrors()
 
     async def run(self) -> None:
         """Find and remove queues until cancelled. A failure is logged once and tried again."""
@@ -146,22 +141,22 @@ class QueueRemoval:
             try:
                 await self.remove_unknown()
                 await self.remove_idle()
-                self._complaint = ""
+                self._errors.clear()
             except REFUSALS as error:
-                self._complain(error)
+                self._report(error)
             await asyncio.sleep(interval_s)
         await asyncio.Event().wait()
 
     async def stop(self) -> None:
         """Wait until no work is under way on any thread. `run` must have been cancelled before."""
-        await asyncio.to_thread(self._executor.shutdown)
+        await self._worker.stop()
 
     async def remove_unknown(self) -> int:
         """Remove the queues of topics that do not exist, and return their number. Raises kv.KvError, BrokerError."""
         removed, named = 0, list[str]()
         behind: str | None = ""
         while behind is not None:
-            behind, missing = await self._elsewhere(self._look_for_unknown, behind)
+            behind, missing = await self._worker.run(self._look_for_unknown, behind)
             queues = await self._steps.take(missing, self._remove_topics)
             if queues:
                 named += missing[: NAMES_LOGGED_MAX - len(named)]
@@ -188,7 +183,7 @@ class QueueRemoval:
         removed = looked_at = 0
         key: bytes | None = b""
         while key is not None:
-            step = await self._elsewhere(self._queues.light_queues_ended, min(empty_since, log_begin), key)
+            step = await self._worker.run(self._queues.light_queues_ended, min(empty_since, log_begin), key)
             removed += await self._light.remove(step.ended)
             looked_at += step.looked_at
             key = step.next_key
@@ -240,16 +235,9 @@ class QueueRemoval:
             except EngineFull:
                 raise
             except REFUSALS as error:
-                self._complain(error)  # this topic stays; the others are removed
+                self._report(error)  # this topic stays; the others are removed
         return removed
 
-    async def _elsewhere(
-        self, work: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs
-    ) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args, **kwargs))
-
-    def _complain(self, error: Exception) -> None:
-        """Log an error once while it repeats."""
-        if str(error) != self._complaint:
+    def _report(self, error: Exception) -> None:
+        if self._errors.is_new(error):
             log.error("queues could not be removed, it is tried again", error=str(error))
-        self._complaint = str(error)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from threading import Event
 from typing import Final
 
+from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.store.consumequeue.queue_summary import QueueSummary, SummarySource, summarize_queues
 
 LARGEST_MAX: Final = 1_000
@@ -28,13 +26,12 @@ class QueueSummaries:
         """`source` returns the current location of the queues; inside a `using` block the database is not closed."""
         self._source = source
         self._using = using
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="queue-summary")
+        self._worker = Worker("queue-summary")
         self._stopping = Event()
 
     async def summarize(self, largest_max: int) -> QueueSummary:
         """Count all queues. Raises kv.KvError, StoreUnusable, OSError; Unavailable when the broker stops meanwhile."""
-        work = partial(self._summarize, min(largest_max, LARGEST_MAX))
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        return await self._worker.run(self._summarize, min(largest_max, LARGEST_MAX))
 
     def _summarize(self, largest_max: int) -> QueueSummary:
         with self._using():
@@ -43,7 +40,7 @@ class QueueSummaries:
     async def stop(self) -> None:
         """Wait until no work is under way on any thread."""
         self._stopping.set()
-        await asyncio.to_thread(self._executor.shutdown, cancel_futures=True)
+        await self._worker.stop(drop_waiting=True)
 
     def _go_on(self) -> bool:
         return not self._stopping.wait(PAGE_PAUSE_S)

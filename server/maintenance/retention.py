@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
-from typing import Final, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
 from quarry_mq.kv import EngineFull, KvError
 from quarry_mq.server.maintenance import QueueCommit
+from quarry_mq.server.tasks.worker import LastErrors, Worker
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import BrokerError
 from quarry_mq.store.fs import DiskSpace
@@ -89,10 +88,6 @@ class ExpiryReport(NamedTuple):
     unread: Unread
 
 
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
-
-
 class Retention:
     """The expiry of one open store. Lives on the event loop's thread."""
 
@@ -125,8 +120,8 @@ class Retention:
         self._futile_until_s = self._started_s
         self._round = asyncio.Lock()
         self._to_remove = asyncio.Event()
-        self._complaints: dict[str, str] = {}
-        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="expiry")
+        self._errors = LastErrors()
+        self._worker = Worker("expiry", THREADS)
         self._used_ratios: Mapping[str, float] = {}
         self._log_space: DiskSpace | None = None
         if expiry.remover.pending:
@@ -162,7 +157,7 @@ class Retention:
     @property
     def complaints(self) -> Mapping[str, str]:
         """The steps that are blocked, each with its error."""
-        return self._complaints
+        return self._errors.texts
 
     # -- tasks
 
@@ -171,9 +166,9 @@ class Retention:
         while True:
             try:
                 await self._look()
-                self._complaints.pop("expiry", None)
+                self._errors.clear("expiry")
             except (OSError, KvError, BrokerError) as error:
-                self._complain("expiry", error)
+                self._report("expiry", error)
             await asyncio.sleep(self._times.interval_s)
 
     async def remove(self) -> None:
@@ -183,12 +178,12 @@ class Retention:
             await self._to_remove.wait()
             self._to_remove.clear()
             try:
-                for each in await self._elsewhere(remover.run):
+                for each in await self._worker.run(remover.run):
                     self._metrics.removed_segment(each.seconds)
                     log.info("expired segment removed", file=each.path.name, seconds=round(each.seconds, 3))
-                self._complaints.pop("removal", None)
+                self._errors.clear("removal")
             except OSError as error:
-                self._complain("removal", error)
+                self._report("removal", error)
             if remover.pending:
                 await asyncio.sleep(self._times.interval_s)
                 self._to_remove.set()
@@ -199,7 +194,7 @@ class Retention:
         The next broker removes the files that are left.
         """
         self._expiry.stop()
-        await asyncio.to_thread(self._executor.shutdown)
+        await self._worker.stop()
 
     def configure(self, settings: ExpirySettings) -> None:
         """Apply changed settings from the next check on."""
@@ -215,7 +210,7 @@ class Retention:
         async with self._round:
             situation = await self._see(requested=True)
             settings = replace(self._settings, segments_per_round=UNLIMITED)
-            plan = await self._elsewhere(self._expiry.plan, settings, situation)
+            plan = await self._worker.run(self._expiry.plan, settings, situation)
             plan, unread = (plan, await self._unread(plan)) if dry_run else await self._carry_out(plan)
             return ExpiryReport([self._expiring(*each) for each in plan.segments], unread)
 
@@ -229,7 +224,7 @@ class Retention:
                 return
             if self._expiry.remover.is_stuck:
                 return  # segments that expired before come first
-            plan = await self._elsewhere(self._expiry.plan, self._settings, situation)
+            plan = await self._worker.run(self._expiry.plan, self._settings, situation)
             done, _ = await self._carry_out(plan)
             if done.forced and situation.log is not None:
                 freed_bytes = len(done.segments) * self._expiry.segment_size + situation.going_bytes
@@ -256,7 +251,7 @@ class Retention:
     async def _see(self, *, requested: bool = False) -> Situation:
         hour = datetime.fromtimestamp(self._clock.wall_ms() / 1000).hour
         futile = self._clock.monotonic_s() < self._futile_until_s
-        situation = await self._elsewhere(self._expiry.situation, hour, requested=requested, futile=futile)
+        situation = await self._worker.run(self._expiry.situation, hour, requested=requested, futile=futile)
         seen: dict[str, FileSystem | None] = {"log": situation.log, "queues": next(iter(situation.others), None)}
         self._used_ratios = {
             name: each.space.used_bytes / each.space.total_bytes for name, each in seen.items() if each is not None
@@ -268,7 +263,7 @@ class Retention:
     async def _unread(self, plan: Plan) -> Unread:
         if not plan.segments:
             return Unread({}, complete=True)
-        return await self._elsewhere(self._expiry.unread_before, self._end(plan))
+        return await self._worker.run(self._expiry.unread_before, self._end(plan))
 
     def _end(self, plan: Plan) -> PhysicalOffset:
         return PhysicalOffset(plan.segments[-1][0].base + self._expiry.segment_size)
@@ -286,7 +281,7 @@ class Retention:
             return plan, unread
         minimum = self._end(plan)
         try:
-            await self._elsewhere(self._expiry.announce, minimum)
+            await self._worker.run(self._expiry.announce, minimum)
         except EngineFull as error:
             # expiry is about to free space; without the announcement the next start only logs a warning
             log.warning("the new beginning of the log could not be written down", error=str(error))
@@ -327,13 +322,6 @@ class Retention:
     def _expiring(self, candidate: Candidate, cause: Cause) -> Expiring:
         return Expiring(segment_name(candidate.base), self._expiry.segment_size, candidate.newest_ms, cause)
 
-    async def _elsewhere(
-        self, work: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs
-    ) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args, **kwargs))
-
-    def _complain(self, what: str, error: Exception) -> None:
-        """Log an error once while it repeats."""
-        if str(error) != self._complaints.get(what):
-            log.error("expiry is held up, it is tried again", step=what, error=str(error))
-        self._complaints[what] = str(error)
+    def _report(self, step: str, error: Exception) -> None:
+        if self._errors.is_new(error, step):
+            log.error("expiry is held up, it is tried again", step=step, error=str(error))

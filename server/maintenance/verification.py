@@ -8,19 +8,19 @@ topic was deleted meanwhile may they show differences that are none, and the ver
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 import structlog
 
 from quarry_mq.kv import KvError
 from quarry_mq.server.maintenance.backup_points import BackupLeases
+from quarry_mq.server.tasks.time_slice import TimeSlice
+from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.store.backup import BackupPoint
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import BrokerError, Busy, Invalid
@@ -40,9 +40,6 @@ RENEWAL_S: Final = 20.0
 PAUSE_MAX_S: Final = 5.0
 OF_FILES: Final = {Check.FILE_RECORDS, Check.FILE_UNITS}
 FAULTS: Final = (KvError, OSError, BrokerError)
-
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
 
 
 class _CancelledError(Exception):
@@ -80,7 +77,7 @@ class OnlineVerification:
         self._verdicts = verdicts
         self._disk = disk
         self._clock = clock
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="verification")
+        self._worker = Worker("verification")
         self._job: _Job | None = None
         self._wanted = asyncio.Event()
 
@@ -144,7 +141,7 @@ class OnlineVerification:
                 continue
             try:
                 verdict = await self._verified(job)
-                await self._elsewhere(self._verdicts.save, verdict)
+                await self._worker.run(self._verdicts.save, verdict)
                 log.info("store verified", id=verdict.id, outcome=verdict.state.value, remark=verdict.remark)
             except FAULTS as error:
                 log.error("the verdict of a verification could not be kept", error=str(error))
@@ -154,7 +151,7 @@ class OnlineVerification:
 
     async def stop(self) -> None:
         """Wait until no work is under way on the thread. `run` must have been cancelled before."""
-        await asyncio.to_thread(self._executor.shutdown)
+        await self._worker.stop()
 
     async def _verified(self, job: _Job) -> Verdict:
         try:
@@ -165,7 +162,7 @@ class OnlineVerification:
         try:
             removals = self._queues.removals
             limit = PhysicalOffset(min(point.log_end, self._dispatched_up_to()))
-            report = await self._elsewhere(self._verify, job, point, limit)
+            report = await self._worker.run(self._verify, job, point, limit)
             return job.verdict.ended(report, self._clock.wall_ms(), self._remark(report, removals))
         except _CancelledError:
             return job.verdict.given_up(VerdictState.CANCELLED, self._clock.wall_ms())
@@ -191,22 +188,15 @@ class OnlineVerification:
 
     def _verify(self, job: _Job, point: BackupPoint, limit: PhysicalOffset) -> VerifyReport:
         folder = self._paths.backup_points / point.name
-        worked_from_s = self._clock.monotonic_s()
+        time_slice = TimeSlice(self._clock)
 
         def report(progress: Progress) -> None:
-            nonlocal worked_from_s
             job.progress = progress
-            worked_s = self._clock.monotonic_s() - worked_from_s
-            job.cancelled.wait(min(PAUSE_MAX_S, worked_s * (1 / job.busy_ratio - 1)))
+            job.cancelled.wait(min(PAUSE_MAX_S, time_slice.took_s * (1 / job.busy_ratio - 1)))
             if job.cancelled.is_set():
                 raise _CancelledError
-            worked_from_s = self._clock.monotonic_s()
+            time_slice.restart()
 
         rocksdb_folder = self._queues.rocks_directory.name
         with OfflineStore.at_point(self._disk, self._paths.root, folder, rocksdb_folder, limit) as store:
             return verify(store, report)
-
-    def _elsewhere(
-        self, work: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs
-    ) -> Awaitable[_Result]:
-        return asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args, **kwargs))

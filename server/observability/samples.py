@@ -9,13 +9,13 @@ from typing import Final
 
 import structlog
 
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.clock import Clock
 
 log = structlog.get_logger(__name__)
 
-STEP_S: Final = 0.001
-PAUSES_PER_STEP: Final = 9
-"""A pause is this many times as long as the step before it: nine tenths of the loop's time stay for other work."""
+PAUSES_PER_SLICE: Final = 9
+"""A pause is this many times as long as the slice before it: nine tenths of the loop's time stay for other work."""
 PAUSES_WHILE_BUSY: Final = 49
 """A pause is this many times as long while the loop is busy: other work then gets 49 fiftieths of its time. With a
 hundred thousand topics in use there is always something to count."""
@@ -62,15 +62,14 @@ class Sampling:
             await asyncio.sleep(self._interval_s)
 
     async def _go_through(self, steps: Iterator[None]) -> None:
-        began_s = self._clock.monotonic_s()
+        time_slice = TimeSlice(self._clock, pauses=PAUSES_PER_SLICE)
         for _ in steps:
-            took_s = self._clock.monotonic_s() - began_s
-            if took_s >= STEP_S:
-                await self._pause(took_s)
-                began_s = self._clock.monotonic_s()
+            if time_slice.is_over:
+                await self._pause(time_slice)
 
-    async def _pause(self, took_s: float) -> None:
-        began_s, cpu_s = self._clock.monotonic_s(), self._cpu_s()
-        await asyncio.sleep(PAUSES_PER_STEP * took_s)
+    async def _pause(self, time_slice: TimeSlice) -> None:
+        took_s, began_s, cpu_s = time_slice.took_s, self._clock.monotonic_s(), self._cpu_s()
+        await time_slice.pause()
         if self._cpu_s() - cpu_s > BUSY_SHARE * (self._clock.monotonic_s() - began_s):
-            await asyncio.sleep((PAUSES_WHILE_BUSY - PAUSES_PER_STEP) * took_s)
+            await asyncio.sleep((PAUSES_WHILE_BUSY - PAUSES_PER_SLICE) * took_s)
+            time_slice.restart()

@@ -8,7 +8,7 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.server.admin.administration import Administration, BrokerFacts
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.maintenance.retention import ExpiryReport
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.backup import BackupPoint
 from quarry_mq.store.consumequeue.queue_summary import CountedQueue, QueueSummary
 from quarry_mq.store.consumequeue.search import TimeBoundary
@@ -100,7 +100,7 @@ class BenchOrder:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    async def require_read(self, topic: Topic, _pace: Pace) -> None:
+    async def require_read(self, topic: Topic, _slice: TimeSlice) -> None:
         self.asked.append(topic.name)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from quarry_mq.server.admin.administration import GroupChange, QueueReset, TopicChange
 from quarry_mq.server.delivery.model import Place, ResetTarget, StoredSince
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.errors import AlreadyExists, Forbidden, GroupNotFound, Invalid, TopicNotFound
 from quarry_mq.store.metadata import (
     ExponentialBackoff,
@@ -210,8 +210,8 @@ def read(bench: AdminBench) -> AdminBench:
 
 
 def reset(bench: AdminBench, group: str, topic: str, to: ResetTarget, **terms: Any) -> list[QueueReset]:
-    pace = Pace(bench.delivery.clock)
-    return asyncio.run(bench.administration.reset_offset(group, topic, to, pace, **terms))
+    time_slice = TimeSlice(bench.delivery.clock)
+    return asyncio.run(bench.administration.reset_offset(group, topic, to, time_slice, **terms))
 
 
 def test_back_to_the_first_message(read: AdminBench) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from quarry_mq.server.admin.browsing.browser import Found, MessageBrowser, Selected, Wanted
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.clock import ManualClock, SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode
@@ -48,7 +48,7 @@ class Bench:
         return self.store.messages.dispatch(self.store.messages.flush())
 
     def page(self, selected: Selected, wanted: Wanted) -> Found:
-        return self._runner.run(self.browser.find(selected, wanted, Pace(SystemClock())))
+        return self._runner.run(self.browser.find(selected, wanted, TimeSlice(SystemClock())))
 
     def expire(self, segments: int) -> int:
         """Let the log begin so many segments later, as far as it may; returns where."""

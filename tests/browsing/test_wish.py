@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from quarry_mq.server.admin.browsing import wish
 from quarry_mq.server.admin.browsing.cursor import pack_cursor, parse_cursor
 from quarry_mq.server.admin.browsing.wish import EVERYTHING, MessageWish, contains
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.clock import SystemClock
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import Host, Message
@@ -34,7 +34,7 @@ def stored(body: bytes, system_flag: int = 0) -> StoredMessage:
 
 
 def holds(message: StoredMessage, contained: bytes) -> bool:
-    return asyncio.run(contains(message, contained, Pace(SystemClock())))
+    return asyncio.run(contains(message, contained, TimeSlice(SystemClock())))
 
 
 @settings(deadline=None)

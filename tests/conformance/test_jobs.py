@@ -22,7 +22,7 @@ from quarry_mq.server._generated.quarry.admin.v1.verification_pb2_grpc import Ve
 from quarry_mq.server.admin import administration as administration_module
 from quarry_mq.server.admin import dead_letter_box as box_module
 from quarry_mq.server.jobs.running_job import Running
-from quarry_mq.server.tasks import pacing as pacing_module
+from quarry_mq.server.tasks import time_slice
 from quarry_mq.server.wire.property_room import RESENT_FROM, RESENT_ID
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.offsets import QueueId, QueueOffset
@@ -56,7 +56,7 @@ async def command(broker: RunningBroker, *arguments: str) -> tuple[int, list[dic
 
 def slow_down(patch: pytest.MonkeyPatch) -> None:
     """Long pauses between steps, so that a test can be in the middle of a job."""
-    patch.setattr(pacing_module, "PAUSES_PER_STEP", 50)
+    patch.setattr(time_slice, "PAUSES_PER_SLICE", 50)
 
 
 # -- resets
@@ -157,7 +157,7 @@ def test_after_a_restart_a_reset_goes_on_and_a_cancelled_one_does_not(
             waiting = await jobs.BeginJob(reset_to_latest("billing", PARENT, queue=0))
             assert (await jobs.GetJob(pb.GetJobRequest(id=waiting.id))).state == "waiting"
             await until(jobs, begun, lambda job: job.done > 4)
-        monkeypatch.setattr(pacing_module, "PAUSES_PER_STEP", 3)
+        monkeypatch.setattr(time_slice, "PAUSES_PER_SLICE", 3)
         async with running_broker(tmp_path, monkeypatch) as broker, job_service(broker) as jobs:
             ended = await until(jobs, waiting, lambda job: job.state not in OPEN)
             assert ended.state == "done"

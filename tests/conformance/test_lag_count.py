@@ -20,7 +20,7 @@ import pytest
 from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.delivery.model import Place
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.offsets import QueueId
@@ -122,7 +122,7 @@ async def some_traffic(broker: RunningBroker, work: Workload) -> None:
         assert await commit(client, "archive", "bills", 3) == definition.OK
         await work.take(client, "late", "orders", 3)
         await work.acknowledge(client, "late", "orders", 1)
-    await broker.broker._administration().reset_offset("late", "orders", Place.EARLIEST, Pace(broker.clock))
+    await broker.broker._administration().reset_offset("late", "orders", Place.EARLIEST, TimeSlice(broker.clock))
     work.given["late", "orders"].clear()
     status, (sent,), _ = await run_command("resend", "limited", "--admin", broker.admin)
     assert (status, sent["resent"]) == (0, 3)

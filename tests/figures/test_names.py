@@ -13,7 +13,7 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.server.admin.pages import names as names_module
 from quarry_mq.server.admin.pages.names import NamePage, NameSearch
 from quarry_mq.server.observability.name_counts import NameCounts
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
 from quarry_mq.store.metadata.rows import NamesFound
@@ -40,7 +40,7 @@ class Topics:
         return self.table.names_behind(behind, limit, contains)
 
     def page(self, contains: str = "", after: str = "", limit: int = 10) -> NamePage:
-        return asyncio.run(self.search.page(contains, after, limit, Pace(self.clock)))
+        return asyncio.run(self.search.page(contains, after, limit, TimeSlice(self.clock)))
 
 
 @given(

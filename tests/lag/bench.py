@@ -29,7 +29,7 @@ from quarry_mq.server.lag.group_progress import GroupProgress
 from quarry_mq.server.lite.starts import Start, offset_of
 from quarry_mq.server.lite.subscriptions import Asking, LiteSubscriptions
 from quarry_mq.server.observability.metrics.rocketmq import Families, lag_figures
-from quarry_mq.server.tasks.pacing import Pace, Pacing
+from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
 from quarry_mq.store.message import Appended, Message
 from quarry_mq.store.metadata import Topic
 from quarry_mq.store.metadata.lite import LiteGroup
@@ -306,7 +306,7 @@ class Bench:
         self.store.topics.update(topic)
 
     def reset_offset(self, group: str, topic: str, to: ResetTarget) -> Sequence[QueueReset]:
-        return self.waited_for(self.administration.reset_offset(group, topic, to, Pace(self.clock)))
+        return self.waited_for(self.administration.reset_offset(group, topic, to, TimeSlice(self.clock)))
 
     def delete_topic(self, name: str) -> None:
         self.administration.delete_topic(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +15,7 @@ from quarry_mq.server.errors import LiteTopicsFull
 from quarry_mq.server.lite import counts
 from quarry_mq.server.lite.counts import LiteTopicCounts
 from quarry_mq.server.rpc.limits import LimitsMet
+from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.server.wire.status import code_of
 from quarry_mq.store.consumequeue import LightQueueStep, LiteParentsStep, RocksConsumeQueues, light_queues, names
 from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
@@ -72,8 +72,13 @@ class Queues:
 
 def count(queues: Queues, limit: int = 0) -> LiteTopicCounts:
     queues.counts = counted = LiteTopicCounts(limit)
-    with ThreadPoolExecutor(1) as executor:
-        asyncio.run(counted.count_all(queues, executor))
+
+    async def count_all() -> None:
+        worker = Worker("count")
+        await counted.count_all(queues, worker)
+        await worker.stop()
+
+    asyncio.run(count_all())
     return counted
 
 

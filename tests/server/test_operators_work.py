@@ -9,7 +9,7 @@ import pytest
 from quarry_mq.server.counters.throughput import Rates, Throughput
 from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.lag.group_progress import NOTHING, Accumulation, Budget
-from quarry_mq.server.tasks.pacing import PAUSES_PER_STEP, STEP_S, TURNS, Pacing
+from quarry_mq.server.tasks.time_slice import PAUSES_PER_SLICE, TURNS, WORK_S, Pacing
 from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import Appended
@@ -23,17 +23,17 @@ def test_long_work_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) 
         slept.append(seconds)
 
     async def test() -> None:
-        async with Pacing(clock).turn() as pace:
-            await pace.pause()
+        async with Pacing(clock).turn() as time_slice:
+            await time_slice.pause()
             assert not slept
             for _ in range(3):
-                clock.advance(STEP_S)
-                await pace.pause()
-                await pace.pause()
+                clock.advance(WORK_S)
+                await time_slice.pause()
+                await time_slice.pause()
 
-    monkeypatch.setattr("quarry_mq.server.tasks.pacing.asyncio.sleep", sleep)
+    monkeypatch.setattr("quarry_mq.server.tasks.time_slice.asyncio.sleep", sleep)
     asyncio.run(test())
-    assert slept == [pytest.approx(PAUSES_PER_STEP * STEP_S)] * 3
+    assert slept == [pytest.approx(PAUSES_PER_SLICE * WORK_S)] * 3
 
 
 def test_not_much_long_work_is_done_at_once() -> None:

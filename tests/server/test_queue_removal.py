@@ -14,7 +14,7 @@ import structlog
 from quarry_mq.kv import EngineFull, KvError
 from quarry_mq.server.maintenance import queue_removal
 from quarry_mq.server.maintenance.queue_removal import QueueRemoval
-from quarry_mq.server.tasks import removal_steps
+from quarry_mq.server.tasks import time_slice
 from quarry_mq.store.layout.queue_phase import QueueMode
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker, run, running_broker, until
@@ -213,7 +213,7 @@ def test_many_unknown_topics_go_in_steps_and_reach_the_disk(
     with_queues: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_removal, "NAMES_PER_LOOK", 40)
-    monkeypatch.setattr(removal_steps, "REMOVED_PER_FLUSH", 100)
+    monkeypatch.setattr(time_slice, "REMOVED_PER_FLUSH", 100)
 
     async def test(broker: RunningBroker) -> None:
         for number in range(300):

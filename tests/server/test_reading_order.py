@@ -9,7 +9,7 @@ import pytest
 
 from quarry_mq.server.cluster.reading_order import ReadingOrder
 from quarry_mq.server.errors import OrderWouldBreak
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.metadata import Group, Topic, TopicType
 from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
@@ -36,7 +36,7 @@ class Bench:
     def readers_of(self, _topic: str) -> Iterator[str]:
         return iter(self.readers)
 
-    async def left(self, _group: str, _topic: Topic, _pace: Pace) -> int:
+    async def left(self, _group: str, _topic: Topic, _slice: TimeSlice) -> int:
         self._happens(self)
         return 0
 
@@ -49,7 +49,7 @@ class Bench:
             left=self.left,
             is_storing=lambda _: self.is_storing,
         )
-        asyncio.run(order.require_read(ORDERS, Pace(ManualClock())))
+        asyncio.run(order.require_read(ORDERS, TimeSlice(ManualClock())))
 
 
 def a_message_comes(bench: Bench) -> None:

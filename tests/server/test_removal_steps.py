@@ -1,4 +1,4 @@
-"""Removal gives way to what else the event loop has to do (server/tasks/removal_steps.py)."""
+"""Removal gives way to what else the event loop has to do (server/tasks/time_slice.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from quarry_mq.server.tasks.removal_steps import LATE_S, PAUSES_MAX, PAUSES_PER_STEP, STEP_S, RemovalSteps
+from quarry_mq.server.tasks.time_slice import LATE_S, PAUSES_MAX, PAUSES_PER_STEP, STEP_S, RemovalSteps
 from quarry_mq.store.clock import ManualClock
 
 TOOK_S = STEP_S * 2

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from quarry_mq.server.counters.running_count import RunningCount
-from quarry_mq.server.observability.samples import PAUSES_PER_STEP, PAUSES_WHILE_BUSY, STEP_S, Sampling
+from quarry_mq.server.observability.samples import PAUSES_PER_SLICE, PAUSES_WHILE_BUSY, Sampling
+from quarry_mq.server.tasks.time_slice import WORK_S
 from quarry_mq.store.clock import ManualClock, SystemClock
 from quarry_mq.store.errors import StoreDamaged
 
-TOOK_S = 2 * STEP_S
+TOOK_S = 2 * WORK_S
 INTERVAL_S = 1_000.0
 
 
@@ -32,7 +33,7 @@ def test_a_round_never_holds_the_loop_for_long_and_rounds_go_on_after_errors() -
 
     def busy() -> Iterator[None]:
         for _ in range(200):
-            until_s = clock.monotonic_s() + STEP_S / 5
+            until_s = clock.monotonic_s() + WORK_S / 5
             while clock.monotonic_s() < until_s:
                 pass
             yield
@@ -55,7 +56,7 @@ def test_a_round_never_holds_the_loop_for_long_and_rounds_go_on_after_errors() -
         task.cancel()
         await asyncio.wait([task])
         assert "broken" in ended
-        assert took_s > 200 * STEP_S / 5 * PAUSES_PER_STEP
+        assert took_s > 200 * WORK_S / 5 * PAUSES_PER_SLICE
         assert turns > 200
         assert sampling.age_s is not None
 
@@ -64,7 +65,7 @@ def test_a_round_never_holds_the_loop_for_long_and_rounds_go_on_after_errors() -
 
 @pytest.mark.parametrize(
     ("others_share", "paused"),
-    [(0.4, [PAUSES_PER_STEP]), (0.6, [PAUSES_PER_STEP, PAUSES_WHILE_BUSY - PAUSES_PER_STEP])],
+    [(0.4, [PAUSES_PER_SLICE]), (0.6, [PAUSES_PER_SLICE, PAUSES_WHILE_BUSY - PAUSES_PER_SLICE])],
 )
 def test_while_others_keep_the_loop_busy_it_is_left_to_them_for_longer(
     monkeypatch: pytest.MonkeyPatch, others_share: float, paused: list[int]

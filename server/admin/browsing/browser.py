@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 from quarry_mq.server.admin.browsing.wish import EVERYTHING, MessageWish
 from quarry_mq.server.errors import TooMuchForOneCall
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, QueueEnd
 from quarry_mq.store.consumequeue.search import TimeBoundary
 from quarry_mq.store.errors import BrokerError, MessageGivenUp, StoreDamaged
@@ -112,27 +112,27 @@ class MessageBrowser:
         ends = self._store.ends(topic, queue - 1, 1) if queue >= count else ()
         return 0 <= queue < count or any(each.number == queue for each in ends)
 
-    async def find(self, selected: Selected, wanted: Wanted, pace: Pace) -> Found:
+    async def find(self, selected: Selected, wanted: Wanted, time_slice: TimeSlice) -> Found:
         """Read a page. Raises StoreDamaged: damage is never skipped, except what an operator gave up and what expires.
 
         Raises TooMuchForOneCall if too many queues have messages between the page and the end of the log.
         """
         merge = _Merge(self._store, self._log, selected.topic, wanted)
-        await merge.begin(selected, pace)
+        await merge.begin(selected, time_slice)
         page = _Page(self._store, wanted)
-        while (entry := await merge.first(pace)) is not None:
-            await pace.pause()
+        while (entry := await merge.first(time_slice)) is not None:
+            await time_slice.pause()
             if page.is_full:
-                return await page.found(pace, has_more=True)
+                return await page.found(time_slice, has_more=True)
             try:
-                if not await page.take(entry, pace):
-                    return await page.found(pace, has_more=page.is_full)
+                if not await page.take(entry, time_slice):
+                    return await page.found(time_slice, has_more=page.is_full)
             except StoreDamaged:
                 if entry.physical_offset >= self._log.minimum:
                     raise
                 # the message has expired since its entry was read
             merge.step()
-        return await page.found(pace, has_more=False)
+        return await page.found(time_slice, has_more=False)
 
 
 class _Page:
@@ -150,7 +150,7 @@ class _Page:
         self._last: ConsumeQueueEntry | None = None
         self.is_full = False
 
-    async def take(self, entry: ConsumeQueueEntry, pace: Pace) -> bool:
+    async def take(self, entry: ConsumeQueueEntry, time_slice: TimeSlice) -> bool:
         """Add an entry and return whether to continue: not if the page is full, or later messages are out of its times.
 
         Raises StoreDamaged.
@@ -163,7 +163,7 @@ class _Page:
                 message = self._store.read(entry)
             except MessageGivenUp:
                 message = None
-            if message is not None and not await self._take(entry, message, pace):
+            if message is not None and not await self._take(entry, message, time_slice):
                 return False
         self._last = entry
         self._looked_at += 1
@@ -174,7 +174,7 @@ class _Page:
         )
         return True
 
-    async def _take(self, entry: ConsumeQueueEntry, message: StoredMessage, pace: Pace) -> bool:
+    async def _take(self, entry: ConsumeQueueEntry, message: StoredMessage, time_slice: TimeSlice) -> bool:
         wanted = self._wanted
         stored_ms = message.store_timestamp_ms
         is_late, is_early = stored_ms > wanted.end_ms, stored_ms < wanted.begin_ms
@@ -182,7 +182,7 @@ class _Page:
             # store times never go back
             return is_early if wanted.is_ascending else is_late
         self._read += message.size
-        if not await wanted.wish.matches(message, pace):
+        if not await wanted.wish.matches(message, time_slice):
             return True
         if self._messages and self._size + message.size > wanted.size_max:
             self.is_full = True
@@ -192,9 +192,9 @@ class _Page:
         self._entries.append(entry)
         return True
 
-    async def found(self, pace: Pace, *, has_more: bool) -> Found:
+    async def found(self, time_slice: TimeSlice, *, has_more: bool) -> Found:
         last = self._last
-        await pace.pause()
+        await time_slice.pause()
         return Found(
             self._messages,
             self._entries,
@@ -223,7 +223,7 @@ class _Merge:
         """Entries of open queues by queue number, the next entry last."""
         self._searched = 0
 
-    async def begin(self, selected: Selected, pace: Pace) -> None:
+    async def begin(self, selected: Selected, time_slice: TimeSlice) -> None:
         found: list[QueueEnd] = []
         number = -1 if selected.queue is None else selected.queue - 1
         limit = ENDS_AT_ONCE if selected.queue is None else 1
@@ -232,17 +232,17 @@ class _Merge:
             if selected.queue not in {None, number}:
                 break
             found += [end for end in ends if end.physical_offset >= self._log.minimum]
-            await pace.pause()
+            await time_slice.pause()
             if selected.queue is not None or len(ends) < limit:
                 break
-        early = await self._early(found, pace)
+        early = await self._early(found, time_slice)
         for begin in range(0, len(found), ENDS_AT_ONCE):
             part = found[begin : begin + ENDS_AT_ONCE]
             self._heap += [(place, end.number) for end in part if (place := self._bound(end, early)) is not None]
-            await pace.pause()
+            await time_slice.pause()
         heapify(self._heap)  # some 10 ms for a hundred thousand queues
 
-    async def _early(self, ends: Sequence[QueueEnd], pace: Pace) -> PhysicalOffset:
+    async def _early(self, ends: Sequence[QueueEnd], time_slice: TimeSlice) -> PhysicalOffset:
         """Return a log position below which nothing was stored at `begin_ms` or later, according to some of the queues.
 
         Queues that end below it need not be searched.
@@ -252,7 +252,7 @@ class _Merge:
         if not wanted.is_ascending or not wanted.begin_ms or wanted.beyond is not None or len(ends) <= ASKED:
             return early
         for end in ends[:: len(ends) // ASKED]:
-            await pace.pause()
+            await time_slice.pause()
             queue = QueueId(self._topic, end.number)
             at = self._store.offset_at_time(queue, wanted.begin_ms, TimeBoundary.LOWER)
             before = self._up_to(queue, self._store.bounds(queue), at)
@@ -268,13 +268,13 @@ class _Merge:
         begin = early if wanted.beyond is None else wanted.beyond + 1
         return begin if last >= begin else None
 
-    async def first(self, pace: Pace) -> ConsumeQueueEntry | None:
+    async def first(self, time_slice: TimeSlice) -> ConsumeQueueEntry | None:
         """Return the next entry of all queues; None if there is none. Raises TooMuchForOneCall, StoreDamaged."""
         while self._heap:
             place, number = self._heap[0]
             entries = self._open.get(number)
             if entries is None:
-                await pace.pause()
+                await time_slice.pause()
                 if entries := self._begun(QueueId(self._topic, number)):
                     self._open[number] = entries
                     heapreplace(self._heap, (self._place(entries[-1]), number))

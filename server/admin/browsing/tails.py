@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 from quarry_mq.server.admin.browsing.browser import LogBeginning, Selected
 from quarry_mq.server.admin.browsing.wish import EVERYTHING, MessageWish
 from quarry_mq.server.errors import TooManyTails
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.server.tasks.waiting import until_set
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
@@ -159,7 +159,7 @@ class Tails:
             for tail in of_topic:
                 tail.end()
 
-    async def look(self, tail: Tail, rate: Rate, *, count_max: int, size_max: int, pace: Pace) -> Seen:
+    async def look(self, tail: Tail, rate: Rate, *, count_max: int, size_max: int, time_slice: TimeSlice) -> Seen:
         """Return the matching messages that have arrived, within the limits. Raises StoreDamaged."""
         seen = Seen([], [], 0)
         left_out, size = tail.take_overflown(), 0
@@ -167,12 +167,12 @@ class Tails:
         for _ in range(WAITING_MAX):
             if len(seen.messages) == count_max or size >= size_max or (entry := tail.take()) is None:
                 break
-            await pace.pause()
+            await time_slice.pause()
             has_room = rate.has_room()
             if is_wanted_unread and not has_room:
                 left_out += 1
                 continue
-            message = await self._wanted(entry, tail.wish, pace)
+            message = await self._wanted(entry, tail.wish, time_slice)
             if message is None:
                 continue
             if not has_room:
@@ -184,7 +184,7 @@ class Tails:
             size += message.size
         return seen._replace(left_out=left_out)
 
-    async def _wanted(self, entry: ConsumeQueueEntry, wish: MessageWish, pace: Pace) -> StoredMessage | None:
+    async def _wanted(self, entry: ConsumeQueueEntry, wish: MessageWish, time_slice: TimeSlice) -> StoredMessage | None:
         try:
             message = self._store.read(entry)
         except MessageGivenUp:
@@ -193,4 +193,4 @@ class Tails:
             if entry.physical_offset < self._log.minimum:
                 return None  # the message has expired by now
             raise
-        return message if await wish.matches(message, pace) else None
+        return message if await wish.matches(message, time_slice) else None

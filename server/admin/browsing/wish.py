@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from quarry_mq.server.filters import MessageFilter, SqlFilter, TagFilter
 from quarry_mq.server.filters.java_text import trimmed
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.record.compressed_bodies import uncompressed_parts
@@ -48,18 +48,18 @@ class MessageWish(NamedTuple):
         """Return whether the record may match and has to be read."""
         return self.filter.may_match(tags_code)
 
-    async def matches(self, message: StoredMessage, pace: Pace) -> bool:
+    async def matches(self, message: StoredMessage, time_slice: TimeSlice) -> bool:
         if self.may_see is not None and not self.may_see(message):
             return False
         return self.filter.matches(message.properties) and (
-            not self.contained or await contains(message, self.contained, pace)
+            not self.contained or await contains(message, self.contained, time_slice)
         )
 
 
 EVERYTHING: Final = MessageWish(TagFilter.parse(""))
 
 
-async def contains(message: StoredMessage, contained: bytes, pace: Pace) -> bool:
+async def contains(message: StoredMessage, contained: bytes, time_slice: TimeSlice) -> bool:
     """Return whether the uncompressed body contains the bytes. A body that cannot be uncompressed does not."""
     overlap = b""
     for part in _parts(message):
@@ -67,7 +67,7 @@ async def contains(message: StoredMessage, contained: bytes, pace: Pace) -> bool
         if contained in looked_at:
             return True
         overlap = looked_at[-(len(contained) - 1) :] if len(contained) > 1 else b""
-        await pace.pause()
+        await time_slice.pause()
     return False
 
 

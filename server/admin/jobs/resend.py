@@ -205,7 +205,7 @@ class MessageResendWork:
         found = await self._index.find(
             asked.topic, asked.key, begin_ms=asked.from_ms or 0, end_ms=end_ms, limit=FOUND_MAX
         )
-        running.begin_step()
+        running.restart_slice()
         if len(found.messages) == FOUND_MAX:
             raise Invalid(f"key: {FOUND_MAX} messages or more have it, which is too many: give a time, too")
         places = sorted(each.physical_offset for each in found.messages if each.physical_offset < asked.log_end)
@@ -255,7 +255,7 @@ class MessageResendWork:
         outcomes = self._resender.send(records, target, running.job.id)
         await running.pause()
         found = await outcomes()
-        running.begin_step()
+        running.restart_slice()
         return found
 
 

@@ -25,7 +25,7 @@ from quarry_mq.server.admin.pages.pairs import (
 from quarry_mq.server.counters.rates import RatesNow
 from quarry_mq.server.delivery.retry_topics import topic_beside
 from quarry_mq.server.lag.consumer_lag import ConsumerLag, PairLag
-from quarry_mq.server.tasks.pacing import Pace, Pacing
+from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
 from quarry_mq.store.metadata import Group
 
 TOPICS_MAX: Final = 500
@@ -56,7 +56,7 @@ class GroupPage(NamedTuple):
 class _Making:
     """A page in the making, with its remaining budgets."""
 
-    pace: Pace
+    time_slice: TimeSlice
     pairs: Pairs
     names: Budget = field(default_factory=lambda: Budget(NAMES_MAX))
     shown: Budget = field(default_factory=lambda: Budget(SHOWN_MAX))
@@ -85,26 +85,30 @@ class GroupPages:
         def weights() -> dict[str, float]:
             return self._busiest(rates) if wanted.order is Order.BUSIEST else self._furthest_behind()
 
-        async with self._pacing.turn() as pace:
+        async with self._pacing.turn() as time_slice:
             page = await names_of(
-                wanted, self._search, pace, weights=weights, is_there=lambda name: self._groups.get(name) is not None
+                wanted,
+                self._search,
+                time_slice,
+                weights=weights,
+                is_there=lambda name: self._groups.get(name) is not None,
             )
-            making, groups = _Making(pace, Pairs(self._lag, self._clients, rates, pace, Budget())), []
+            making, groups = _Making(time_slice, Pairs(self._lag, self._clients, rates, time_slice, Budget())), []
             for name in page.names:
                 group = self._groups.get(name)
                 if group is not None:  # deleted meanwhile
                     groups.append(await self._figures(group, making))
-                await pace.pause()
+                await time_slice.pause()
         return GroupPage(groups, page.has_more, page.matching)
 
     async def _figures(self, group: Group, making: _Making) -> GroupFigures:
         names = self._offsets.topics_of(group.name, light_queues=False)
-        read, is_all = await first_of(names, TOPICS_MAX, making.names, making.pace)
+        read, is_all = await first_of(names, TOPICS_MAX, making.names, making.time_slice)
         topics = self._without_retries(group.name, read)
         found = []
         for topic in topics if is_all else topics[:TOPICS_SHOWN]:
             found.append(await making.pairs.of(group.name, topic))
-            await making.pace.pause()
+            await making.time_slice.pause()
         return GroupFigures(
             group,
             sum(not each.is_lost for each in self._clients.consumers_of(group.name)),

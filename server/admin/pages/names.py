@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.metadata.rows import NamesFound
 
@@ -58,30 +58,30 @@ class NameSearch:
         self._searches: OrderedDict[str, _Search] = OrderedDict()
         self._turn = asyncio.Semaphore(1)
 
-    async def page(self, contains: str, after: str, limit: int, pace: Pace) -> NamePage:
+    async def page(self, contains: str, after: str, limit: int, time_slice: TimeSlice) -> NamePage:
         """Return the first names after `after` that contain `contains`; "" stands for all."""
         part = contains.lower()
         count = self._count() if not part else None
         if count is None:
-            search = await self._search(part, pace)
+            search = await self._search(part, time_slice)
             if search.names is not None:
                 first = bisect_right(search.names, after) if after else 0
                 names = search.names[first : first + limit]
                 return NamePage(names, first + limit < len(search.names), search.matching)
             count = search.matching
-        names = await self._walk(part, after, limit + 1, pace)
+        names = await self._walk(part, after, limit + 1, time_slice)
         return NamePage(names[:limit], len(names) > limit, count)
 
-    async def _search(self, part: str, pace: Pace) -> _Search:
+    async def _search(self, part: str, time_slice: TimeSlice) -> _Search:
         async with self._turn:
             known = self._searches.get(part)
             if known is None or self._clock.monotonic_s() - known.at_s >= KEPT_S:
                 known = await self._look_at_all(part)
-        pace.begin_step()
+        time_slice.restart()
         return known
 
     async def _look_at_all(self, part: str) -> _Search:
-        pace = Pace(self._clock, pauses_per_step=PAUSES_PER_STEP)
+        time_slice = TimeSlice(self._clock, pauses=PAUSES_PER_STEP)
         names: list[str] = []
         matching, behind = 0, ""
         while True:
@@ -92,7 +92,7 @@ class NameSearch:
             if found.last is None:
                 break
             behind = found.last
-            await pace.pause()
+            await time_slice.pause()
         search = _Search(self._clock.monotonic_s(), matching, names if matching <= KEPT_NAMES else None)
         self._searches[part] = search
         self._searches.move_to_end(part)
@@ -100,7 +100,7 @@ class NameSearch:
             self._searches.popitem(last=False)
         return search
 
-    async def _walk(self, part: str, after: str, limit: int, pace: Pace) -> list[str]:
+    async def _walk(self, part: str, after: str, limit: int, time_slice: TimeSlice) -> list[str]:
         names: list[str] = []
         behind = after
         while len(names) < limit:
@@ -109,5 +109,5 @@ class NameSearch:
             if found.last is None:
                 break
             behind = found.last
-            await pace.pause()
+            await time_slice.pause()
         return names[:limit]

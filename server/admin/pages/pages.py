@@ -9,7 +9,7 @@ from typing import Final
 
 from quarry_mq.server.admin.pages.names import NamePage, NameSearch
 from quarry_mq.server.lag.consumer_lag import PairLag
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.errors import Invalid
 
 LIMIT_DEFAULT: Final = 50
@@ -43,13 +43,13 @@ class Wanted:
 async def names_of(
     wanted: Wanted,
     search: NameSearch,
-    pace: Pace,
+    time_slice: TimeSlice,
     *,
     weights: Callable[[], dict[str, float]],
     is_there: Callable[[str], bool],
 ) -> NamePage:
     """Return the names of a page. `weights` are those of the names that have one in this order, heavy ones first."""
-    page = await search.page(wanted.contains, wanted.after, wanted.limit, pace)
+    page = await search.page(wanted.contains, wanted.after, wanted.limit, time_slice)
     if wanted.order is Order.NAME:
         return page
     weighed = weights()

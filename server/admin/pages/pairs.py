@@ -12,7 +12,7 @@ from quarry_mq.kv import KvError
 from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.counters.rates import RatesNow
 from quarry_mq.server.lag.consumer_lag import ConsumerLag, GroupTopic, PairLag
-from quarry_mq.server.tasks.pacing import Pace
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.errors import BrokerError
 
 STEPS_MAX: Final = 2_048
@@ -42,14 +42,14 @@ class Budget:
         return True
 
 
-async def first_of(names: Iterable[str], limit: int, budget: Budget, pace: Pace) -> tuple[list[str], bool]:
+async def first_of(names: Iterable[str], limit: int, budget: Budget, time_slice: TimeSlice) -> tuple[list[str], bool]:
     """Return as many of the names as the budget allows, and whether those are all."""
     found: list[str] = []
     for name in names:
         if len(found) >= limit or not budget.take():
             return found, False
         found.append(name)
-        await pace.pause()
+        await time_slice.pause()
     return found, True
 
 
@@ -68,11 +68,13 @@ class PairFigures(NamedTuple):
 class Pairs:
     """The pairs of one page. `rates` are those at the time of the page."""
 
-    def __init__(self, lag: ConsumerLag, clients: ClientRegistry, rates: RatesNow, pace: Pace, budget: Budget) -> None:
+    def __init__(
+        self, lag: ConsumerLag, clients: ClientRegistry, rates: RatesNow, time_slice: TimeSlice, budget: Budget
+    ) -> None:
         self._lag = lag
         self._clients = clients
         self._rates = rates
-        self._pace = pace
+        self._slice = time_slice
         self._budget = budget
         self._consumers: dict[str, Counter[str]] = {}
 
@@ -100,7 +102,7 @@ class Pairs:
                 except StopIteration as end:
                     found: PairLag | None = end.value
                     return found
-                await self._pace.pause()
+                await self._slice.pause()
         return None
 
     def _consumers_of(self, group: str) -> Counter[str]:

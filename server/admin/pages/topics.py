@@ -18,7 +18,7 @@ from quarry_mq.server.admin.pages.pages import Order, Wanted, longest_lag, names
 from quarry_mq.server.admin.pages.pairs import NAMES_MAX, SHOWN_MAX, Budget, PairFigures, Pairs, first_of
 from quarry_mq.server.counters.rates import RatesNow
 from quarry_mq.server.lag.consumer_lag import ConsumerLag, PairLag
-from quarry_mq.server.tasks.pacing import Pace, Pacing
+from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import BrokerError
 from quarry_mq.store.metadata import Topic
@@ -63,7 +63,7 @@ class _Making:
     """A page in the making, with its remaining budgets."""
 
     rates: RatesNow
-    pace: Pace
+    time_slice: TimeSlice
     pairs: Pairs
     queues: Budget = field(default_factory=lambda: Budget(QUEUES_MAX))
     names: Budget = field(default_factory=lambda: Budget(NAMES_MAX))
@@ -93,39 +93,39 @@ class TopicPages:
         def weights() -> dict[str, float]:
             return self._busiest(rates) if wanted.order is Order.BUSIEST else self._furthest_behind()
 
-        async with self._pacing.turn() as pace:
+        async with self._pacing.turn() as time_slice:
             search = self._search_all if include_system else self._search
             page = await names_of(
                 wanted,
                 search,
-                pace,
+                time_slice,
                 weights=weights,
                 is_there=lambda name: self._is_there(name, include_system=include_system),
             )
-            making = _Making(rates, pace, Pairs(self._lag, self._clients, rates, pace, Budget()))
+            making = _Making(rates, time_slice, Pairs(self._lag, self._clients, rates, time_slice, Budget()))
             topics = []
             for name in page.names:
                 topic = self._topics.get(name)
                 if topic is not None:  # deleted meanwhile
                     topics.append(await self._figures(topic, making))
-                await pace.pause()
+                await time_slice.pause()
         return TopicPage(topics, page.has_more, page.matching)
 
     async def _figures(self, topic: Topic, making: _Making) -> TopicFigures:
         names = self._offsets.readers_of(topic.name)
-        read, is_all = await first_of(names, READERS_MAX, making.names, making.pace)
+        read, is_all = await first_of(names, READERS_MAX, making.names, making.time_slice)
         readers = sorted(name for name in read if self._groups.get(name) is not None)
         groups = [await making.pairs.of(group, topic.name) for group in readers[:GROUPS_SHOWN] if making.shown.take()]
         return TopicFigures(
             topic,
-            await self._kept(topic, making.queues, making.pace),
+            await self._kept(topic, making.queues, making.time_slice),
             making.rates.sent_to(topic.name),
             making.rates.received_by(readers, topic.name) if is_all else None,
             groups,
             len(readers) if is_all else None,
         )
 
-    async def _kept(self, topic: Topic, budget: Budget, pace: Pace) -> Kept | None:
+    async def _kept(self, topic: Topic, budget: Budget, time_slice: TimeSlice) -> Kept | None:
         """Return what a topic's queues hold; None if they are too many for a page, or cannot be read."""
         queues = self._messages.iterate_queues(topic.name)
         if len(queues) > QUEUES_PER_TOPIC_MAX or not budget.take(len(queues)):
@@ -137,7 +137,7 @@ class TopicPages:
                 if bounds.maximum > bounds.minimum:
                     messages += bounds.maximum - bounds.minimum
                     lasts += self._messages.entries(queue, QueueOffset(bounds.maximum - 1), 1)
-                await pace.pause()
+                await time_slice.pause()
             size = sum(each.size for each in lasts) / len(lasts) if lasts else 0
             return Kept(messages, round(messages * size), self._last_stored_ms(lasts))
         return None

@@ -22,8 +22,8 @@ from quarry_mq.server.lag.group_progress import Budget, GroupProgress
 from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.rpc.messaging import Components, Messaging
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.server.tasks.pacing import Pace
 from quarry_mq.server.tasks.supervision import Supervisor
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.metadata import Topic
@@ -86,7 +86,7 @@ def cluster_services(
         take_forwarded=messaging.sending.take_forwarded,
         change_lite=messaging.lite.take_told,
         overview=overview,
-        left_in_order=lambda topic: order.left(topic, Pace(clock)),
+        left_in_order=lambda topic: order.left(topic, TimeSlice(clock)),
     )
     return [
         MembersService(cluster.members, cluster.rejoining, faults, lambda: cluster.groups.waiting_for),
@@ -99,8 +99,8 @@ def make_reading_order(cluster: Cluster | None, its: Components) -> ReadingOrder
     store = its.store
     progress = GroupProgress(store, its.delivery, its.state_writer, its.clock)
 
-    async def left(group: str, topic: Topic, pace: Pace) -> int:
-        found = await progress.of_topic(group, topic, pace, Budget())
+    async def left(group: str, topic: Topic, time_slice: TimeSlice) -> int:
+        found = await progress.of_topic(group, topic, time_slice, Budget())
         return found.ready + found.in_flight
 
     return ReadingOrder(

@@ -24,7 +24,7 @@ from quarry_mq.server.admin_port.calls.edge import answered
 from quarry_mq.server.admin_port.calls.fields import given, not_negative, printable
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.security.terms import Access
-from quarry_mq.server.tasks.pacing import Pacing
+from quarry_mq.server.tasks.time_slice import Pacing
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.commitlog import CommitLogReader
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
@@ -103,8 +103,8 @@ class BrowsingService(BrowsingServiceServicer):
     async def _browsed(self, request: pb.BrowseMessagesRequest) -> pb.BrowseMessagesResponse:
         chosen = self._chosen(request)
         wanted = _from(request, chosen.selected, _wanted(request, chosen.wish))
-        async with self._pacing.turn() as pace:
-            found = await self._browser.find(chosen.selected, wanted, pace)
+        async with self._pacing.turn() as time_slice:
+            found = await self._browser.find(chosen.selected, wanted, time_slice)
         answer = pb.BrowseMessagesResponse(
             messages=self._messages(found.messages, found.entries, chosen),
             looked_at=found.looked_at,
@@ -130,8 +130,10 @@ class BrowsingService(BrowsingServiceServicer):
                     await asyncio.sleep(GATHER_S)
 
     async def _hand_on(self, tail: Tail, rate: Rate, chosen: Chosen, context: _Context) -> None:
-        async with self._pacing.turn() as pace:
-            seen = await self._tails.look(tail, rate, count_max=LIMIT_MAX, size_max=ANSWER_SIZE_MAX // 2, pace=pace)
+        async with self._pacing.turn() as time_slice:
+            seen = await self._tails.look(
+                tail, rate, count_max=LIMIT_MAX, size_max=ANSWER_SIZE_MAX // 2, time_slice=time_slice
+            )
         messages = self._messages(seen.messages, seen.entries, chosen)
         if messages or seen.left_out:
             await context.write(pb.TailMessagesResponse(messages=messages, left_out=seen.left_out))

@@ -17,7 +17,7 @@ from quarry_mq.server.admin_port.calls.fields import given, not_negative
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.lag.lite_backlog import LiteBacklog
 from quarry_mq.server.lite.listing import LiteTopicDetails, LiteTopicListing, LiteTopicPage
-from quarry_mq.server.tasks.pacing import Pacing
+from quarry_mq.server.tasks.time_slice import Pacing
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["LiteTopicService"].full_name
 LISTED_DEFAULT: Final = 100
@@ -72,8 +72,8 @@ class LiteTopicService(LiteTopicServiceServicer):
     async def _found_backlog(self, request: pb.ListLiteBacklogRequest) -> pb.ListLiteBacklogResponse:
         topic, group = given("topic", request.topic), given("group", request.group)
         limit = min(request.limit or BACKLOG_DEFAULT, BACKLOG_MAX)
-        async with self._pacing.turn() as pace:
-            found = await self._backlog.of(topic, group, limit, pace)
+        async with self._pacing.turn() as time_slice:
+            found = await self._backlog.of(topic, group, limit, time_slice)
         return pb.ListLiteBacklogResponse(
             lite_topics=[
                 pb.LiteBacklog(lite_topic=each.lite_topic, ready=each.ready, oldest_stored_at_ms=each.oldest_ms)

@@ -27,7 +27,7 @@ from quarry_mq.server.admin_port.metadata.messages import (
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.maintenance.backup_points import LEASE_S, BackupLeases
 from quarry_mq.server.maintenance.retention import ExpiryReport
-from quarry_mq.server.tasks.pacing import Pace, Pacing
+from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
 from quarry_mq.store.consumequeue.queue_summary import QueueSummary
 from quarry_mq.store.metadata import Topic
 
@@ -49,7 +49,7 @@ Summarize = Callable[[int], Awaitable[QueueSummary]]
 class OrderKept(Protocol):
     """The part of `server.cluster.reading_order` that the service uses."""
 
-    async def require_read(self, topic: Topic, pace: Pace) -> None: ...
+    async def require_read(self, topic: Topic, time_slice: TimeSlice) -> None: ...
 
 
 class AdminService(AdminServiceServicer):
@@ -89,8 +89,8 @@ class AdminService(AdminServiceServicer):
         change, topic = topic_change(request), self._administration.topic(request.name)
         if request.break_order or change.applied_to(topic).write_queues == topic.write_queues:
             return topic_message(self._administration.update_topic(request.name, change))
-        async with self._pacing.turn() as pace:
-            await self._order.require_read(topic, pace)
+        async with self._pacing.turn() as time_slice:
+            await self._order.require_read(topic, time_slice)
             return topic_message(self._administration.update_topic(request.name, change))
 
     @answers
@@ -137,9 +137,9 @@ class AdminService(AdminServiceServicer):
     async def _reset_offset(self, request: pb.ResetOffsetRequest) -> pb.ResetOffsetResponse:
         to, queue = reset_target(request), request.queue if request.HasField("queue") else None
         self._administration.require_few(request.group, request.topic, queue)
-        async with self._pacing.turn() as pace:
+        async with self._pacing.turn() as time_slice:
             resets = await self._administration.reset_offset(
-                request.group, request.topic, to, pace, queue_number=queue, dry_run=request.dry_run
+                request.group, request.topic, to, time_slice, queue_number=queue, dry_run=request.dry_run
             )
         return pb.ResetOffsetResponse(queues=[reset_message(reset) for reset in resets])
 

@@ -16,7 +16,7 @@ from quarry_mq.server.admin_port.official.edge import ROWS_MAX, Names, cut
 from quarry_mq.server.admin_port.official.lite_readers import LiteReaders
 from quarry_mq.server.clients import LITE_CONSUMERS, Client, ClientKind, ClientRegistry, Expression
 from quarry_mq.server.lag.group_progress import Budget, GroupProgress
-from quarry_mq.server.tasks.pacing import Pace, Pacing
+from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.server.wire.times import fill_ms
 from quarry_mq.store.metadata import ConsumerOffsetTable, Group
@@ -79,9 +79,9 @@ class ClientCalls:
         else:
             is_wanted = partial(_declares, topic)
         answer = pb.ListConsumerConnectionResponse()
-        async with self._pacing.turn() as pace:
+        async with self._pacing.turn() as time_slice:
             for client in self._clients.consumers_of(group.name):
-                await pace.pause()
+                await time_slice.pause()
                 if client.is_lost or not is_wanted(client):
                     continue
                 if len(answer.client_info) == ROWS_MAX:
@@ -97,11 +97,11 @@ class ClientCalls:
         topic = self._names.topic(request.topic).name if request.HasField("topic") else None
         group = self._group(request.group).name if request.HasField("group") else None
         answer = pb.ListSubscriptionResponse()
-        async with self._pacing.turn() as pace:
-            found = await self._online(group, topic, pace)
-            await self._add_offline(found, group, topic, pace)
+        async with self._pacing.turn() as time_slice:
+            found = await self._online(group, topic, time_slice)
+            await self._add_offline(found, group, topic, time_slice)
             for (group_name, topic_name), subscription in sorted(found.items()):
-                await pace.pause()
+                await time_slice.pause()
                 if len(answer.subscription_info) == ROWS_MAX:
                     cut(answer, "subscriptions")
                     break
@@ -122,8 +122,8 @@ class ClientCalls:
         The expression is not looked at: a group has one progress in a topic.
         """
         topic, group = self._names.topic(request.topic).name, self._group(request.group).name
-        async with self._pacing.turn() as pace:
-            if await self._online(group, topic, pace):
+        async with self._pacing.turn() as time_slice:
+            if await self._online(group, topic, time_slice):
                 raise Refused(
                     definition.PRECONDITION_FAILED, f"group {group} has consumers of topic {topic} that are connected"
                 )
@@ -133,10 +133,12 @@ class ClientCalls:
         log.info("subscription deleted", group=group, topic=topic)
         return pb.DeleteSubscriptionResponse()
 
-    async def _online(self, group: str | None, topic: str | None, pace: Pace) -> dict[tuple[str, str], _Subscription]:
+    async def _online(
+        self, group: str | None, topic: str | None, time_slice: TimeSlice
+    ) -> dict[tuple[str, str], _Subscription]:
         found: dict[tuple[str, str], _Subscription] = {}
         for client in self._consumers(group):
-            await pace.pause()
+            await time_slice.pause()
             for each, expression in _wanted(client, topic):
                 key = client.settings.group or "", each
                 if len(found) > ROWS_MAX and key not in found:
@@ -148,18 +150,18 @@ class ClientCalls:
         return found
 
     async def _add_offline(
-        self, found: dict[tuple[str, str], _Subscription], group: str | None, topic: str | None, pace: Pace
+        self, found: dict[tuple[str, str], _Subscription], group: str | None, topic: str | None, time_slice: TimeSlice
     ) -> None:
         """Add the subscriptions without connected consumers, of which only the progress is stored."""
         pairs: list[tuple[str, str]] = []
         if group is not None and topic is not None:
             pairs = [(group, topic)] if self._progress.reads(group, topic) else []
         elif group is not None:
-            read = await self._progress.read_topics(group, pace, Budget(), light_queues=False)
+            read = await self._progress.read_topics(group, time_slice, Budget(), light_queues=False)
             pairs = [(group, each) for each in read.topics]
         elif topic is not None:
             for reader in self._offsets.readers_of(topic):
-                await pace.pause()
+                await time_slice.pause()
                 if len(pairs) > ROWS_MAX:
                     break
                 if self._progress.reads(reader, topic):
@@ -173,9 +175,9 @@ class ClientCalls:
         group = self._group(request.group).name if request.HasField("group") else None
         answer = pb.DescribeSubscriptionResponse()
         rows = answer.client_subscription_info
-        async with self._pacing.turn() as pace:
+        async with self._pacing.turn() as time_slice:
             for client in self._consumers(group):
-                await pace.pause()
+                await time_slice.pause()
                 for each, expression in _wanted(client, topic) or ([] if topic is not None else [("", None)]):
                     if len(rows) == ROWS_MAX:
                         cut(answer, "subscriptions of clients")

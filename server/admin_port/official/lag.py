@@ -8,7 +8,7 @@ from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.admin_port.official.edge import ROWS_MAX, Names, cut
 from quarry_mq.server.lag.group_progress import NOTHING, Accumulation, Budget, GroupProgress
-from quarry_mq.server.tasks.pacing import Pace, Pacing
+from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.server.wire.validate import check_count
 from quarry_mq.store.clock import Clock
@@ -38,32 +38,34 @@ class LagCalls:
         """Return the lag in the topics that are given, in all that the group reads, or in one lite topic of a topic."""
         group = self._names.group(request.group).name
         topics = self._topics(group, request.topics)
-        async with self._pacing.turn() as pace:
+        async with self._pacing.turn() as time_slice:
             if request.HasField("lite_topic"):
-                return await self._of_lite_topic(group, topics, request.lite_topic, pace)
-            return await self._of_topics(group, topics, pace)
+                return await self._of_lite_topic(group, topics, request.lite_topic, time_slice)
+            return await self._of_topics(group, topics, time_slice)
 
-    async def _of_topics(self, group: str, topics: Sequence[Topic], pace: Pace) -> pb.DescribeGroupAccumulationResponse:
+    async def _of_topics(
+        self, group: str, topics: Sequence[Topic], time_slice: TimeSlice
+    ) -> pb.DescribeGroupAccumulationResponse:
         budget = Budget()
         wanted, light = topics, list[str]()
         parents = {each.name for each in topics if each.type is TopicType.LITE}
         if parents or not topics:
-            read = await self._progress.read_topics(group, pace, budget)
+            read = await self._progress.read_topics(group, time_slice, budget)
             light = read.light_queues
             wanted = topics or [self._names.topic(definition.Resource(name=each)) for each in read.topics]
         found: dict[str, Accumulation] = {}
         whole = NOTHING
         for topic in wanted:
             if self._progress.reads(group, topic.name):
-                found[topic.name] = await self._progress.of_topic(group, topic, pace, budget)
+                found[topic.name] = await self._progress.of_topic(group, topic, time_slice, budget)
                 whole = whole.with_more(found[topic.name])
         for name in light:
-            await pace.pause()
+            await time_slice.pause()
             named = parse_light_queue_name(name)
             parent = None if named is None else named[0]
             if topics and parent not in parents:
                 continue
-            counted = await self._progress.of_light_queue(group, name, pace)
+            counted = await self._progress.of_light_queue(group, name, time_slice)
             whole = whole.with_more(counted)
             if parent is not None:
                 found[parent] = found.get(parent, NOTHING).with_more(counted)
@@ -78,14 +80,14 @@ class LagCalls:
         return answer
 
     async def _of_lite_topic(
-        self, group: str, topics: Sequence[Topic], lite_topic: str, pace: Pace
+        self, group: str, topics: Sequence[Topic], lite_topic: str, time_slice: TimeSlice
     ) -> pb.DescribeGroupAccumulationResponse:
         if len(topics) != 1:
             raise Refused(definition.BAD_REQUEST, "topics: a lite topic is of one topic, which must be given")
         name = light_queue_name(topics[0].name, lite_topic)
         if not lite_topic or not self._progress.reads_lite(group, topics[0].name, lite_topic):
             raise Refused(definition.OFFSET_NOT_FOUND, f"lite_topic: group {group} has never read it")
-        counted = await self._progress.of_light_queue(group, name, pace)
+        counted = await self._progress.of_light_queue(group, name, time_slice)
         answer = pb.DescribeGroupAccumulationResponse()
         _fill(answer.lite_topic_accumulation[lite_topic], counted)
         _fill(answer.accumulation, counted)
@@ -99,13 +101,13 @@ class LagCalls:
             if not self._progress.reads(group, topic.name):
                 raise _never_read(group, topic.name)
         answer = pb.QueryTimeSpanResponse()
-        async with self._pacing.turn() as pace:
+        async with self._pacing.turn() as time_slice:
             if not topics:
-                names = (await self._progress.read_topics(group, pace, Budget(), light_queues=False)).topics
+                names = (await self._progress.read_topics(group, time_slice, Budget(), light_queues=False)).topics
                 topics = [self._names.topic(definition.Resource(name=each)) for each in names]
             for topic in topics:
                 for queue in self._progress.queues(topic):
-                    await pace.pause()
+                    await time_slice.pause()
                     if len(answer.queue_time_span_list) == ROWS_MAX:
                         cut(answer, "queues")
                         return answer

@@ -18,7 +18,7 @@ from quarry_mq.server.front import Front
 from quarry_mq.server.lag.group_progress import GroupProgress
 from quarry_mq.server.rpc.messaging import Messaging
 from quarry_mq.server.settings.live_settings import LiveSettings
-from quarry_mq.server.tasks.pacing import Pacing
+from quarry_mq.server.tasks.time_slice import Pacing
 from quarry_mq.server.upkeep import Upkeep
 from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 

@@ -12,7 +12,7 @@ from quarry_mq.server.admin.browsing.browser import MessageBrowser, Selected, Wa
 from quarry_mq.server.admin_port.calls.caller import as_caller_may_see, caller_may_see
 from quarry_mq.server.admin_port.official.edge import Names
 from quarry_mq.server.maintenance.key_index import FOUND_MAX, KeyIndex
-from quarry_mq.server.tasks.pacing import Pacing
+from quarry_mq.server.tasks.time_slice import Pacing
 from quarry_mq.server.wire.messages import fill_message
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.server.wire.times import to_ms
@@ -99,9 +99,9 @@ class QueryCalls:
         messages = _with_id(messages, text) if field == "message_id" else _with_key(messages, text)
         answer = pb.ListMessageResponse()
         size = 0
-        async with self._pacing.turn() as pace:
+        async with self._pacing.turn() as time_slice:
             for message in messages:
-                await pace.pause()
+                await time_slice.pause()
                 size += message.size
                 if answer.messages and size > ANSWER_SIZE_MAX:
                     _note(answer, "the messages are large: ask for a smaller page_size")
@@ -130,11 +130,11 @@ class QueryCalls:
             raise Refused(definition.BAD_REQUEST, f"page_num: beyond {FOUND_MAX} messages go on with scroll_id")
         selected = self._selected(topic, request)
         wanted = wanted._replace(wish=as_caller_may_see(wanted.wish, selected.topic))
-        async with self._pacing.turn() as pace:
-            found = await self._browser.find(selected, wanted, pace)
+        async with self._pacing.turn() as time_slice:
+            found = await self._browser.find(selected, wanted, time_slice)
             answer = pb.ListMessageResponse()
             for message in found.messages:
-                await pace.pause()
+                await time_slice.pause()
                 _add(answer, message, topic)
         if found.next is not None:
             answer.scroll_id = f"{found.looked_up_to_ms or 0}-{found.next}"

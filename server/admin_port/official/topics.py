@@ -12,7 +12,7 @@ from quarry_mq.server.admin_port.official.edge import Names
 from quarry_mq.server.cluster.membership.member import MemberState
 from quarry_mq.server.cluster.membership.members import Members
 from quarry_mq.server.delivery.model import StoredSince
-from quarry_mq.server.tasks.pacing import Pacing
+from quarry_mq.server.tasks.time_slice import Pacing
 from quarry_mq.server.wire.message_types import ACCEPTED_TYPES
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.server.wire.times import TIME_MS_MAX, to_ms
@@ -79,8 +79,8 @@ class TopicCalls:
         time_ms = to_ms(request.reset_timestamp)
         if not 0 <= time_ms <= TIME_MS_MAX:
             raise Refused(definition.BAD_REQUEST, f"reset_timestamp: {time_ms} ms is before 1970 or after 9999")
-        async with self._pacing.turn() as pace:
-            await self._administration.reset_offset(group.name, topic.name, StoredSince(time_ms), pace)
+        async with self._pacing.turn() as time_slice:
+            await self._administration.reset_offset(group.name, topic.name, StoredSince(time_ms), time_slice)
         return pb.ResetGroupOffsetResponse()
 
     @property

@@ -19,7 +19,7 @@ from quarry_mq.server.admin_port.calls.edge import answered
 from quarry_mq.server.admin_port.calls.fields import given, not_negative
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.lag.group_progress import GroupProgress
-from quarry_mq.server.tasks.pacing import Pacing
+from quarry_mq.server.tasks.time_slice import Pacing
 from quarry_mq.store.errors import TopicNotFound
 from quarry_mq.store.metadata import TopicTable
 from quarry_mq.store.offsets import QueueId
@@ -74,8 +74,8 @@ class StorageService(StorageServiceServicer):
             raise TopicNotFound(f"topic: no topic {name}")
         behind = not_negative("after", request.after) if request.HasField("after") else -1
         limit = min(request.limit or SPANS_DEFAULT, SPANS_MAX)
-        async with self._pacing.turn() as pace:
-            spans, has_more = await self._look.spans(topic, behind, limit, pace)
+        async with self._pacing.turn() as time_slice:
+            spans, has_more = await self._look.spans(topic, behind, limit, time_slice)
         answer = pb.ListQueueSpansResponse(queues=map(_span, spans), has_more=has_more)
         if request.group and self._progress.reads(request.group, name):
             for each in answer.queues:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import structlog
 
 from quarry_mq.server.routing import Address
+from quarry_mq.server.tasks.worker import LastErrors
 
 log = structlog.get_logger(__name__)
 
@@ -20,7 +21,7 @@ class Discovery:
         self._members = frozenset(members)
         self._dns = None if dns is None else Address.parse(dns)
         self._found: set[str] = set()
-        self._complaint = ""
+        self._errors = LastErrors()
 
     async def addresses(self) -> set[str]:
         """Return the addresses of the settings and of the name.
@@ -40,12 +41,10 @@ class Discovery:
         try:
             found = await loop.getaddrinfo(name.host, name.port, type=socket.SOCK_STREAM)
         except OSError as error:
-            complaint = str(error)
-            if complaint != self._complaint:
-                log.warning("the members' name cannot be looked up", name=name.host, reason=complaint)
-            self._complaint = complaint
+            if self._errors.is_new(error):
+                log.warning("the members' name cannot be looked up", name=name.host, reason=str(error))
             return
-        self._complaint = ""
+        self._errors.clear()
         self._found = {_text(address) for *_, address in found}
 
 

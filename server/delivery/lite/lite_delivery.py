@@ -19,6 +19,7 @@ from quarry_mq.server.delivery.model import Again, Delivered, Received, ReceiveR
 from quarry_mq.server.delivery.receipt_handle import lite_topic_of
 from quarry_mq.server.delivery.state.state_writer import StateWriter
 from quarry_mq.server.delivery.state.subscription import Subscription, WaitingPoll
+from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name, parse_light_queue_name
 from quarry_mq.store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscriptionTable
@@ -128,10 +129,11 @@ class LiteDelivery:
 
     def _look_further(self, client: LiteClient) -> None:
         """Scan more of the lite topics that the client is subscribed to for messages, within the time limit."""
-        if len(client.ready) > client.events_max // 2:
+        behind = client.looked_behind
+        if behind is None or len(client.ready) > client.events_max // 2:
             return
-        end_s = self._clock.monotonic_s() + LOOKING_S
-        while client.looked_behind is not None and self._clock.monotonic_s() < end_s:
+        time_slice = TimeSlice(self._clock, work_s=LOOKING_S)
+        while client.looked_behind is not None and not time_slice.is_over:
             if client.wants_all:
                 self._look_at_some_of_all(client)
             else:
