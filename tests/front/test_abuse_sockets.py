@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from quarry_mq.server.front import Front, FrontLimits, Method, make_front
-from quarry_mq.server.front.h2 import adapter, door, front, patience, switchboard
+from quarry_mq.server.front.h2 import door, front, patience, switchboard
 from quarry_mq.server.front.h2.greeting import HTTP_1_ANSWER
 from quarry_mq.server.front.h2.limits import allowance
 from quarry_mq.server.front.h2.protocol import frames
@@ -109,7 +109,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "PROBE_AFTER_S", 0.3)
     monkeypatch.setattr(patience, "PROBE_ANSWER_S", 0.2)
     monkeypatch.setattr(patience, "STALL_S", 0.3)
-    monkeypatch.setattr(adapter, "LINGER_S", 0.1)
+    monkeypatch.setattr(front, "LINGER_S", 0.1)
     monkeypatch.setattr(front, "LOOK_AFTER_S", 0.05)
     monkeypatch.setattr(switchboard, "WHOLE_REQUEST_S", 0.3)
 

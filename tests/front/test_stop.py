@@ -8,7 +8,7 @@ import pytest
 
 from quarry_mq.server.front import Method, make_front
 from quarry_mq.server.front.h2 import H2Front
-from quarry_mq.server.front.h2.adapter import WRITE_BUFFER_MAX
+from quarry_mq.server.front.h2.front import WRITE_BUFFER_MAX
 from quarry_mq.server.front.h2.protocol import frames
 from quarry_mq.server.front.h2.protocol.frames import (
     FRAME_HEAD_SIZE,

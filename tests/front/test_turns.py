@@ -10,8 +10,8 @@ import pytest
 
 from quarry_mq.server.front import FrontLimits
 from quarry_mq.server.front.h2 import H2Front
-from quarry_mq.server.front.h2.adapter import H2Protocol
 from quarry_mq.server.front.h2.connection import UNLIMITED
+from quarry_mq.server.front.h2.front import H2Protocol
 from quarry_mq.server.front.h2.limits import turns
 from quarry_mq.server.front.h2.limits.turns import FRAMES_PER_TURN, PUT_OFF_MAX, SECONDS_PER_TURN, Turns, address_of
 from quarry_mq.server.front.h2.protocol import frames

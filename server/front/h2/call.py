@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from quarry_mq.server.addresses import host_of
 from quarry_mq.server.front.contract import Call, Method
 from quarry_mq.server.front.h2.protocol.grpc_messages import pack_messages, with_prefix
 from quarry_mq.server.front.h2.protocol.header_blocks import text_of
+from quarry_mq.server.front.h2.protocol.message_reader import MessageReader
 from quarry_mq.server.front.status import GrpcStatus
 from quarry_mq.server.tasks.guarded import run_guarded
-
-if TYPE_CHECKING:
-    from quarry_mq.server.front.h2.calls import Calls
-    from quarry_mq.server.front.h2.protocol.message_reader import MessageReader
 
 OK: Final = GrpcStatus.OK
 BINARY_SUFFIX = "-bin"
@@ -32,6 +29,43 @@ class Client(NamedTuple):
     def host(self) -> str:
         """Return the address without port: `127.0.0.1`, `::1`, `unix`."""
         return host_of(self.peer) or self.peer
+
+
+class StreamWindows(Protocol):
+    """The part of the sender that a new call needs."""
+
+    @property
+    def initial_window(self) -> int: ...
+
+
+class ConnectionCalls(Protocol):
+    """The calls of one connection, as one of them and the switchboard see them: see `calls.Calls`."""
+
+    client: Client
+    clock: Callable[[], float]
+    soon: Callable[[Callable[[], None]], None]
+    stream_buffer_size: int
+    now_s: float
+    open: dict[int, H2Call]
+
+    @property
+    def sender(self) -> StreamWindows: ...
+
+    def answer(self, call: H2Call, body: bytes) -> None: ...
+
+    def stream(self, call: H2Call, packed: bytes) -> None: ...
+
+    def end(self, call: H2Call, status: GrpcStatus, message: str) -> None: ...
+
+    def answer_http(self, call: H2Call) -> None: ...
+
+    def left(self, call: H2Call) -> None: ...
+
+    def take_new(self) -> Iterable[H2Call]: ...
+
+    def hold_headers(self, call: H2Call) -> None: ...
+
+    def expire(self, call: H2Call) -> None: ...
 
 
 class H2Call:
@@ -71,7 +105,7 @@ class H2Call:
 
     def __init__(
         self,
-        calls: Calls,
+        calls: ConnectionCalls,
         stream_id: int,
         served: tuple[str, Method],
         fields: dict[bytes, bytes],
@@ -204,7 +238,7 @@ class H2Call:
         return self._opened_at_s
 
     @property
-    def calls(self) -> Calls:
+    def calls(self) -> ConnectionCalls:
         """Return the calls of the same connection."""
         return self._calls
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from struct import Struct
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
+from quarry_mq.server.front.h2.call import H2Call
 from quarry_mq.server.front.h2.limits.unread import Unread
 from quarry_mq.server.front.h2.protocol import frames
 from quarry_mq.server.front.h2.protocol.frames import (
@@ -26,9 +27,6 @@ from quarry_mq.server.front.h2.protocol.frames import (
     PeerError,
 )
 from quarry_mq.server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX_SIZE, RESPONSE_HEAD, TRAILERS_OK
-
-if TYPE_CHECKING:
-    from quarry_mq.server.front.h2.call import H2Call
 
 UNWRITTEN_MAX: Final = 256 * 1024
 """Bytes of messages that one loop iteration passes to the transport, per connection."""

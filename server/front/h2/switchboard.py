@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from quarry_mq.server.front.contract import FrontLimits, Method, Methods
 from quarry_mq.server.front.figures import FrontFigures
+from quarry_mq.server.front.h2.call import ConnectionCalls, H2Call
 from quarry_mq.server.front.h2.limits.incoming import Incoming
 from quarry_mq.server.front.h2.limits.unread import Unread
 from quarry_mq.server.front.h2.protocol.request_head import OWN_HEADERS
 from quarry_mq.server.front.h2.protocol.scanner import ScannerMaker
 from quarry_mq.server.front.status import GrpcStatus
-
-if TYPE_CHECKING:
-    from quarry_mq.server.front.h2.call import H2Call
-    from quarry_mq.server.front.h2.calls import Calls
 
 WHOLE_REQUEST_S: Final = 60.0
 """Seconds for a client to send the one message of its call: otherwise slow bodies could be piled up for ever."""
@@ -58,11 +55,11 @@ class Switchboard:
         self.incoming = Incoming()
         self.unread = Unread(limits.max_unread_size)
         self._refused: dict[H2Call, None] = {}  # calls to be refused by HTTP once their requests end; the oldest first
-        self._young: list[Calls] = []  # of connections with calls that have no entry in `_deadlines` yet
-        self._deadlines: list[tuple[float, int, Calls, int]] = []
+        self._young: list[ConnectionCalls] = []  # of connections with calls that have no entry in `_deadlines` yet
+        self._deadlines: list[tuple[float, int, ConnectionCalls, int]] = []
         self._order = 0
 
-    def watch(self, calls: Calls) -> None:
+    def watch(self, calls: ConnectionCalls) -> None:
         """Watch these calls, so that the new ones end when their time runs out.
 
         Calls are entered at the next `expire`, because most have ended by then. Until then no call is referred to here,
