@@ -32,7 +32,7 @@ Load = tuple[Durability, int]
 """The durability of a call, and the number of its messages."""
 
 TARGETS_PER_SECOND: Final[dict[Load, int]] = {(Durability.ASYNC, 1): 80_000, (Durability.ASYNC, 64): 200_000}
-"""Messages per second that the design requires of the hot path on one core."""
+"""Targets of the hot path on one core, in messages per second."""
 
 
 @dataclass(frozen=True, slots=True)

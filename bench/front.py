@@ -29,7 +29,7 @@ MODES: Final[Modes] = {
 
 CPU_RATIO_TARGET: Final = 0.1
 RATE_TARGET: Final = 8.0
-"""Rate as a multiple of grpcio's that the design requires of the front, at a tenth of grpcio's CPU time."""
+"""Target rate of the front, as a multiple of grpcio's, at a tenth of grpcio's CPU time."""
 
 
 @dataclass(frozen=True, slots=True)

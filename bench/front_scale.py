@@ -47,7 +47,7 @@ WARM_CALLS: Final = 4
 MESSAGE_PREFIX_SIZE: Final = 5
 WAITING_CALL_TARGET: Final = 10_000
 WAKE_TARGET_MS: Final = 5.0
-"""Limits that the design sets for the front: bytes per waiting call, and the 99th percentile of its wake latency."""
+"""Targets of the front: bytes per waiting call, and the 99th percentile of its wake latency."""
 
 READ_ON_SIZE: Final = 32 * 1024 * 1024
 """Bytes of an answer that exceed the socket buffers of both sides and all that a front holds of one stream."""

@@ -4,7 +4,7 @@ The group receives and does not acknowledge, until that many are in flight: rows
 then on its receives and acknowledgements are compared with those of a group that has none in flight. Then delivery is
 opened again, as after a restart.
 
-The design requires that a group with a million messages in flight works and restarts.
+A group with a million messages in flight has to work, and to restart.
 """
 
 from __future__ import annotations

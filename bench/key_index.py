@@ -8,7 +8,7 @@ records; no record is read. Last, all files are searched for a customer's newest
 
 The uploaded files are also read from a server that delays its answers, like one that is far away.
 
-The design requires that keys are taken in at 300,000 per second.
+The target is that 300,000 keys are taken in per second.
 """
 
 from __future__ import annotations

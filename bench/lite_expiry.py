@@ -6,7 +6,7 @@ to another topic, one call at a time on each. After a quiet stretch the topic is
 finds the old lite topics by itself; the measured stretch lasts until they are gone. Another quiet stretch follows. Then
 the store is opened, and every lite topic and offset is checked.
 
-The design allows at most twice the 99th percentile.
+The target is at most twice the 99th percentile.
 """
 
 from __future__ import annotations

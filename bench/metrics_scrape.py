@@ -2,7 +2,7 @@
 
 Two brokers, one with a million light queues and one with a thousand, both with topics of their own for the load. They
 are scraped without a pause while one connection sends, one call at a time, so that everything that stops the event loop
-shows in the time of a send. The same sends are made without scrapes. The design allows at most 200 ms per scrape.
+shows in the time of a send. The same sends are made without scrapes. The target is at most 200 ms per scrape.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ belong to messages past their retention. Connections send 1 KiB messages, one ca
 stretch the old segments expire on request; the measured stretch lasts until the queues are clean and the tables
 rewritten. Another quiet stretch follows. Then the store is opened and every entry is checked.
 
-The design allows at most 60 s on two cores and twice the 99th percentile, and requires at least 45 % fewer bytes in
-tables.
+The target is at most 60 s on two cores, at most twice the 99th percentile, and at least 45 % fewer bytes in tables.
 """
 
 from __future__ import annotations

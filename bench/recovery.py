@@ -34,7 +34,7 @@ BODY_SIZES: Final = range(1024, 16 * 1024 - 512)
 ROUND_MESSAGES: Final = 64
 FLUSH_EVERY_BYTES: Final = 256 * MIB
 TARGET_S: Final = 2.0
-"""Seconds that the design allows after a clean stop."""
+"""Target for a start after a clean stop, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ broker's start. The memory of a broker on it is compared with that of a broker o
 messages are delivered, the broker stops, and the store is read: each copy has the time at which it was stored and the
 time at which it was due. The peer is the rate at which they were due: a ratio of 1 means no backlog.
 
-The design requires that a timer takes no memory, and that messages come in the order of their times, at most 200 ms
-late at 5,000 per second.
+The targets: a timer takes no memory, and messages come in the order of their times, at most 200 ms late at 5,000 per
+second.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The lite topics to which clients are subscribed: rows of the family `lite`, by client and by lite topic.
 
-Keys (docs/formats/metadata.md §8), `counted` being a u32 length and the bytes:
+Keys (docs/formats/metadata.md §10), `counted` being a u32 length and the bytes:
 
     0x01 counted(group) counted(client) lite topic    -> nothing: the client is subscribed
     0x02 counted(group) counted(lite topic) client    -> nothing: the same, to be found by the lite topic

@@ -20,7 +20,7 @@ from tests.conformance.conftest import WithBroker
 from tests.conformance.test_transactions import begin, end
 
 SCRAPE_MAX_S = 2.0
-"""Ten times of what the design asks for: other tests run beside this one."""
+"""Ten times the target of `bench/metrics_scrape.py`: other tests run beside this one."""
 
 
 def values(broker: RunningBroker, name: str, *labels: str) -> dict[tuple[str, ...], float]:

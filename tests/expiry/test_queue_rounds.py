@@ -162,7 +162,7 @@ ACTIONS = st.one_of(
 def test_entry_by_entry_what_a_plain_filter_leaves(
     kind: str, log: list[QueueId], minimum: int, actions: list[tuple[str, object]]
 ) -> None:
-    """Formats §4.6, beside puts, deleted topics that begin anew, and a minimum that grows in the middle."""
+    """Entries below the minimum go, beside puts, topics that are deleted and begin again, and a minimum that grows."""
     subject = Subject(kind)
     for queue in log:
         subject.put(queue)

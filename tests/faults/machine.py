@@ -211,7 +211,7 @@ class Broker:
             self.ledger.stored(message.body, where)
 
     def _warm_some(self) -> None:
-        """Read some more of what is stored into the native part's table, as `server.warm_up` does after a start."""
+        """Read some more stored rows into the native part's table, as `server.maintenance.warm_up` does."""
         if self._warm_behind is not None:
             self._warm_behind = self.store.queues.warm(self._warm_behind)
 

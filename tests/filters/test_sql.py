@@ -1,4 +1,4 @@
-"""SQL filter expressions (docs/filters.md; protocol points 40 and §6.6)."""
+"""SQL filter expressions (docs/filters.md)."""
 
 from __future__ import annotations
 
