@@ -12,18 +12,17 @@ from bench.scratch_store import TOPIC, make_messages
 from quarry_mq.server.delivery import (
     Delivered,
     Delivery,
-    DeliverySettings,
     Forwarded,
-    InFlightTable,
-    NewGroupStart,
+    GroupState,
     ReceiveRequest,
     StateWriter,
 )
 from quarry_mq.server.delivery.handle_key import HandleKey
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.filters import TagFilter
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
 from quarry_mq.store.clock import SystemClock
-from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 from quarry_mq.store.native import NATIVE
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.opening.open_store import OpenStore
@@ -49,21 +48,16 @@ class HandLoopedDelivery:
         self._delivered: Sequence[Delivered] = ()
         writer = StateWriter(store.state_engine, self._pass.append)
         self._loop = asyncio.new_event_loop()
+        key = HandleKey(*store.identity.handle_key(PhysicalOffset(0)), NATIVE)
         self._delivery = Delivery(
-            DeliverySettings(new_group_start=NewGroupStart.EARLIEST),
-            source=store.messages,
-            offsets=store.offsets,
-            inflight=InFlightTable(store.state_engine),
-            lite_table=LiteSubscriptionTable(store.state_engine),
-            lite_topics_from=lambda _parent, _key: ((), None),
-            writer=writer,
+            BrokerSettings(delivery=DeliverySection(new_group_start=NewGroupStart.EARLIEST)),
+            store.messages,
+            GroupState.of(store.state_engine, store.offsets, key, writer),
             clock=SystemClock(),
             timers=self._loop,
-            after_pass=self._pass.append,
             is_client_alive=lambda _: True,
             faults=FaultLog(SystemClock(), damage_met=lambda: None, passed_over=lambda: None),
             dead_letters=NoDeadLetters(),
-            handle_key=HandleKey(*store.identity.handle_key(PhysicalOffset(0)), NATIVE),
         )
 
     @property

@@ -1,12 +1,49 @@
-"""Parse and compare the addresses of peers."""
+"""Parse and compare the addresses of brokers and peers."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
 NETWORK_BITS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An address is a host name or IP address, and a port."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Parse `host:port`, IPv6 in brackets; to listen, port 0 is any free one. Raises ValueError with the text."""
+        host, separator, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not (separator and host and port.isascii() and port.isdigit() and int(port) < 65_536):
+            raise ValueError(f"{text!r} is no host:port")
+        return cls(host, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_unspecified(self) -> bool:
+        """Return whether the host stands for all addresses of a machine, to which no client can connect."""
+        try:
+            return ip_address(self.host).is_unspecified
+        except ValueError:
+            return False
+
+    @property
+    def ip_version(self) -> int | None:
+        """Return 4 or 6; None for a host name."""
+        try:
+            return ip_address(self.host).version
+        except ValueError:
+            return None
 
 
 def host_of(peer: str) -> str:

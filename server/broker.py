@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from functools import partial
 from importlib.metadata import version
 from typing import Final
 
@@ -13,6 +12,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from quarry_mq.kv import WriteBatch
+from quarry_mq.server.addresses import Address
 from quarry_mq.server.admin.administration import Administration, BrokerFacts
 from quarry_mq.server.admin.browsing.tails import Tails
 from quarry_mq.server.admin.figures.sources import Sources
@@ -33,7 +33,8 @@ from quarry_mq.server.admin_port.storage.verification import VerificationService
 from quarry_mq.server.append.copies import Copies
 from quarry_mq.server.append.group_commit import GroupCommit
 from quarry_mq.server.clients import ClientRegistry
-from quarry_mq.server.delivery import Delivery, InFlightTable, StateWriter
+from quarry_mq.server.counters.traffic import Traffic
+from quarry_mq.server.delivery import Delivery, GroupState, StateWriter
 from quarry_mq.server.delivery.dead_letters import DeadLetterStore
 from quarry_mq.server.delivery.fetch.pulls import Pulls
 from quarry_mq.server.delivery.handle_key import HandleKey
@@ -42,10 +43,9 @@ from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front import make_front
 from quarry_mq.server.held import DelayedDelivery, Transactions
 from quarry_mq.server.lite.build import make_lite_subscriptions
-from quarry_mq.server.lite.names import lite_topics_from
 from quarry_mq.server.lite.subscriptions import LiteSubscriptions
 from quarry_mq.server.maintenance.warm_up import warm_up
-from quarry_mq.server.observability.instrumentation import Background, Observing, make_background
+from quarry_mq.server.observability.instrumentation import Background, make_background
 from quarry_mq.server.observability.logs import set_log_level
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics
 from quarry_mq.server.observability.tracing import make_tracing
@@ -54,7 +54,7 @@ from quarry_mq.server.process.descriptors import front_limits, plan_here
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.process.process_figures import ProcessFigures
 from quarry_mq.server.reconfiguration import Reconfigured
-from quarry_mq.server.routing import Address
+from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.rpc.context import HEADERS
 from quarry_mq.server.rpc.limits import LimitsMet
 from quarry_mq.server.rpc.messaging import Components, Messaging, native_part
@@ -69,7 +69,6 @@ from quarry_mq.server.upkeep import Surroundings, Upkeep
 from quarry_mq.server.wire.messages import host_from_text
 from quarry_mq.store.clock import Clock, SteadyClock
 from quarry_mq.store.message import DispatchRequest, Host
-from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.settings import Durability
@@ -103,17 +102,17 @@ class Broker:
         self._settings = settings = self._live.current
         set_log_level(settings.log.level)
         self._reached_at = settings.network.advertise or settings.network.listen
-        self._identity = settings.for_identity()
+        self._identity = BrokerIdentity.of(settings.broker.name, settings.network)
         self._supervisor, self._certificates = supervisor, certificates
         self._store = store
         self._clock = clock
         self._metrics = ServerMetrics(registry)
-        self._observing = Observing(settings.metrics)
+        self._traffic = Traffic(topics_max=settings.metrics.top_topics, groups_max=settings.metrics.top_groups)
         self._tracing = make_tracing(settings.tracing, node_id=settings.broker.name)
         self._faults = FaultLog(self._clock, damage_met=self._metrics.damage_met, passed_over=self._metrics.passed_over)
         self._security = Security(settings, store, clock=self._clock, metrics=SecurityMetrics(registry))
         self._limits_met = LimitsMet()
-        self._clients = ClientRegistry(self._clock, settings.for_clients(), settings.for_client_limits())
+        self._clients = ClientRegistry(self._clock, settings)
         self._state_writer = StateWriter(
             store.state_engine,
             self._after_pass,
@@ -139,7 +138,7 @@ class Broker:
         self._front = make_front(
             settings.network.front,
             self._messaging.methods(),
-            limits=front_limits(settings.for_front(), settings.store.mapped_segments_max),
+            limits=front_limits(settings),
             access_log=settings.log.access,
             make_scanner=None if self._native is None else self._native.CallScanner,
             headers=HEADERS,
@@ -182,7 +181,7 @@ class Broker:
             self._settings.metrics,
             delivery=self._delivery,
             delays=self._delays,
-            traffic=self._observing.traffic,
+            traffic=self._traffic,
             clock=self._clock,
             topic_exists=self._topic_exists,
             group_exists=self._group_exists,
@@ -210,26 +209,27 @@ class Broker:
     def _make_delivery(self) -> Delivery:
         store = self._store
         self._copies = Copies(lambda *send: self._commit.send(*send), self._metrics.held)  # noqa: PLW0108 - made below
+        # a clock that was set back meanwhile must not keep messages hidden longer than before the restart
+        clock = SteadyClock(self._clock, not_before_ms=store.messages.last_stored_ms)
+        lease_ms = self._settings.delivery.lease_ms
+        state = GroupState.of(
+            store.state_engine,
+            store.offsets,
+            self._handle_key,
+            self._state_writer,
+            leases_until_ms=clock.wall_ms() + lease_ms if store.is_after_crash else None,
+        )
         return Delivery(
-            self._settings.for_delivery(),
-            source=store.messages,
-            offsets=store.offsets,
-            inflight=InFlightTable(store.state_engine),
-            lite_table=LiteSubscriptionTable(store.state_engine),
-            lite_topics_from=partial(lite_topics_from, store.messages),
-            handle_key=self._handle_key,
-            writer=self._state_writer,
-            # a clock that was set back meanwhile must not keep messages hidden longer than before the restart
-            clock=SteadyClock(self._clock, not_before_ms=store.messages.last_stored_ms),
+            self._settings,
+            store.messages,
+            state,
+            clock=clock,
             timers=asyncio.get_running_loop(),
-            after_pass=self._after_pass,
             is_client_alive=self._clients.is_alive,
             faults=self._faults,
             dead_letters=DeadLetterStore(
                 store.topics, copies=self._copies, store_host=self._store_host, buried=self._buried
             ),
-            stages=self._observing.receive_stages,
-            after_crash=store.is_after_crash,
         )
 
     def _make_lite_subscriptions(self) -> LiteSubscriptions:
@@ -244,7 +244,7 @@ class Broker:
 
     def _buried(self, group: str, topic: str) -> None:
         self._metrics.held.buried()
-        self._observing.traffic.buried(group, topic)
+        self._traffic.buried(group, topic)
 
     def _make_commit(self, health: HealthState, threads: LoopThreads) -> GroupCommit:
         settings = self._settings
@@ -260,7 +260,6 @@ class Broker:
             poisoned=lambda error: health.poisoned(str(error)),
             sends_refused=health.sends_refused,
             metrics=self._metrics,
-            stages=self._observing.send_stages,
             sync_thread=None if self._native is None else self._native.SyncThread(),
         )
 
@@ -270,7 +269,7 @@ class Broker:
             run_guarded(part.messages_arrived, requests)
 
     def _make_pulls(self) -> Pulls:
-        return Pulls(self._store.messages, asyncio.get_running_loop(), settings=self._settings.for_delivery())
+        return Pulls(self._store.messages, asyncio.get_running_loop(), self._settings)
 
     def _make_delays(self) -> DelayedDelivery:
         return DelayedDelivery(
@@ -289,7 +288,7 @@ class Broker:
     def _make_transactions(self) -> Transactions:
         return Transactions(
             self._store.messages.held,
-            self._settings.for_transactions(),
+            self._settings.transactions,
             records=self._store.messages,
             send=self._copies.send,
             producers=self._clients,
@@ -320,11 +319,10 @@ class Broker:
                 pulls=self._pulls,
                 delays=self._delays,
                 transactions=self._transactions,
-                state_writer=self._state_writer,
                 lite_subscriptions=self._lite_subscriptions,
                 lite_topics=self._upkeep.lite_topics.counts,
                 metrics=self._metrics,
-                observing=self._observing,
+                traffic=self._traffic,
                 faults=self._faults,
                 store_host=self._store_host,
                 clock=self._clock,

@@ -1,6 +1,6 @@
 """Keep the settings, telemetry streams and last sign of life of every client.
 
-A client is known from its first settings until it says goodbye or has been silent for `client_timeout_s`. Its
+A client is known from its first settings until it says goodbye or has been silent for `delivery.client_silent_ms`. Its
 telemetry streams may come and go in between: clients open one per endpoint, and some reopen a lost one only
 minutes later. Everything runs on the event loop's thread.
 """
@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.front import Call
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.clock import Clock
 
 
@@ -56,27 +57,6 @@ class ClientSettings:
     expressions: tuple[Expression | None, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClientTimeouts:
-    """A client that is silent for longer than this is taken for gone.
-
-    A client without any open telemetry stream is most likely gone: after `disconnected_s` the messages it has are
-    given to other consumers, while its settings stay. Clients send heartbeats every 10 s (Rust: 30 s).
-    """
-
-    silent_s: float = 120.0
-    disconnected_s: float = 20.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClientLimits:
-    """The registry keeps at most this much; `topics` counts what all clients together declared."""
-
-    clients: int = 100_000
-    topics: int = 1_000_000
-    streams_per_client: int = 32
-
-
 @dataclass(slots=True)
 class Client:
     """A known client. `streams` are its open telemetry streams; the one that last sent settings comes last.
@@ -98,11 +78,9 @@ class Client:
 class ClientRegistry:
     """The registry holds all known clients by their id."""
 
-    def __init__(
-        self, clock: Clock, timeouts: ClientTimeouts | None = None, limits: ClientLimits | None = None
-    ) -> None:
+    def __init__(self, clock: Clock, settings: BrokerSettings) -> None:
         self._clock = clock
-        self.configure(timeouts or ClientTimeouts(), limits or ClientLimits())
+        self.configure(settings)
         self._clients: dict[str, Client] = {}
         self._unattached: dict[str, None] = {}
         """Ids of clients without a telemetry stream, the one without for longest first."""
@@ -121,9 +99,15 @@ class ClientRegistry:
         """Iterate over the present clients, longest known first."""
         return iter(tuple(self._clients.values()))
 
-    def configure(self, timeouts: ClientTimeouts, limits: ClientLimits) -> None:
-        self._timeouts = timeouts
-        self._limits = limits
+    def configure(self, settings: BrokerSettings) -> None:
+        """Apply changed settings: how long a client may be silent, and how much is kept.
+
+        A client without any open telemetry stream is most likely gone: after `client_disconnected_ms` the messages it
+        has are given to other consumers, while its settings stay. Clients send heartbeats every 10 s (Rust: 30 s).
+        """
+        self._silent_s = settings.delivery.client_silent_ms / 1000
+        self._disconnected_s = settings.delivery.client_disconnected_ms / 1000
+        self._limits = settings.limits
 
     def on_lost(self, callback: Callable[[str], None]) -> None:
         """Call `callback` with the id of each client that is gone, or must be taken for gone.
@@ -163,7 +147,7 @@ class ClientRegistry:
         if client is not None and stream not in client.streams and len(client.streams) >= limits.streams_per_client:
             raise OverLimit("streams_per_client", f"the client has {len(client.streams)} telemetry streams open")
         declared = self._topic_count + len(settings.topics) - (0 if client is None else len(client.settings.topics))
-        if settings.topics and declared > limits.topics:
+        if settings.topics and declared > limits.client_topics:
             raise OverLimit("client_topics", f"all clients together declared {self._topic_count} topics already")
         if client is None and len(self._clients) >= limits.clients:
             oldest = next(iter(self._unattached), None)
@@ -257,8 +241,8 @@ class ClientRegistry:
     def sweep(self) -> None:
         """Find clients that have gone silent; to be called every few seconds."""
         now_s = self._clock.monotonic_s()
-        silent_since_s = now_s - self._timeouts.silent_s
-        disconnected_since_s = now_s - self._timeouts.disconnected_s
+        silent_since_s = now_s - self._silent_s
+        disconnected_since_s = now_s - self._disconnected_s
         for client in tuple(self._clients.values()):
             if client.last_seen_s <= silent_since_s:
                 self.terminate(client.client_id)

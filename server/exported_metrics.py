@@ -20,7 +20,7 @@ from quarry_mq.server.settings.broker_settings import BrokerSettings
 def export(metrics: ServerMetrics, sources: Sources, settings: BrokerSettings) -> None:
     """Have the metrics of all parts read at each scrape, until `ServerMetrics.stop_watching`."""
     its, upkeep, background = sources.components, sources.upkeep, sources.background
-    store, front, observing = its.store, sources.front.figures, its.observing
+    store, front = its.store, sources.front.figures
     if front is not None:
         metrics.watch_front(front)
     metrics.watch_limits(its.limits_met, front)
@@ -32,10 +32,10 @@ def export(metrics: ServerMetrics, sources: Sources, settings: BrokerSettings) -
     metrics.watch_lite_topics(its.lite_topics)
     metrics.watch_cleaning(upkeep.cleaning)
     metrics.watch_indexes(store.messages.indexes)
-    metrics.watch(lambda: stage_figures(observing.send_stages, observing.receive_stages))
+    metrics.watch(lambda: stage_figures(its.commit.stages, its.delivery.stages))
     metrics.watch(lambda: waiting_metrics(background.waiting, background.sampling))
     families = Families(cluster=settings.broker.cluster, node_id=settings.broker.name)
-    metrics.watch(lambda: traffic_figures(families, observing.traffic))
+    metrics.watch(lambda: traffic_figures(families, its.traffic))
     metrics.watch(lambda: lag_figures(families, background.lag.pairs))
     metrics.watch(lambda: storage_figures(families, store.messages, _broker_figures(sources)))
     cluster = sources.cluster

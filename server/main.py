@@ -23,14 +23,14 @@ from quarry_mq.server.observability.logs import Repeats, configure_logs
 from quarry_mq.server.observability.metrics.instruments import watch, watch_certificates, watch_health
 from quarry_mq.server.observability.tracing import require_tracing
 from quarry_mq.server.process.banner import banner
-from quarry_mq.server.process.certificates import Certificates
+from quarry_mq.server.process.certificates import Certificates, TlsPorts
 from quarry_mq.server.process.descriptors import plan_here
 from quarry_mq.server.process.garbage import GarbageSearch, look_for_garbage_seldom
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.process.http import HttpEndpoint, TokenFile
 from quarry_mq.server.process.process_figures import ProcessFigures, RecoveryFigures
 from quarry_mq.server.process.process_metrics import process_figures, recovery_figures, watch_python
-from quarry_mq.server.process.stop import Stop
+from quarry_mq.server.process.stop import Stop, StopTimes
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.loop_threads import LoopThreads
 from quarry_mq.server.tasks.supervision import Supervisor
@@ -64,7 +64,7 @@ def run(settings: BrokerSettings, show_progress: ShowProgress | None = None) -> 
     raise_descriptor_limit()
     plan_here(settings.store.mapped_segments_max)  # before anything is opened
     hold_descriptors()
-    stop = Stop(settings.for_stop(), SystemClock())
+    stop = Stop(StopTimes.of(settings.network), SystemClock())
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(settings, stop, repeats, show_progress or _logged_progress))
@@ -89,7 +89,7 @@ class _Process:
     def __post_init__(self) -> None:
         self.health = HealthState()
         self.figures, self.recovery = ProcessFigures(self.clock), RecoveryFigures(self.clock)
-        self.certificates = Certificates(self.settings.for_tls())
+        self.certificates = Certificates(TlsPorts.of(self.settings.network))
 
     @contextlib.asynccontextmanager
     async def observed(self, supervisor: Supervisor) -> AsyncIterator[HttpEndpoint]:

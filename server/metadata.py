@@ -7,10 +7,10 @@ stays deleted (rmq#9792); a producer, and a client not known yet, is about to se
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from quarry_mq.server.errors import OverLimit
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.errors import AlreadyExists, GroupNotFound, TopicNotFound
 from quarry_mq.store.metadata import (
     Group,
@@ -51,28 +51,16 @@ def no_topic(name: str) -> str:
     return f"No topic route info in name server for the topic: {name}: topic {name} does not exist"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AutoCreation:
-    """Say what is created on first use, and how much for each user. MIXED takes messages of every common type."""
-
-    topics: bool = True
-    groups: bool = True
-    topic_queues: int = 8
-    topics_per_user: int = 10_000
-    groups_per_user: int = 10_000
-    topic_type: TopicType = TopicType.MIXED
-
-
 class Directory:
     """Look up the topics and groups of a store, and create them on first use."""
 
-    def __init__(self, topics: TopicTable, groups: GroupTable, auto_creation: AutoCreation | None = None) -> None:
+    def __init__(self, topics: TopicTable, groups: GroupTable, settings: BrokerSettings) -> None:
         self._topics = topics
         self._groups = groups
-        self._auto = auto_creation or AutoCreation()
+        self._settings = settings
 
-    def configure(self, auto_creation: AutoCreation) -> None:
-        self._auto = auto_creation
+    def configure(self, settings: BrokerSettings) -> None:
+        self._settings = settings
 
     def stored_topic(self, name: str) -> Topic | None:
         """Return the topic if it can hold messages now: a dead letter topic has no row before its first message."""
@@ -97,13 +85,14 @@ class Directory:
         if topic is not None:
             self._topics.make_for_group(name)
             return topic
-        auto = self._auto
-        if not auto.topics or name.startswith(INTERNAL_PREFIX):
+        auto, most = self._settings.topics, self._settings.limits.topics_per_user
+        if not auto.auto_create or name.startswith(INTERNAL_PREFIX):
             raise TopicNotFound(no_topic(name))
-        topic = Topic(name, auto.topic_type, auto.topic_queues, auto.topic_queues)
+        # MIXED takes messages of every common type
+        topic = Topic(name, TopicType.MIXED, auto.default_queues, auto.default_queues)
         check_topic_name(name)
-        if self._topics.count_of(owner) >= auto.topics_per_user:
-            raise OverLimit("topics_per_user", f"{auto.topics_per_user} topics were made by being used already")
+        if self._topics.count_of(owner) >= most:
+            raise OverLimit("topics_per_user", f"{most} topics were made by being used already")
         try:
             self._topics.create(topic, owner=owner)
         except AlreadyExists:
@@ -117,7 +106,7 @@ class Directory:
         """Return the group as it is, or as it will be once it receives. Raises GroupNotFound."""
         group = self._groups.get(name)
         if group is None:
-            if not self._auto.groups:
+            if not self._settings.groups.auto_create:
                 raise GroupNotFound(f"subscription group [{name}] does not exist: consumer group {name} does not exist")
             group = Group(name)
         return group
@@ -142,7 +131,7 @@ class Directory:
             raise IllegalTopicName(f"topic {topic} is of type {found.type.value}: it has no lite topics")
         group = self._groups.get(name)
         if group is None:
-            if not self._auto.groups:
+            if not self._settings.groups.auto_create:
                 raise IllegalGroupName(f"consumer group {name} does not exist")
             group = self._make(Group(name, attributes={BIND_TOPIC: topic}), owner)
         terms = LiteGroup.of(group)
@@ -153,7 +142,7 @@ class Directory:
         return group, terms
 
     def _make(self, group: Group, owner: str) -> Group:
-        most = self._auto.groups_per_user
+        most = self._settings.limits.groups_per_user
         if self._groups.count_of(owner) >= most:
             raise OverLimit("groups_per_user", f"{most} groups were made by being used already")
         try:

@@ -31,10 +31,10 @@ class Reconfigured:
     def configure(self, settings: BrokerSettings) -> None:
         """Pass the settings to all parts. Work that is under way may end with the settings that it began with."""
         set_log_level(settings.log.level)
-        self.clients.configure(settings.for_clients(), settings.for_client_limits())
-        self.delivery.configure(settings.for_delivery())
-        self.pulls.configure(settings.for_delivery())
-        self.transactions.configure(settings.for_transactions())
+        self.clients.configure(settings)
+        self.delivery.configure(settings)
+        self.pulls.configure(settings)
+        self.transactions.configure(settings.transactions)
         self.upkeep.configure(settings)
         self.messaging.configure(settings)
-        self.front.configure(front_limits(settings.for_front(), settings.store.mapped_segments_max))
+        self.front.configure(front_limits(settings))

@@ -3,47 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import ip_address
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+from quarry_mq.server.addresses import Address
+from quarry_mq.server.settings.sections import NetworkSection
 from quarry_mq.store.errors import Forbidden
 from quarry_mq.store.metadata import READ_WRITE, Group, Permission, Topic
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """An address is a host name or IP address, and a port."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Parse `host:port`, IPv6 in brackets; to listen, port 0 is any free one. Raises ValueError with the text."""
-        host, separator, port = text.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not (separator and host and port.isascii() and port.isdigit() and int(port) < 65_536):
-            raise ValueError(f"{text!r} is no host:port")
-        return cls(host, int(port))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def is_unspecified(self) -> bool:
-        """Return whether the host stands for all addresses of a machine, to which no client can connect."""
-        try:
-            return ip_address(self.host).is_unspecified
-        except ValueError:
-            return False
-
-    @property
-    def ip_version(self) -> int | None:
-        """Return 4 or 6; None for a host name."""
-        try:
-            return ip_address(self.host).version
-        except ValueError:
-            return None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -63,6 +28,19 @@ class BrokerIdentity:
     advertise: Address | None = None
     secure_listen: Address | None = None
     secure_advertise: Address | None = None
+
+    @classmethod
+    def of(cls, name: str, network: NetworkSection) -> Self:
+        """Return the identity of a broker with these settings, which does not listen yet."""
+        advertise = Address.parse(network.advertise) if network.advertise else None
+        if network.tls_advertise is not None:
+            secure_advertise: Address | None = Address.parse(network.tls_advertise)
+        else:
+            # without TLS on `listen` that is the wrong address for clients with TLS
+            secure_advertise = None if network.tls == "off" else advertise
+        return cls(
+            name=name, listen=Address.parse(network.listen), advertise=advertise, secure_advertise=secure_advertise
+        )
 
     def advertised_to(self, *, is_secure: bool) -> Address | None:
         """Return the address that clients with or without TLS are sent to; None for the one that they dialled."""

@@ -81,7 +81,7 @@ class Upkeep:
         self._settings = settings
         self._configure_remover(settings)
         self.retention.configure(settings.for_expiry())
-        self.lite_topics.configure(settings.for_lite_topics())
+        self.lite_topics.configure(settings)
         self.migration.configure(backfill_bytes_per_s=settings.consume_queue.backfill_rate)
 
     def _configure_remover(self, settings: BrokerSettings) -> None:
@@ -153,11 +153,11 @@ class Upkeep:
 
     def _make_removals(self) -> tuple[LiteTopics, QueueRemoval]:
         """Make the two parts that remove light queues: they share one removal and one record of where the log began."""
-        store, around, settings = self._store, self._around, self._settings.for_queue_removal()
+        store, around, settings = self._store, self._around, self._settings
         begins = LogBegins(store.identity.log_begins, store.identity.set_log_begins)
         lite_topics = LiteTopics(
             store,
-            self._settings.for_lite_topics(),
+            settings,
             LiteTopicSurroundings(
                 progress=around.progress,
                 commit=around.commit,
@@ -165,13 +165,13 @@ class Upkeep:
                 metrics=around.metrics,
                 topics_elsewhere=lambda: removal.topics_only_elsewhere(),  # noqa: PLW0108 - made below
                 begins=begins,
-                begins_kept_ms=max(TTL_MAX_MS, settings.idle_light_queue_ms or 0),
+                begins_kept_ms=max(TTL_MAX_MS, int((settings.consume_queue.idle_light_queue_hours or 0) * 3_600_000)),
             ),
         )
         removal = QueueRemoval(
             store.messages,
             lite_topics.removal,
-            settings,
+            settings.consume_queue,
             topics=store.topics,
             topics_elsewhere=self._topics_of_rocketmq,
             progress=around.progress,

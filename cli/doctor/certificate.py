@@ -11,7 +11,7 @@ from cryptography.x509.oid import ExtensionOID
 
 from quarry_mq.cli.doctor.findings import Finding, fault, fine, warning
 from quarry_mq.cli.doctor.network import advertised_of
-from quarry_mq.server.process.certificates import WARN_BEFORE_S, Certificates
+from quarry_mq.server.process.certificates import WARN_BEFORE_S, Certificates, TlsPorts
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import Invalid
@@ -24,7 +24,7 @@ def certificate(settings: BrokerSettings, clock: Clock) -> Iterator[Finding]:
         yield fine("certificate", "no port speaks TLS")
         return
     try:
-        Certificates(settings.for_tls(), clock)
+        Certificates(TlsPorts.of(settings.network), clock)
         shown = x509.load_pem_x509_certificate(path.read_bytes())
     except (Invalid, OSError, ValueError) as error:
         advice = "network.tls_certificate and network.tls_key belong together, both PEM, readable for the broker's user"

@@ -17,7 +17,7 @@ from quarry_mq.cli.doctor.findings import Finding, fault, fine, unknown, warning
 from quarry_mq.cli.doctor.machine import DISTRIBUTION
 from quarry_mq.cli.online.connection.probe import TIMEOUT_S, Answer, Told, who_is
 from quarry_mq.cli.terminal.times import time_text
-from quarry_mq.server.routing import Address
+from quarry_mq.server.addresses import Address
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.clock import Clock
 

@@ -45,7 +45,7 @@ def make_operators_look(messaging: Messaging, upkeep: Upkeep, waiting: WaitingFi
         store.topics, browser, tails, reader=store.messages.reader, clock=clock, pacing=pacing, faults=faults
     )
     table = LiteSubscriptionTable(store.state_engine)
-    progress = GroupProgress(store, its.delivery, its.state_writer, clock)
+    progress = GroupProgress(store, its.delivery, its.delivery.writer, clock)
     backlog = LiteBacklog(
         progress,
         its.delivery.lite,

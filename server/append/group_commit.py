@@ -129,7 +129,6 @@ class GroupCommit:
         poisoned: Callable[[Exception], None],
         sends_refused: Callable[[str], None],
         metrics: GroupCommitMetrics,
-        stages: SendStages | None = None,
         sync_thread: SyncThread | None = None,
     ) -> None:
         """`sends_refused` is called with the reason why sends are refused, and with an empty text when they are not any
@@ -148,7 +147,7 @@ class GroupCommit:
         self._poisoned = poisoned
         self._sends_refused = sends_refused
         self._metrics = metrics
-        self._stages = stages or SendStages()
+        self.stages: Final = SendStages()
         self._gathering_since_s = 0.0
         self._appended_s = 0.0
         self._incoming: list[_Send[Message]] = []
@@ -225,13 +224,13 @@ class GroupCommit:
                 _tell(stored, (), self._refusal())
             return
         began_s = self._clock.monotonic_s()
-        self._stages.gather.add(began_s - self._gathering_since_s)
+        self.stages.gather.add(began_s - self._gathering_since_s)
         went_in = [self._append(sends, self._store.append)] if sends else []
         went_in += [self._append([each], self._store.append_encoded) for each in encoded]
         if self._failure is not None:
             return
         if all(went_in):
-            self._stages.append.add(self._appended_s - began_s)
+            self.stages.append.add(self._appended_s - began_s)
         messages = sum(len(send.messages) for send in sends) + sum(len(each.messages) for each in encoded)
         self._metrics.observe_round(messages)
         self._go_on()
@@ -356,7 +355,7 @@ class GroupCommit:
             dispatched_s = self._clock.monotonic_s()
             self._wake(requests)
         if self._waiting and self._waiting[0].end <= up_to:
-            self._stages.dispatch.add(dispatched_s - began_s)
+            self.stages.dispatch.add(dispatched_s - began_s)
             self._answer(up_to, began_s, dispatched_s)
         unflushed_bytes = self._store.dispatched_up_to - self._queues_flushed_up_to
         if unflushed_bytes >= self._queue_flush_bytes and self._no_room is None:
@@ -373,7 +372,7 @@ class GroupCommit:
 
     def _answer(self, up_to: PhysicalOffset, durable_s: float, dispatched_s: float) -> None:
         """Answer the sends whose messages are visible. The times are on the monotonic clock."""
-        waiting, stages = self._waiting, self._stages
+        waiting, stages = self._waiting, self.stages
         woken_s = self._clock.monotonic_s()
         stages.wake.add(woken_s - dispatched_s)
         if self._durability is Durability.SYNC:

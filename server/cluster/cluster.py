@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Final, Protocol
 
+from quarry_mq.server.addresses import Address
 from quarry_mq.server.cluster.grouped_sends import FORWARDED_SIZE_MAX, GroupedSends
 from quarry_mq.server.cluster.handover.barriers import Barriers, HeldTopics
 from quarry_mq.server.cluster.handover.consumed import ConsumedBefore
@@ -22,7 +23,7 @@ from quarry_mq.server.cluster.replication.exchange import Exchange, Peer
 from quarry_mq.server.cluster.replication.rejoin import Rejoining
 from quarry_mq.server.cluster.signing import ClusterKeys
 from quarry_mq.server.delivery import Delivery
-from quarry_mq.server.routing import Address, BrokerIdentity
+from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.supervision import Supervisor
 from quarry_mq.store.clock import Clock

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from quarry_mq.server.counters.tally import Tally
+from quarry_mq.store.clock import Clock
 
 SAMPLED: Final = 17
 """Calls of which one is timed. The number is a prime: calls that alternate in a pattern are all timed equally often."""
@@ -60,8 +61,9 @@ class SendStages(_Sampled):
 class ReceiveStages(_Sampled):
     """Histograms of the stages of a receive that returns messages; all but `wait` are timed in one of `SAMPLED`."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__()
+        self.now_s: Final = clock.monotonic_s
         self.is_timed = False
         """True while the receive that is served now is one of those that are timed."""
         self.reading_s = 0.0

@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from quarry_mq.kv import WriteBatch
-from quarry_mq.server.delivery.handle_key import HandleKey
 from quarry_mq.server.delivery.life_cycle import NEXT, Event, State
-from quarry_mq.server.delivery.model import Delivered, DeliverySettings, ReceiveRequest, Timers
+from quarry_mq.server.delivery.model import Delivered, ReceiveRequest, Timers
 from quarry_mq.server.delivery.receipt_handle import ReceiptHandle, encode_all
 from quarry_mq.server.delivery.redelivery.due_walk import DueWalk
 from quarry_mq.server.delivery.redelivery.recent_rows import RecentRows
 from quarry_mq.server.delivery.redelivery.wakeups import Wakeups, round_up
-from quarry_mq.server.delivery.state.inflight import DueEntry, InFlight, InFlightTable
+from quarry_mq.server.delivery.state.inflight import DueEntry, InFlight
 from quarry_mq.server.delivery.state.registry import Lessees
-from quarry_mq.server.delivery.state.state_writer import StateWriter
+from quarry_mq.server.delivery.state.state_writer import GroupState
 from quarry_mq.server.delivery.state.subscription import NEVER_MS, GroupMessage, QueueProgress, Subscription
 from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.server.settings.sections import DeliverySection
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.offsets import QueueOffset
 from quarry_mq.store.record import StoredMessage
@@ -40,25 +40,23 @@ class Deliveries:
 
     def __init__(
         self,
-        settings: DeliverySettings,
+        settings: DeliverySection,
+        state: GroupState,
         *,
-        table: InFlightTable,
-        writer: StateWriter,
         clock: Clock,
         timers: Timers,
         is_client_alive: Callable[[str], bool],
         open_subscription: Callable[[str, str], Subscription],
         open_queue: Callable[[Subscription, int], QueueProgress],
         ready: Callable[[Iterable[Subscription]], None],
-        handle_key: HandleKey,
     ) -> None:
         """`open_subscription` opens a subscription by group and topic. `ready` gets those that may have messages to
         redeliver.
         """
         self._settings = settings
-        self._handle_key = handle_key
-        self._table = table
-        self._writer = writer
+        self._handle_key = state.handle_key
+        self._table = table = state.in_flight
+        self._writer = state.writer
         self._clock = clock
         self._timers = timers
         self._is_client_alive = is_client_alive
@@ -77,9 +75,9 @@ class Deliveries:
         # unique over restarts: no clock runs a million deliveries per millisecond
         self._counts, highest_id, latest_ms = table.figures()
         self._delivery_id = max(now_ms * 1_000_000, highest_id)
-        table.show_beyond(now_ms, latest_ms, settings.hidden_max_ms)
+        table.show_beyond(now_ms, latest_ms, settings.invisible_time_max_ms)
 
-    def configure(self, settings: DeliverySettings) -> None:
+    def configure(self, settings: DeliverySection) -> None:
         self._settings = settings
 
     def __len__(self) -> int:

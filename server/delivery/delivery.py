@@ -14,20 +14,20 @@ runs on the event loop's thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Final
 
 from quarry_mq.kv import WriteBatch
 from quarry_mq.server.counters.stages import ReceiveStages
 from quarry_mq.server.delivery.acknowledgements import Acknowledging
 from quarry_mq.server.delivery.deliveries import Deliveries
 from quarry_mq.server.delivery.fetch.fetch import DeadLetters, Forwarded, HeldFrom, Taking
-from quarry_mq.server.delivery.handle_key import HandleKey
 from quarry_mq.server.delivery.life_cycle import Event
 from quarry_mq.server.delivery.lite.light_queues import LightQueues
-from quarry_mq.server.delivery.lite.lite_delivery import LiteDelivery, LiteTopicsFrom
-from quarry_mq.server.delivery.long_poll import Serving, ServingParts, Waking
+from quarry_mq.server.delivery.lite.lite_delivery import LiteDelivery
+from quarry_mq.server.delivery.long_poll import Serving
 from quarry_mq.server.delivery.model import (
     Again,
-    DeliverySettings,
     Faults,
     MessageSource,
     Received,
@@ -38,20 +38,18 @@ from quarry_mq.server.delivery.open_subscriptions import OpenSubscriptions
 from quarry_mq.server.delivery.receipt_handle import ReceiptHandle, topic_of
 from quarry_mq.server.delivery.retry_topics import queue_of_handle
 from quarry_mq.server.delivery.returned import Returning
-from quarry_mq.server.delivery.state.inflight import InFlightTable
 from quarry_mq.server.delivery.state.positions import Positions
 from quarry_mq.server.delivery.state.registry import WaitingPolls
-from quarry_mq.server.delivery.state.state_writer import AfterPass, StateWriter
+from quarry_mq.server.delivery.state.state_writer import GroupState
 from quarry_mq.server.delivery.state.subscription import GroupMessage, Subscription, WaitingPoll
 from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.clock import Clock, SteadyClock
 from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.metadata import is_light_queue
-from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 from quarry_mq.store.metadata.names import RETRY_PREFIX
-from quarry_mq.store.metadata.offsets import ConsumerOffsetTable
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.state.in_flight_key import group_prefix, subscription_prefix
 
@@ -61,112 +59,115 @@ class Delivery:
 
     def __init__(
         self,
-        settings: DeliverySettings,
-        *,
+        settings: BrokerSettings,
         source: MessageSource,
-        offsets: ConsumerOffsetTable,
-        inflight: InFlightTable,
-        writer: StateWriter,
+        state: GroupState,
+        *,
         clock: Clock,
         timers: Timers,
-        after_pass: AfterPass,
         is_client_alive: Callable[[str], bool],
         faults: Faults,
         dead_letters: DeadLetters,
-        lite_table: LiteSubscriptionTable,
-        lite_topics_from: LiteTopicsFrom,
-        handle_key: HandleKey,
-        stages: ReceiveStages | None = None,
-        after_crash: bool = False,
     ) -> None:
-        """`after_crash` limits all leases to the time that clients need to return.
-
-        After a crash, what was handed out last may never have reached its client. That client is alive, and would be
-        taken for busy with it until the end of the lease.
-        """
-        self._settings = settings
         self._source = source
-        self._offsets = offsets
-        self._writer = writer
+        self._offsets = state.offsets
+        self.writer: Final = state.writer
+        """Writes all changes: an answer that depends on one waits for its next write."""
         self._clock = clock = SteadyClock(clock)
-        stages = stages or ReceiveStages()
-        self._waking = Waking(after_pass)
-        self._subscriptions = OpenSubscriptions(settings, source=source, clock=clock)
-        self._positions = Positions(settings, source=source, offsets=offsets, writer=writer)
-        inflight.make_ready(clock.wall_ms() + settings.lease_ms if after_crash else None)
+        self.handle_key: Final = state.handle_key
+        self.stages: Final = ReceiveStages(clock)
+        self._positions = Positions(settings.delivery, source, state)
         self._deliveries = Deliveries(
-            settings,
-            table=inflight,
-            writer=writer,
+            settings.delivery,
+            state,
             clock=clock,
             timers=timers,
             is_client_alive=is_client_alive,
-            open_subscription=self._subscriptions.open,
+            open_subscription=self._open,
             open_queue=self._positions.open,
-            ready=self._waking.serve,
-            handle_key=handle_key,
+            ready=self._serve,
         )
-        self.handle_key = handle_key
-        self._taking = self._make_taking(dead_letters, faults, stages)
-        # gives back what was handed out in an answer that was interrupted
-        self.undeliverable = Returning(self._deliveries, self._named).undeliverable
-        parts = ServingParts(settings, WaitingPolls(), writer, clock, timers, after_pass, stages, self.undeliverable)
-        self._serving = self._waking.serving = Serving(self._taking.take, parts)
-        self.light_queues = self._make_light_queues()
-        self.lite = self._make_lite(lite_table, lite_topics_from)
-        self._lite_serving = self.lite.serving = Serving(self.lite.take, parts)
-        self._subscriptions.begin(self._deliveries, self._positions, self._serving.end, self.lite.ready)
-        # acknowledges the messages of one group and topic that are clear cases
-        self.acknowledge_all = Acknowledging(self._subscriptions, self._deliveries).acknowledge
-        writer.stage_all = self._stage_all
-
-    def _make_taking(self, dead_letters: DeadLetters, faults: Faults, stages: ReceiveStages) -> Taking:
-        return Taking(
-            self._settings,
-            source=self._source,
+        self._taking = Taking(
+            settings.limits,
+            source=source,
             positions=self._positions,
             deliveries=self._deliveries,
             dead_letters=dead_letters,
             faults=faults,
-            ready=self._waking.serve_after_pass,
-            clock=self._clock,
-            stages=stages,
+            ready=self._serve_after_pass,
+            stages=self.stages,
         )
-
-    def _make_light_queues(self) -> LightQueues:
-        return LightQueues(
+        # gives back what was handed out in an answer that was interrupted
+        self.undeliverable: Final = Returning(self._deliveries, self._named).undeliverable
+        self._polls = WaitingPolls(settings)
+        serving = partial(
+            Serving,
+            waiting=self._polls,
+            writer=state.writer,
+            clock=clock,
+            timers=timers,
+            stages=self.stages,
+            undeliverable=self.undeliverable,
+        )
+        self._serving: Serving[Subscription] = serving(self._taking.take)
+        self._subscriptions = OpenSubscriptions(
+            settings.limits,
+            source=source,
+            clock=clock,
+            deliveries=self._deliveries,
+            positions=self._positions,
+            end_poll=self._serving.end,
+            light_ready=self._light_ready,
+        )
+        self.light_queues: Final = LightQueues(
             subscriptions=self._subscriptions,
             reset_offset=self.reset_offset,
             deliveries=self._deliveries,
             positions=self._positions,
-            source=self._source,
-            offsets=self._offsets,
-            writer=self._writer,
-            clock=self._clock,
+            source=source,
+            state=state,
+            clock=clock,
         )
-
-    def _make_lite(self, table: LiteSubscriptionTable, lite_topics_from: LiteTopicsFrom) -> LiteDelivery:
-        return LiteDelivery(
-            table,
-            self.light_queues,
-            taking=self._taking,
-            lite_topics_from=lite_topics_from,
-            writer=self._writer,
-            clock=self._clock,
+        self.lite: Final = LiteDelivery(
+            self.light_queues, taking=self._taking, source=source, state=state, clock=clock, serving=serving
         )
+        # acknowledges the messages of one group and topic that are clear cases
+        self.acknowledge_all: Final = Acknowledging(self._subscriptions, self._deliveries).acknowledge
+        state.writer.stage_again_with(self._stage_all)
 
-    def configure(self, settings: DeliverySettings) -> None:
+    def configure(self, settings: BrokerSettings) -> None:
         """Apply new settings to what begins from now on; what is under way goes on as it began."""
-        self._settings = settings
-        for part in (
-            self._subscriptions,
-            self._positions,
-            self._deliveries,
-            self._taking,
-            self._serving,
-            self._lite_serving,
-        ):
-            part.configure(settings)
+        self._positions.configure(settings.delivery)
+        self._deliveries.configure(settings.delivery)
+        self._taking.configure(settings.limits)
+        self._polls.configure(settings)
+        self._subscriptions.configure(settings.limits)
+
+    # -- for the parts, which need each other
+
+    def _open(self, group: str, topic: str) -> Subscription:
+        return self._subscriptions.open(group, topic)
+
+    def _light_ready(self, subscription: Subscription) -> None:
+        self.lite.ready(subscription)
+
+    def _serve(self, subscriptions: Iterable[Subscription]) -> None:
+        """Serve the receives of subscriptions that may have messages."""
+        for subscription in subscriptions:
+            owner = subscription.owner
+            if owner.on_ready is None:
+                self._serving.serve(owner)
+            else:
+                owner.on_ready(owner)
+
+    def _serve_after_pass(self, subscriptions: Iterable[Subscription]) -> None:
+        """Serve at the end of the loop iteration; for callers that may be in the middle of serving one of them."""
+        for subscription in subscriptions:
+            owner = subscription.owner
+            if owner.on_ready is None:
+                self._serving.serve_after_pass(owner)
+            else:
+                self.writer.after_pass(partial(owner.on_ready, owner))
 
     # -- stats
 
@@ -192,8 +193,8 @@ class Delivery:
 
     def rows_in_flight(self, group: str, topic: str) -> Iterator[object] | None:
         """Return an iterator with one item for each message in flight now, read lazily; None while rows are missing."""
-        self._writer.write_now()  # from here on the table is read
-        return None if self._writer.is_behind else self._deliveries.rows(subscription_prefix(group, topic))
+        self.writer.write_now()  # from here on the table is read
+        return None if self.writer.is_behind else self._deliveries.rows(subscription_prefix(group, topic))
 
     def rows_in_flight_below(self, group: str, queue: QueueId, end: QueueOffset) -> Iterator[object]:
         """Yield one item for each message in flight below an offset of the queue. Unwritten changes are not seen."""
@@ -253,7 +254,7 @@ class Delivery:
     def drain(self) -> None:
         """Answer all waiting receives, and later ones at once, and hand out nothing any more: the broker stops."""
         self._serving.drain()
-        self._lite_serving.drain()
+        self.lite.drain()
 
     # -- acknowledge and change
 
@@ -272,7 +273,7 @@ class Delivery:
         if message.subscription.is_ordered:
             # the next ones of the queue may be handed out now
             message.subscription.mark(message.progress.queue.number)
-            self._waking.serve_after_pass((message.subscription,))
+            self._serve_after_pass((message.subscription,))
 
     def bury(self, group: str, topic: str, handle: str, buried: Forwarded) -> None:
         """Dead-letter the message. `buried` is called when it is in the group's dead letters.
@@ -335,7 +336,7 @@ class Delivery:
                 subscription.mark(request.queue_number)
                 if subscription.owner.waiting:
                     woken.setdefault(subscription.owner)
-        self._waking.serve(woken)
+        self._serve(woken)
         for name in light:
             for subscription in of_topic(name):
                 subscription.mark(LIGHT_QUEUE_NUMBER)
@@ -343,7 +344,7 @@ class Delivery:
 
     def hold_ordered(self, held_from: HeldFrom) -> None:
         """Set the function to ask before anything new is handed out in order. Call `let_go` when its answer changes."""
-        self._taking.held_from = held_from
+        self._taking.hold_ordered(held_from)
 
     def let_go(self, group: str, topic: str) -> None:
         """Let the group have the topic's messages that were held back from it."""
@@ -351,7 +352,7 @@ class Delivery:
         if subscription is not None:
             for number in subscription.queues:
                 subscription.mark(number)
-            self._waking.serve_after_pass((subscription,))
+            self._serve_after_pass((subscription,))
         elif is_light_queue(topic):
             self.lite.let_go(group, topic)
 
@@ -359,7 +360,7 @@ class Delivery:
 
     def position(self, group: str, queue: QueueId) -> tuple[QueueOffset | None, int]:
         """Return the group's next offset in the queue (None: never read) and how many of its messages are in flight."""
-        self._writer.write_now()  # from here on the table is read
+        self.writer.write_now()  # from here on the table is read
         in_flight = self._deliveries.count_of(subscription_prefix(group, queue.topic), queue.number)
         return self.next_offset(group, queue), in_flight
 
@@ -374,9 +375,9 @@ class Delivery:
         next_offset = self.next_offset(group, queue)
         if next_offset is None or next_offset < offset:
             return False
-        self._writer.write_now()  # from here on the table is read
+        self.writer.write_now()  # from here on the table is read
         first = self._deliveries.first_offset(subscription_prefix(group, queue.topic), queue.number)
-        return not self._writer.is_behind and (first is None or first >= offset)
+        return not self.writer.is_behind and (first is None or first >= offset)
 
     def commit_offset(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
         """Let the group continue at `offset` from its next receive on. What it has in flight below the offset stays in
@@ -389,7 +390,7 @@ class Delivery:
         progress.next_offset = offset
         self._positions.store(subscription, progress)
         subscription.mark(queue.number)
-        self._waking.serve_after_pass((subscription,))
+        self._serve_after_pass((subscription,))
 
     def reset_offset(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
         """Let the group continue at `offset`. Everything it had in flight in this queue is deleted."""
@@ -399,7 +400,7 @@ class Delivery:
         progress.next_offset = offset
         self._positions.store(subscription, progress)
         subscription.mark(queue.number)
-        self._waking.serve((subscription,))
+        self._serve((subscription,))
 
     # -- deletion of groups and topics
 
@@ -408,11 +409,11 @@ class Delivery:
 
         Raises StorePoisoned, kv.EngineFull.
         """
-        self._writer.require_room()
+        self.writer.require_room()
         for subscription in [each for each in self._subscriptions if each.group == group]:
             self._subscriptions.drop(subscription)
         self._deliveries.delete_rows(group_prefix(group))
-        self._offsets.delete_group(self._writer.batch(), group)
+        self._offsets.delete_group(self.writer.batch(), group)
         self.lite.delete_group(group)
         self.store_durably()
 
@@ -421,12 +422,12 @@ class Delivery:
 
         Raises StorePoisoned, kv.EngineFull.
         """
-        self._writer.require_room()
+        self.writer.require_room()
         subscription = self._subscriptions.find(group, topic)
         if subscription is not None:
             self._subscriptions.drop(subscription)
         self._deliveries.delete_rows(subscription_prefix(group, topic))
-        self._offsets.delete_pair(self._writer.batch(), group, topic)
+        self._offsets.delete_pair(self.writer.batch(), group, topic)
         self.store_durably()
 
     def delete_topic(self, topic: str) -> None:
@@ -434,7 +435,7 @@ class Delivery:
 
         Raises StorePoisoned, kv.EngineFull.
         """
-        self._writer.require_room()
+        self.writer.require_room()
         self.delete_topics((topic,))
 
     def delete_topics(self, topics: Iterable[str], *, durably: bool = True) -> None:
@@ -443,34 +444,34 @@ class Delivery:
         Those that no group has ever read, usually most of them, only cost a look-up. Unless `durably`, the caller has
         to call `store_durably` in the end.
         """
-        self._writer.write_now()  # from here on the table is read, and the subscriptions in memory
+        self.writer.write_now()  # from here on the table is read, and the subscriptions in memory
         found = ((each, self._offsets.groups_of(each), self._subscriptions.of_topic(each)) for each in topics)
         read = [each for each in found if each[1] or each[2]]
         if not read:
             return
         if durably:
-            self._writer.require_room()
+            self.writer.require_room()
         for topic, groups, subscriptions in read:
             for group in groups:
                 self._deliveries.delete_rows(subscription_prefix(group, topic))
             for subscription in tuple(subscriptions):
                 self._subscriptions.drop(subscription)
-            self._offsets.delete_topic(self._writer.batch(), topic, groups)
+            self._offsets.delete_topic(self.writer.batch(), topic, groups)
         if durably:
             self.store_durably()
         else:
-            self._writer.write_now()
+            self.writer.write_now()
 
     def require_room(self) -> None:
         """Raise if there is no free space; to be called before `reset_offset`, so that a refused reset changes nothing.
 
         Raises StorePoisoned, kv.EngineFull.
         """
-        self._writer.require_room()
+        self.writer.require_room()
 
     def store_durably(self) -> None:
         """Make the changes so far durable against a power failure. Raises StorePoisoned, kv.EngineFull."""
-        self._writer.write_durably()
+        self.writer.write_durably()
 
     def _stage_all(self, batch: WriteBatch) -> None:
         self._offsets.stage_index_again()
@@ -480,7 +481,7 @@ class Delivery:
 
     def drop_idle_subscriptions(self) -> None:
         """Free subscriptions that were not used recently; their rows stay. To be called every few seconds."""
-        if self._writer.is_behind:
-            self._writer.try_again()
+        if self.writer.is_behind:
+            self.writer.try_again()
         else:
             self._subscriptions.drop_idle()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, Generic, NamedTuple, Protocol
+from typing import Final, Generic, Protocol
 
 from quarry_mq.server.counters.stages import ReceiveStages
-from quarry_mq.server.delivery.model import Again, Delivered, DeliverySettings, Received, ReceiveRequest, Timers
+from quarry_mq.server.delivery.model import Again, Delivered, Received, ReceiveRequest, Timers
 from quarry_mq.server.delivery.state.registry import WaitingPolls
-from quarry_mq.server.delivery.state.state_writer import AfterPass, StateWriter
-from quarry_mq.server.delivery.state.subscription import SourceT, Subscription, WaitingPoll
-from quarry_mq.server.errors import OverLimit
+from quarry_mq.server.delivery.state.state_writer import StateWriter
+from quarry_mq.server.delivery.state.subscription import SourceT, WaitingPoll
 from quarry_mq.server.tasks.guarded import run_guarded
 from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.clock import Clock
@@ -30,39 +29,32 @@ class Undeliverable(Protocol):
     def __call__(self, group: str, topic: str, handles: Iterable[str], *, has_begun: bool) -> None: ...
 
 
-class ServingParts(NamedTuple):
-    """The parts of delivery that all receives share, whatever they receive from."""
-
-    settings: DeliverySettings
-    waiting: WaitingPolls
-    writer: StateWriter
-    clock: Clock
-    timers: Timers
-    after_pass: AfterPass
-    stages: ReceiveStages
-    undeliverable: Undeliverable
-    """Is called with messages that were taken but could not be written as taken, so that no client gets them."""
-
-
 class Serving(Generic[SourceT]):
     """Serves receives: hands over what `take` takes, once it is written that it is taken."""
 
-    def __init__(self, take: Take[SourceT], parts: ServingParts) -> None:
+    def __init__(
+        self,
+        take: Take[SourceT],
+        *,
+        waiting: WaitingPolls,
+        writer: StateWriter,
+        clock: Clock,
+        timers: Timers,
+        stages: ReceiveStages,
+        undeliverable: Undeliverable,
+    ) -> None:
+        """`undeliverable` gets messages that were taken but could not be written as taken: no client gets them."""
         self._take = take
-        self._settings = parts.settings
-        self._writer = parts.writer
-        self._clock = parts.clock
-        self._timers = parts.timers
-        self._after_pass = parts.after_pass
-        self._stages = parts.stages
-        self._undeliverable = parts.undeliverable
-        self._waiting = parts.waiting
+        self._waiting = waiting
+        self._writer = writer
+        self._clock = clock
+        self._timers = timers
+        self._after_pass = writer.after_pass
+        self._stages = stages
+        self._undeliverable = undeliverable
         self._later: dict[SourceT, None] = {}
         """The sources that are served when the loop iteration ends."""
         self.is_draining = False
-
-    def configure(self, settings: DeliverySettings) -> None:
-        self._settings = settings
 
     @property
     def waiting_count(self) -> int:
@@ -80,23 +72,13 @@ class Serving(Generic[SourceT]):
         if polling_s <= 0 and not source.may_have_messages:
             received((), None)
             return None
-        self._require_room(request)
+        self._waiting.require_room(request)
         poll = WaitingPoll(source, request, received, again, source.last_used_s)
         poll.timer = self._timers.call_later(max(polling_s, 0.0), lambda: self.end(poll))
         self._waiting.add(poll)
         if source.may_have_messages:
             self._serve_later(source)
         return poll
-
-    def _require_room(self, request: ReceiveRequest) -> None:
-        if len(self._waiting) >= self._settings.waiting_polls_max:
-            raise OverLimit("waiting_polls", f"polling full: {len(self._waiting)} receives are waiting already")
-        of_client = self._waiting.count_of(request.client_id)
-        if of_client >= self._settings.waiting_polls_per_client_max:
-            raise OverLimit(
-                "waiting_polls_per_client", f"polling full: {of_client} receives of this client are waiting already"
-            )
-        self._waiting.filters.check(request.filter)
 
     def cancel(self, poll: WaitingPoll) -> None:
         """Cancel a waiting receive whose caller has gone away; it is not answered."""
@@ -182,29 +164,3 @@ class Serving(Generic[SourceT]):
         """Serve the source at the end of the loop iteration; for callers that may be in the middle of serving it."""
         if source.waiting:
             self._after_pass(partial(self.serve, source))
-
-
-class Waking:
-    """Serves the subscriptions that may have messages. `serving` has to be set before anything else."""
-
-    serving: Serving[Subscription]
-
-    def __init__(self, after_pass: AfterPass) -> None:
-        self._after_pass = after_pass
-
-    def serve(self, subscriptions: Iterable[Subscription]) -> None:
-        for subscription in subscriptions:
-            owner = subscription.owner
-            if owner.on_ready is None:
-                self.serving.serve(owner)
-            else:
-                owner.on_ready(owner)
-
-    def serve_after_pass(self, subscriptions: Iterable[Subscription]) -> None:
-        """Serve at the end of the loop iteration; for callers that may be in the middle of serving one of them."""
-        for subscription in subscriptions:
-            owner = subscription.owner
-            if owner.on_ready is None:
-                self.serving.serve_after_pass(owner)
-            else:
-                self._after_pass(partial(owner.on_ready, owner))

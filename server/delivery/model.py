@@ -3,43 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
 from quarry_mq.server.filters import MessageFilter
+from quarry_mq.store.consumequeue import LightQueueStep
 from quarry_mq.store.message import ConsumeQueueEntry
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage
-
-
-class NewGroupStart(Enum):
-    """Position at which a group starts in a queue that it has never read."""
-
-    AUTO = (
-        "auto"  # RocketMQ's rule: from the start of a queue that is complete and not too large for memory, else the end
-    )
-    EARLIEST = "earliest"
-    LATEST = "latest"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeliverySettings:
-    new_group_start: NewGroupStart = NewGroupStart.AUTO
-    auto_start_max_bytes: int = 8 << 30
-    lease_ms: int = 60_000
-    lease_total_ms: int = 3 * 3_600_000
-    hidden_max_ms: int = 12 * 3_600_000
-    waiting_polls_max: int = 20_000
-    waiting_polls_per_client_max: int = 10_000
-    in_flight_per_group_max: int = 10_000_000
-    subscriptions_max: int = 250_000
-    entries_scanned_per_pass: int = 4_096
-    answer_bytes_max: int = 8 << 20
-    """Bytes of records in one receive's answer, which is in memory as a whole until its client has read it.
-
-    This is twice the largest message of the default limits: above that more bytes per answer make nothing faster.
-    """
 
 
 class ReceiveRequest(NamedTuple):
@@ -99,6 +70,9 @@ class MessageSource(Protocol):
         """Return the queues that ever got a message; for callers that go on to ask for their bounds."""
 
     def iterate_queues(self, topic: str) -> list[QueueId]: ...
+
+    def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = ...) -> LightQueueStep:
+        """Return some light queues whose last entry lies below a position, from a key on."""
 
     @property
     def appended_up_to(self) -> PhysicalOffset: ...

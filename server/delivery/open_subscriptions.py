@@ -7,12 +7,13 @@ from operator import attrgetter
 from typing import Final
 
 from quarry_mq.server.delivery.deliveries import Deliveries
-from quarry_mq.server.delivery.model import DeliverySettings, MessageSource
+from quarry_mq.server.delivery.model import MessageSource
 from quarry_mq.server.delivery.retry_topics import RetryTopic, retry_topics
 from quarry_mq.server.delivery.state.positions import Positions
 from quarry_mq.server.delivery.state.registry import Subscriptions
 from quarry_mq.server.delivery.state.subscription import Subscription, WaitingPoll
 from quarry_mq.server.errors import OverLimit
+from quarry_mq.server.settings.sections import LimitsSection
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.metadata import is_light_queue
 
@@ -22,35 +23,37 @@ QUEUES_KEPT_MAX: Final = 65_536
 
 
 class OpenSubscriptions(Subscriptions):
-    """Opens subscriptions on demand, with their retry topics. `begin` has to be called before."""
+    """Opens subscriptions on demand, with their retry topics."""
 
-    def __init__(self, settings: DeliverySettings, *, source: MessageSource, clock: Clock) -> None:
-        super().__init__()
-        self._settings = settings
-        self._source = source
-        self._clock = clock
-
-    def begin(
+    def __init__(
         self,
+        limits: LimitsSection,
+        *,
+        source: MessageSource,
+        clock: Clock,
         deliveries: Deliveries,
         positions: Positions,
         end_poll: Callable[[WaitingPoll], None],
         light_ready: Callable[[Subscription], None],
     ) -> None:
+        super().__init__()
+        self._limits = limits
+        self._source = source
+        self._clock = clock
         self._deliveries = deliveries
         self._positions = positions
         self._end_poll = end_poll
         self._light_ready = light_ready
 
-    def configure(self, settings: DeliverySettings) -> None:
-        self._settings = settings
+    def configure(self, limits: LimitsSection) -> None:
+        self._limits = limits
 
     def open(self, group: str, topic: str) -> Subscription:
         """Return the subscription, opened if it is not in memory. Raises OverLimit."""
         subscription = self.find(group, topic)
         if subscription is not None:
             return subscription
-        if len(self) >= self._settings.subscriptions_max:
+        if len(self) >= self._limits.subscriptions:
             raise OverLimit("subscriptions", f"{len(self)} pairs of group and topic are in use")
         subscription = self.of(group, topic)
         if is_light_queue(topic):

@@ -3,6 +3,6 @@
 from quarry_mq.server.held.copies import half_of, held_until
 from quarry_mq.server.held.delays import DelayedDelivery
 from quarry_mq.server.held.recall_handle import RecallHandle
-from quarry_mq.server.held.transactions import Transactions, TransactionSettings
+from quarry_mq.server.held.transactions import Transactions
 
-__all__ = ["DelayedDelivery", "RecallHandle", "TransactionSettings", "Transactions", "half_of", "held_until"]
+__all__ = ["DelayedDelivery", "RecallHandle", "Transactions", "half_of", "held_until"]

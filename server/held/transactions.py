@@ -8,7 +8,6 @@ without a decision the transaction is rolled back. A check that no producer was 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
@@ -20,6 +19,7 @@ from quarry_mq.server.errors import InvalidTransactionId, NotHeld
 from quarry_mq.server.held.copies import committed, given_up, resolved
 from quarry_mq.server.held.delays import RecordSource, Send
 from quarry_mq.server.held.transaction_id import decode_transaction_id, encode_transaction_id
+from quarry_mq.server.settings.sections import TransactionsSection
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import Busy, MessageGivenUp, OffsetOutOfRange
 from quarry_mq.store.generations import GenerationCache
@@ -47,12 +47,6 @@ Returns False if the client is gone.
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TransactionSettings:
-    check_interval_ms: int = 30_000
-    checks_max: int = 15
-
-
 class Producers(Protocol):
     def producers_of(self, topic: str) -> Sequence[str]:
         """Return the ids of live producers that declared the topic."""
@@ -72,7 +66,7 @@ class Transactions:
     def __init__(
         self,
         held: HeldMessages,
-        settings: TransactionSettings,
+        settings: TransactionsSection,
         *,
         records: RecordSource,
         send: Send,
@@ -104,7 +98,7 @@ class Transactions:
         self._timer: Timer | None = None
         self._stopped = False
 
-    def configure(self, settings: TransactionSettings) -> None:
+    def configure(self, settings: TransactionsSection) -> None:
         """Apply changed settings to checks from now on."""
         self._settings = settings
 

@@ -17,6 +17,7 @@ from quarry_mq.server.lite.listing import LiteTopicListing
 from quarry_mq.server.lite.removal import LightProgress, LightQueueRemoval
 from quarry_mq.server.maintenance import QueueCommit
 from quarry_mq.server.maintenance.queue_removal import RemovalMetrics
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.supervision import Supervisor
 from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.store.clock import Clock
@@ -26,17 +27,6 @@ from quarry_mq.store.opening.open_store import OpenStore
 log = structlog.get_logger(__name__)
 
 COUNT_RETRY_S: Final = 60.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LiteTopicSettings:
-    """Settings of lite topics.
-
-    `expiry_interval_s` None: no lite topic expires. `per_topic_max` 0: there may be any number.
-    """
-
-    expiry_interval_s: float | None = 120.0
-    per_topic_max: int = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,10 +45,10 @@ class LiteTopicSurroundings:
 class LiteTopics:
     """The lite topics of one open store, except for their delivery. Lives on the event loop's thread."""
 
-    def __init__(self, store: OpenStore, settings: LiteTopicSettings, around: LiteTopicSurroundings) -> None:
+    def __init__(self, store: OpenStore, settings: BrokerSettings, around: LiteTopicSurroundings) -> None:
         self._store = store
         self._worker = Worker("lite-topics")
-        self.counts = LiteTopicCounts(settings.per_topic_max)
+        self.counts = LiteTopicCounts(settings.limits.lite_topics_per_topic)
         self.removal = LightQueueRemoval(
             store.messages,
             progress=around.progress,
@@ -78,16 +68,16 @@ class LiteTopics:
                 clock=around.clock,
                 metrics=around.metrics,
             ),
-            interval_s=settings.expiry_interval_s,
+            interval_s=settings.lite.expiry_interval_ms / 1000 or None,
             begins_kept_ms=around.begins_kept_ms,
         )
         self.listing = LiteTopicListing(
             store, counts=self.counts, removal=self.removal, worker=self._worker, metrics=around.metrics
         )
 
-    def configure(self, settings: LiteTopicSettings) -> None:
+    def configure(self, settings: BrokerSettings) -> None:
         """Apply a changed limit on the number of lite topics from now on."""
-        self.counts.configure(settings.per_topic_max)
+        self.counts.configure(settings.limits.lite_topics_per_topic)
 
     @contextlib.asynccontextmanager
     async def running(self, supervisor: Supervisor) -> AsyncIterator[None]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
@@ -23,6 +22,7 @@ import structlog
 
 from quarry_mq.kv import EngineFull, KvError
 from quarry_mq.server.maintenance import QueueCommit
+from quarry_mq.server.settings.sections import ConsumeQueueSection
 from quarry_mq.server.tasks.time_slice import PAUSE_S, RemovalSteps
 from quarry_mq.server.tasks.worker import LastErrors, Worker
 from quarry_mq.store.clock import CautiousClock, Clock
@@ -48,18 +48,6 @@ class RemovalCause(Enum):
     LITE_EXPIRED = "lite_expired"
     LITE_WITHOUT_TOPIC = "lite_without_topic"
     LITE_DELETED = "lite_deleted"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RemovalSettings:
-    """Settings of the removal.
-
-    `interval_s` None: nothing is ever removed. `idle_light_queue_ms` None: no light queue is removed.
-    """
-
-    interval_s: float | None = 3_600.0
-    start_delay_s: float = 600.0
-    idle_light_queue_ms: int | None = None
 
 
 class RemovableQueues(Protocol):
@@ -103,7 +91,7 @@ class QueueRemoval:
         self,
         queues: RemovableQueues,
         light: RemovalOfLightQueues,
-        settings: RemovalSettings,
+        settings: ConsumeQueueSection,
         *,
         topics: KnownTopics,
         topics_elsewhere: Callable[[], Iterable[str]],
@@ -135,9 +123,9 @@ class QueueRemoval:
 
     async def run(self) -> None:
         """Find and remove queues until cancelled. A failure is logged once and tried again."""
-        interval_s = self._settings.interval_s
-        await asyncio.sleep(self._settings.start_delay_s)
-        while interval_s is not None:
+        interval_s = self._settings.removal_interval_ms / 1000
+        await asyncio.sleep(self._settings.removal_delay_ms / 1000)
+        while interval_s:
             try:
                 await self.remove_unknown()
                 await self.remove_idle()
@@ -172,9 +160,10 @@ class QueueRemoval:
 
         Raises kv.KvError, BrokerError.
         """
-        idle_ms = self._settings.idle_light_queue_ms
-        if idle_ms is None:
+        idle_hours = self._settings.idle_light_queue_hours
+        if idle_hours is None:
             return 0
+        idle_ms = int(idle_hours * 3_600_000)
         now_ms, log_begin = self._age_clock.wall_ms(), self._log_begin()
         self._begins.note(now_ms, log_begin, since_ms=now_ms - max(idle_ms, TTL_MAX_MS))
         empty_since = self._begins.at(now_ms - idle_ms)

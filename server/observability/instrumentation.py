@@ -1,11 +1,10 @@
-"""Hold the counters and timers that calls update, and the figures that are computed in the background."""
+"""Figures that are expensive to compute, each updated again and again in the background."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from quarry_mq.server.counters.stages import ReceiveStages, SendStages
 from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.held import DelayedDelivery
@@ -16,15 +15,6 @@ from quarry_mq.server.observability.waiting_figures import WaitingFigures
 from quarry_mq.server.settings.sections import MetricsSection
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.opening.open_store import OpenStore
-
-
-class Observing:
-    """Hold the counters that calls update. Lives on the event loop's thread; its numbers are read on any."""
-
-    def __init__(self, settings: MetricsSection) -> None:
-        self.traffic: Final = Traffic(topics_max=settings.top_topics, groups_max=settings.top_groups)
-        self.send_stages: Final = SendStages()
-        self.receive_stages: Final = ReceiveStages()
 
 
 class Background:

@@ -10,11 +10,12 @@ import asyncio
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import structlog
 
 from quarry_mq.server.front import LiveTls, TlsFiles
+from quarry_mq.server.settings.sections import ClusterSection, NetworkSection
 from quarry_mq.store.clock import Clock, SystemClock
 from quarry_mq.store.errors import Invalid
 
@@ -36,6 +37,19 @@ class TlsPorts(NamedTuple):
     http: TlsFiles | None = None
     console: TlsFiles | None = None
 
+    @classmethod
+    def of(cls, network: NetworkSection) -> Self:
+        certificate, key = network.tls_certificate, network.tls_key
+        if certificate is None or key is None:
+            return cls()
+        messaging = TlsFiles(certificate, key, network.tls_client_ca, network.tls_client_certificate)
+        return cls(
+            messaging if network.serves_tls else None,
+            TlsFiles(certificate, key, network.admin_client_ca) if network.admin_tls else None,
+            TlsFiles(certificate, key, protocol="http/1.1") if network.http_tls else None,
+            TlsFiles(certificate, key, network.admin_client_ca, protocol="http/1.1") if network.console_tls else None,
+        )
+
 
 class PeerTls(NamedTuple):
     """Files that the admin ports of other members are checked with, and files that are shown to them."""
@@ -43,6 +57,13 @@ class PeerTls(NamedTuple):
     authority: Path | None
     certificate: Path | None
     key: Path | None
+
+    @classmethod
+    def of(cls, network: NetworkSection, cluster: ClusterSection) -> Self | None:
+        """Return the files for calls to other members: all of a cluster use TLS on their admin ports, or none."""
+        if not network.admin_tls:
+            return None
+        return cls(cluster.tls_ca, network.tls_certificate, network.tls_key)
 
     def read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         """Read authority, key and certificate, in the order that grpcio takes them. Raises OSError."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 import structlog
@@ -18,6 +17,7 @@ from quarry_mq.kv import descriptor_limit, descriptor_share
 from quarry_mq.kv.rocks import FILES_BESIDE_TABLES, OPEN_TABLES_MAX
 from quarry_mq.server.front.contract import FrontLimits
 from quarry_mq.server.process.system import open_files_if_many
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.consumequeue.files.store import OPEN_FILES_MAX
 from quarry_mq.store.errors import Invalid
 
@@ -79,16 +79,21 @@ def plan_here(mapped_segments_max: int) -> DescriptorPlan:
     return DescriptorPlan.of(descriptor_limit(), mapped_segments_max)
 
 
-def front_limits(limits: FrontLimits, mapped_segments_max: int) -> FrontLimits:
+def front_limits(settings: BrokerSettings) -> FrontLimits:
     """Return the limits set for messaging clients, with no more connections than there are descriptors for.
 
     The limit of one address shrinks in proportion: else one address could take all connections.
     """
-    plan = plan_here(mapped_segments_max)
-    connections = min(limits.max_connections, plan.connections)
-    per_address = max(1, limits.max_connections_per_address * connections // limits.max_connections)
-    return replace(
-        limits, max_connections=connections, max_connections_per_address=per_address, max_greeting=plan.greeting
+    plan, limits = plan_here(settings.store.mapped_segments_max), settings.limits
+    connections = min(limits.connections, plan.connections)
+    return FrontLimits(
+        max_message_size=limits.request_size,
+        max_metadata_size=limits.metadata_size,
+        max_open_calls=limits.open_calls,
+        max_connections=connections,
+        max_connections_per_address=max(1, limits.connections_per_address * connections // limits.connections),
+        max_greeting=plan.greeting,
+        max_unread_size=limits.unread_size,
     )
 
 

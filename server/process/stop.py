@@ -18,10 +18,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock, Thread, Timer
-from typing import Final
+from typing import Final, Self
 
 import structlog
 
+from quarry_mq.server.settings.sections import NetworkSection
 from quarry_mq.store.clock import Clock
 
 log = structlog.get_logger(__name__)
@@ -41,6 +42,10 @@ class StopTimes:
     delay_s: float
     grace_s: float
     rest_s: float
+
+    @classmethod
+    def of(cls, network: NetworkSection) -> Self:
+        return cls(network.drain_delay_ms / 1000, network.stop_grace_ms / 1000, network.stop_rest_ms / 1000)
 
     @property
     def total_s(self) -> float:

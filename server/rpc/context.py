@@ -100,7 +100,7 @@ class Edge:
         self._faults = faults
         self._rates = rates
         self._limits_met = LimitsMet() if limits_met is None else limits_met
-        self._native = native
+        self.native: Final = native
         self.gate = gate
         self.user = ANYBODY
         """The user whose call is being served; valid only while it is, on the one thread there is."""
@@ -127,7 +127,7 @@ class Edge:
 
     def parse(self, request_type: type[RequestT], body: bytes) -> RequestT:
         """Parse the request of a caller that was let in. Raises DecodeError, Refused."""
-        return parse_bounded(request_type, body, self._native)
+        return parse_bounded(request_type, body, self.native)
 
     def authorize(self, call: Call, identity: Identity | None, needs: Needs, request: Message) -> None:
         """Check the rights that a request needs. Raises PermissionDenied, Refused."""

@@ -15,7 +15,8 @@ from quarry_mq.server.cluster.lite_spreading import LiteSpreading
 from quarry_mq.server.cluster.membership.members import Members
 from quarry_mq.server.counters.rates import RecentRates
 from quarry_mq.server.counters.throughput import Throughput
-from quarry_mq.server.delivery import Delivery, StateWriter
+from quarry_mq.server.counters.traffic import Traffic
+from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.delivery.fetch.pulls import Pulls
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front import Methods
@@ -25,7 +26,6 @@ from quarry_mq.server.lite.births import LiteBirths
 from quarry_mq.server.lite.counts import LiteTopicCounts
 from quarry_mq.server.lite.subscriptions import LiteSubscriptions
 from quarry_mq.server.metadata import Directory
-from quarry_mq.server.observability.instrumentation import Observing
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics
 from quarry_mq.server.observability.tracing import Tracing
 from quarry_mq.server.routing import BrokerIdentity
@@ -70,11 +70,10 @@ class Components:
     pulls: Pulls
     delays: DelayedDelivery
     transactions: Transactions
-    state_writer: StateWriter
     lite_subscriptions: LiteSubscriptions
     lite_topics: LiteTopicCounts
     metrics: ServerMetrics
-    observing: Observing
+    traffic: Traffic
     faults: FaultLog
     store_host: Callable[[], Host]
     clock: Clock
@@ -93,8 +92,8 @@ class Messaging:
 
     def __init__(self, components: Components, settings: BrokerSettings) -> None:
         self._components = components
-        self.throughput = Throughput(components.observing.traffic, components.clock)
-        self.rates = RecentRates(components.observing.traffic, components.clock)
+        self.throughput = Throughput(components.traffic, components.clock)
+        self.rates = RecentRates(components.traffic, components.clock)
         limits = settings.for_wire()
         self._rates = RequestRates(components.clock, settings.limits.requests_per_client)
         self._waiting_sizes = HeldSizes("waiting_sends", **_waiting_sizes(settings))
@@ -106,7 +105,7 @@ class Messaging:
             limits_met=components.limits_met,
             native=components.native,
         )
-        self._directory = Directory(components.store.topics, components.store.groups, settings.for_auto_creation())
+        self._directory = Directory(components.store.topics, components.store.groups, settings)
         self.commands = ClientCommands()
         self.telemetry = TelemetryService(
             self._edge,
@@ -124,7 +123,7 @@ class Messaging:
         self._operators_sending = self._make_sending(
             Edge(components.clients, components.faults, limits_met=components.limits_met), limits
         )
-        self._messages = self._make_messages(limits, components.native)
+        self._messages = self._make_messages(limits)
         self._pulling = self._make_pulling(limits)
         self.lite = LiteService(
             self._edge,
@@ -152,7 +151,7 @@ class Messaging:
 
     def configure(self, settings: BrokerSettings) -> None:
         """Apply changed settings from now on."""
-        self._directory.configure(settings.for_auto_creation())
+        self._directory.configure(settings)
         self._rates.configure(settings.limits.requests_per_client)
         self._waiting_sizes.configure(**_waiting_sizes(settings))
         for service in (
@@ -191,7 +190,7 @@ class Messaging:
             store_host=its.store_host,
             clock=its.clock,
             metrics=its.metrics,
-            observing=its.observing,
+            traffic=its.traffic,
             waiting_sizes=self._waiting_sizes,
             lite_births=LiteBirths(its.lite_topics, its.store.messages),
             may_have_queue=its.store.messages.may_have_queue,
@@ -199,19 +198,17 @@ class Messaging:
             native=native,
         )
 
-    def _make_messages(self, limits: WireLimits, native: Native | None) -> MessageService:
+    def _make_messages(self, limits: WireLimits) -> MessageService:
         its = self._components
         return MessageService(
             self._edge,
             directory=self._directory,
             clients=its.clients,
             delivery=its.delivery,
-            state_writer=its.state_writer,
             limits=limits,
             clock=its.clock,
             metrics=its.metrics,
-            observing=its.observing,
-            native=native,
+            traffic=its.traffic,
         )
 
     def _make_pulling(self, limits: WireLimits) -> PullService:
@@ -222,7 +219,6 @@ class Messaging:
             store=its.store.messages,
             pulls=its.pulls,
             delivery=its.delivery,
-            state_writer=its.state_writer,
             limits=limits,
         )
 
@@ -241,7 +237,7 @@ class Messaging:
                 directory=directory,
                 delays=its.delays,
                 transactions=its.transactions,
-                traffic=its.observing.traffic,
+                traffic=its.traffic,
             ).methods(),
             self._pulling.methods(),
             self.lite.methods(),

@@ -18,16 +18,7 @@ from typing import Any, Final, Self
 from pydantic import PrivateAttr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError, TomlConfigSettingsSource
 
-from quarry_mq.server.clients import ClientLimits, ClientTimeouts
-from quarry_mq.server.delivery.model import DeliverySettings
-from quarry_mq.server.front import FrontLimits, TlsFiles
-from quarry_mq.server.held import TransactionSettings
-from quarry_mq.server.lite.lite_topics import LiteTopicSettings
-from quarry_mq.server.maintenance.queue_removal import RemovalSettings
-from quarry_mq.server.metadata import AutoCreation
-from quarry_mq.server.process.certificates import PeerTls, TlsPorts
-from quarry_mq.server.process.stop import StopTimes
-from quarry_mq.server.routing import Address, BrokerIdentity
+from quarry_mq.server.addresses import Address
 from quarry_mq.server.settings.sections import (
     BrokerSection,
     ClusterSection,
@@ -201,14 +192,6 @@ class BrokerSettings(Section):
             ),
         )
 
-    def for_stop(self) -> StopTimes:
-        network = self.network
-        return StopTimes(
-            delay_s=network.drain_delay_ms / 1000,
-            grace_s=network.stop_grace_ms / 1000,
-            rest_s=network.stop_rest_ms / 1000,
-        )
-
     def for_expiry(self) -> ExpirySettings:
         """Return the settings of expiry. Raises Invalid for values that contradict each other."""
         expiry = self.expiry
@@ -220,21 +203,6 @@ class BrokerSettings(Section):
             refuse_percent=expiry.refuse_percent,
             force=expiry.force,
             segments_per_round=expiry.segments_per_round,
-        )
-
-    def for_queue_removal(self) -> RemovalSettings:
-        queues = self.consume_queue
-        idle_hours = queues.idle_light_queue_hours
-        return RemovalSettings(
-            interval_s=queues.removal_interval_ms / 1000 or None,
-            start_delay_s=queues.removal_delay_ms / 1000,
-            idle_light_queue_ms=None if idle_hours is None else int(idle_hours * 3_600_000),
-        )
-
-    def for_lite_topics(self) -> LiteTopicSettings:
-        return LiteTopicSettings(
-            expiry_interval_s=self.lite.expiry_interval_ms / 1000 or None,
-            per_topic_max=self.limits.lite_topics_per_topic,
         )
 
     def for_wire(self) -> WireLimits:
@@ -252,55 +220,6 @@ class BrokerSettings(Section):
             invisible_max_ms=delivery.invisible_time_max_ms,
         )
 
-    def for_delivery(self) -> DeliverySettings:
-        delivery = self.delivery
-        return DeliverySettings(
-            new_group_start=delivery.new_group_start,
-            auto_start_max_bytes=delivery.auto_start_size,
-            lease_ms=delivery.lease_ms,
-            lease_total_ms=delivery.lease_total_ms,
-            hidden_max_ms=delivery.invisible_time_max_ms,
-            waiting_polls_max=delivery.waiting_polls_max,
-            waiting_polls_per_client_max=self.limits.waiting_polls_per_client,
-            in_flight_per_group_max=self.limits.in_flight_per_group,
-            subscriptions_max=self.limits.subscriptions,
-        )
-
-    def for_auto_creation(self) -> AutoCreation:
-        return AutoCreation(
-            topics=self.topics.auto_create,
-            groups=self.groups.auto_create,
-            topic_queues=self.topics.default_queues,
-            topics_per_user=self.limits.topics_per_user,
-            groups_per_user=self.limits.groups_per_user,
-        )
-
-    def for_transactions(self) -> TransactionSettings:
-        transactions = self.transactions
-        return TransactionSettings(check_interval_ms=transactions.check_interval_ms, checks_max=transactions.checks_max)
-
-    def for_clients(self) -> ClientTimeouts:
-        delivery = self.delivery
-        return ClientTimeouts(
-            silent_s=delivery.client_silent_ms / 1000, disconnected_s=delivery.client_disconnected_ms / 1000
-        )
-
-    def for_client_limits(self) -> ClientLimits:
-        limits = self.limits
-        return ClientLimits(
-            clients=limits.clients, topics=limits.client_topics, streams_per_client=limits.streams_per_client
-        )
-
-    def for_front(self) -> FrontLimits:
-        return FrontLimits(
-            max_message_size=self.limits.request_size,
-            max_metadata_size=self.limits.metadata_size,
-            max_open_calls=self.limits.open_calls,
-            max_connections=self.limits.connections,
-            max_connections_per_address=self.limits.connections_per_address,
-            max_unread_size=self.limits.unread_size,
-        )
-
     def for_sealer(self) -> Sealer | None:
         """Return what opens users' secrets; None without a key. Raises Invalid that names the setting or the file."""
         security = self.security
@@ -312,42 +231,6 @@ class BrokerSettings(Section):
             return Sealer([key.strip().encode() for key in security.key.get_secret_value().split(",")])
         except Invalid as cause:
             raise Invalid(f"security.key: {cause}") from None
-
-    def for_tls(self) -> TlsPorts:
-        """Return the TLS files that each port shows."""
-        network = self.network
-        certificate, key = network.tls_certificate, network.tls_key
-        if certificate is None or key is None:
-            return TlsPorts()
-        messaging = TlsFiles(certificate, key, network.tls_client_ca, network.tls_client_certificate)
-        return TlsPorts(
-            messaging if network.serves_tls else None,
-            TlsFiles(certificate, key, network.admin_client_ca) if network.admin_tls else None,
-            TlsFiles(certificate, key, protocol="http/1.1") if network.http_tls else None,
-            TlsFiles(certificate, key, network.admin_client_ca, protocol="http/1.1") if network.console_tls else None,
-        )
-
-    def for_peer_tls(self) -> PeerTls | None:
-        """Return the TLS files to call other members' admin ports with: all of a cluster use TLS there, or none."""
-        network = self.network
-        if not network.admin_tls:
-            return None
-        return PeerTls(self.cluster.tls_ca, network.tls_certificate, network.tls_key)
-
-    def for_identity(self) -> BrokerIdentity:
-        network = self.network
-        advertise = Address.parse(network.advertise) if network.advertise else None
-        if network.tls_advertise is not None:
-            secure_advertise: Address | None = Address.parse(network.tls_advertise)
-        else:
-            # without TLS on `listen` that is the wrong address for clients with TLS
-            secure_advertise = None if network.tls == "off" else advertise
-        return BrokerIdentity(
-            name=self.broker.name,
-            listen=Address.parse(network.listen),
-            advertise=advertise,
-            secure_advertise=secure_advertise,
-        )
 
 
 def _tuple_or_none(values: list[str] | None) -> tuple[str, ...] | None:

@@ -26,6 +26,7 @@ from quarry_mq.server._generated.quarry.admin.v1.overview_pb2_grpc import (
     add_OverviewServiceServicer_to_server,
 )
 from quarry_mq.server.counters.stages import ReceiveStages, SendStages
+from quarry_mq.store.clock import SystemClock
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -143,7 +144,7 @@ def overview(name: str = "broker-a", **changes: Any) -> pb.Overview:
     )
     found.broker.name, found.broker.cluster, found.broker.version = name, "DefaultCluster", "0.1.0"
     found.broker.started_at_ms = NOW_MS - 3 * DAY_MS - 4 * HOUR_MS
-    for call, stages in (("send", SendStages()), ("receive", ReceiveStages())):
+    for call, stages in (("send", SendStages()), ("receive", ReceiveStages(SystemClock()))):
         for number, (stage, tally) in enumerate(stages):
             bounds = [bound for bound, _ in tally.buckets()][:-1]
             counts = [0] * (len(bounds) + 1)

@@ -16,7 +16,7 @@ from quarry_mq.server.broker import Broker
 from quarry_mq.server.cluster.cluster import Cluster
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.main import FLUSH_THREADS
-from quarry_mq.server.process.certificates import Certificates
+from quarry_mq.server.process.certificates import Certificates, TlsPorts
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.rpc.messaging import Messaging
 from quarry_mq.server.settings.broker_settings import BrokerSettings
@@ -157,7 +157,7 @@ async def running_broker(
                 health,
                 threads,
                 supervisor=supervisor,
-                certificates=Certificates(settings.for_tls()),
+                certificates=Certificates(TlsPorts.of(settings.network)),
                 clock=used_clock,
             )
             async with broker.serving() as addresses:

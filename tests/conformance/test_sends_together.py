@@ -214,7 +214,7 @@ def test_figures_count_each_of_them(with_broker: WithBroker) -> None:
         assert sample("quarry_sends_total", {"outcome": "stored"}) == 4
         assert sample("quarry_messages_stored_total") == 5
         assert sample("quarry_send_duration_seconds_count") == 4
-        traffic = broker.messaging.components.observing.traffic
+        traffic = broker.messaging.components.traffic
         [(key, row)] = traffic.sent_by_topic.rows()
         assert (key.topic, key.message_type, row.messages) == ("orders", "normal", 5)
         assert row.bytes == traffic.bytes_sent == broker.store.messages.appended_up_to

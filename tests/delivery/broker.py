@@ -11,18 +11,18 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.server.delivery import (
     Delivered,
     Delivery,
-    DeliverySettings,
     Forwarded,
-    InFlightTable,
+    GroupState,
     ReceiveRequest,
     StateWriter,
 )
 from quarry_mq.server.delivery.receipt_handle import ReceiptHandle
 from quarry_mq.server.filters import MessageFilter, TagFilter
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.clock import ManualClock
+from quarry_mq.store.consumequeue import LightQueueStep
 from quarry_mq.store.errors import MessageGivenUp
 from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest, Host
-from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 from quarry_mq.store.metadata.offsets import ConsumerOffsetTable
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage, encode_properties, java_hash
@@ -93,6 +93,9 @@ class ListedMessages:
         self.queues[queue].append((ConsumeQueueEntry(offset, at, 100, code, 0), record))
         self.appended_up_to = PhysicalOffset(at + 100)
         return DispatchRequest(queue.topic, queue.number, offset, at, 100, code, 0, 0, properties, ())
+
+    def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = "") -> LightQueueStep:
+        return LightQueueStep([], 0, None)
 
     def bounds(self, queue: QueueId) -> QueueBounds:
         return QueueBounds(QueueOffset(self.minimum.get(queue, 0)), QueueOffset(len(self.queues[queue])))
@@ -180,14 +183,14 @@ class Receive:
 class DeliveryBench:
     """Everything a delivery needs, and the moves of a test."""
 
-    def __init__(self, *, queues: int = 4, settings: DeliverySettings | None = None) -> None:
+    def __init__(self, *, queues: int = 4, settings: BrokerSettings | None = None) -> None:
         self.clock = ManualClock()
         self.source = ListedMessages()
         self.engine = MemoryEngine(FAMILIES, write_ahead_log=True)
         self.timers = ManualTimers(self.clock)
         self.alive: set[str] = set()
         self.queues = queues
-        self.settings = settings or DeliverySettings()
+        self.settings = settings or BrokerSettings()
         self.failures: list[Exception] = []
         self.dead_letters = ListedDeadLetters()
         self.reported: list[tuple[Exception, dict[str, object]]] = []
@@ -196,22 +199,23 @@ class DeliveryBench:
 
     def _make(self, *, after_crash: bool = False) -> Delivery:
         self.writer = StateWriter(self.engine, self._pass.append, self.failures.append)
+        lease_ms = self.settings.delivery.lease_ms
+        state = GroupState.of(
+            self.engine,
+            ConsumerOffsetTable(self.engine),
+            HANDLE_KEY,
+            self.writer,
+            leases_until_ms=self.clock.wall_ms() + lease_ms if after_crash else None,
+        )
         return Delivery(
             self.settings,
-            source=self.source,
-            offsets=ConsumerOffsetTable(self.engine),
-            inflight=InFlightTable(self.engine),
-            lite_table=LiteSubscriptionTable(self.engine),
-            lite_topics_from=lambda _parent, _key: ((), None),
-            writer=self.writer,
+            self.source,
+            state,
             clock=self.clock,
             timers=self.timers,
-            after_pass=self._pass.append,
             is_client_alive=self.alive.__contains__,
             faults=self,
             dead_letters=self.dead_letters,
-            handle_key=HANDLE_KEY,
-            after_crash=after_crash,
         )
 
     def report(self, error: Exception, **where: object) -> None:

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ByteSize
 
 from quarry_mq.kv import KeyRange, WriteBatch
-from quarry_mq.server.delivery import DeliverySettings, NewGroupStart, ReceiptHandle
+from quarry_mq.server.delivery import ReceiptHandle
+from quarry_mq.server.delivery.fetch import fetched
 from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
 from quarry_mq.store.errors import Busy
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 from tests.handles import HANDLE_KEY
 
-EARLIEST = DeliverySettings(new_group_start=NewGroupStart.EARLIEST)
+EARLIEST = BrokerSettings(delivery=DeliverySection(new_group_start=NewGroupStart.EARLIEST))
+LATEST = BrokerSettings(delivery=DeliverySection(new_group_start=NewGroupStart.LATEST))
 
 
 def test_messages_of_all_queues_are_handed_out_in_queue_order() -> None:
@@ -33,9 +38,10 @@ def test_a_batch_holds_at_most_what_was_asked_for() -> None:
     assert bench.receive(batch=3).bodies == [b"3", b"4", b"5"]
 
 
-def test_an_answer_is_bounded_in_bytes_and_the_rest_is_there_at_once() -> None:
+def test_an_answer_is_bounded_in_bytes_and_the_rest_is_there_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are 100 bytes each here. New ones and redelivered ones are bounded alike, over all queues together."""
-    bench = DeliveryBench(queues=2, settings=DeliverySettings(answer_bytes_max=250))
+    monkeypatch.setattr(fetched, "ANSWER_SIZE_MAX", 250)
+    bench = DeliveryBench(queues=2)
     for number in range(6):
         bench.send(b"%d" % number, queue=number % 2)
     for _ in range(2):
@@ -47,8 +53,9 @@ def test_an_answer_is_bounded_in_bytes_and_the_rest_is_there_at_once() -> None:
     assert [len(each.messages) for each in waiting] == [2, 2, 2]
 
 
-def test_a_message_larger_than_an_answer_may_be_comes_alone() -> None:
-    bench = DeliveryBench(queues=1, settings=DeliverySettings(answer_bytes_max=50))
+def test_a_message_larger_than_an_answer_may_be_comes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetched, "ANSWER_SIZE_MAX", 50)
+    bench = DeliveryBench(queues=1)
     for number in range(2):
         bench.send(b"%d" % number)
     assert [bench.receive().bodies for _ in range(3)] == [[b"0"], [b"1"], []]
@@ -154,7 +161,7 @@ def test_a_broker_that_drains_hands_out_nothing_and_lets_nobody_wait() -> None:
 
 def test_too_many_waiting_receives_are_refused() -> None:
     """rmq#3277: waiting work must be bounded."""
-    bench = DeliveryBench(settings=DeliverySettings(waiting_polls_max=2))
+    bench = DeliveryBench(settings=BrokerSettings(delivery=DeliverySection(waiting_polls_max=2)))
     bench.receive(polling_s=20)
     bench.receive(polling_s=20)
     with pytest.raises(Busy):
@@ -176,10 +183,11 @@ def test_tags_whose_hashes_collide_are_told_apart() -> None:
     assert bench.receive(tags="AaAa").bodies == [b"wanted"]
 
 
-def test_a_filter_that_matches_nothing_reads_a_bounded_number_of_entries_per_pass() -> None:
-    bench = DeliveryBench(
-        queues=1, settings=DeliverySettings(new_group_start=NewGroupStart.EARLIEST, entries_scanned_per_pass=64)
-    )
+def test_a_filter_that_matches_nothing_reads_a_bounded_number_of_entries_per_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetched, "ENTRIES_SCANNED_MAX", 64)
+    bench = DeliveryBench(queues=1, settings=EARLIEST)
     for number in range(500):
         bench.source.add(QueueId(TOPIC, 0), b"%d" % number, "other")
     bench.source.add(QueueId(TOPIC, 0), b"wanted", "A")
@@ -267,7 +275,7 @@ def test_a_handle_of_another_group_or_a_made_up_one_is_refused_and_creates_nothi
 
 
 def test_a_new_group_sees_what_is_sent_after_it_was_started() -> None:
-    bench = DeliveryBench(settings=DeliverySettings(new_group_start=NewGroupStart.LATEST))
+    bench = DeliveryBench(settings=LATEST)
     bench.send(b"before")
     bench.delivery.start_group(GROUP, TOPIC, range(4))
     bench.end_pass()
@@ -276,7 +284,7 @@ def test_a_new_group_sees_what_is_sent_after_it_was_started() -> None:
 
 
 def test_a_new_group_starts_alike_in_queues_that_the_topic_has_no_longer() -> None:
-    bench = DeliveryBench(queues=2, settings=DeliverySettings(new_group_start=NewGroupStart.LATEST))
+    bench = DeliveryBench(queues=2, settings=LATEST)
     for queue in range(4):
         bench.send(b"before", queue=queue)
     bench.delivery.start_group(GROUP, TOPIC, range(2))
@@ -289,18 +297,18 @@ def test_a_new_group_starts_alike_in_queues_that_the_topic_has_no_longer() -> No
     [(NewGroupStart.EARLIEST, [b"old"]), (NewGroupStart.LATEST, []), (NewGroupStart.AUTO, [b"old"])],
 )
 def test_where_a_new_group_starts_is_a_setting(start: NewGroupStart, expected: list[bytes]) -> None:
-    bench = DeliveryBench(settings=DeliverySettings(new_group_start=start))
+    bench = DeliveryBench(settings=BrokerSettings(delivery=DeliverySection(new_group_start=start)))
     bench.send(b"old")
     assert bench.receive().bodies == expected
 
 
 def test_auto_starts_a_new_group_at_the_end_of_a_queue_that_has_lost_its_beginning_or_is_large() -> None:
-    bench = DeliveryBench(queues=2, settings=DeliverySettings(auto_start_max_bytes=300))
+    bench = DeliveryBench(queues=2, settings=BrokerSettings(delivery=DeliverySection(auto_start_size=ByteSize(300))))
     for _ in range(3):
         bench.send(b"in a short queue", queue=1)
     bench.source.minimum[QueueId(TOPIC, 1)] = 1
     assert bench.receive().bodies == []
-    large = DeliveryBench(queues=1, settings=DeliverySettings(auto_start_max_bytes=250))
+    large = DeliveryBench(queues=1, settings=BrokerSettings(delivery=DeliverySection(auto_start_size=ByteSize(250))))
     for _ in range(3):
         large.send(b"m")
     assert large.receive().bodies == []

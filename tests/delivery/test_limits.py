@@ -6,10 +6,13 @@ from collections import Counter
 
 import pytest
 
-from quarry_mq.server.delivery import DeliverySettings, InFlightTable
+from quarry_mq.server.delivery import InFlightTable
+from quarry_mq.server.delivery.fetch import fetched
 from quarry_mq.server.delivery.state.registry import FILTERS_LENGTH_MAX
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.filters import SqlFilter, TagFilter
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.sections import DeliverySection, LimitsSection
 from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.message import ConsumeQueueEntry
 from quarry_mq.store.offsets import QueueId, QueueOffset
@@ -22,7 +25,7 @@ def over(limit: str, error: Exception | None) -> None:
 
 
 def test_a_group_that_acknowledges_nothing_gets_so_much_and_no_more() -> None:
-    bench = DeliveryBench(queues=1, settings=DeliverySettings(in_flight_per_group_max=3))
+    bench = DeliveryBench(queues=1, settings=BrokerSettings(limits=LimitsSection(in_flight_per_group=3)))
     for number in range(6):
         bench.send(b"%d" % number)
     first = bench.receive(invisible_s=60)
@@ -37,7 +40,7 @@ def test_a_group_that_acknowledges_nothing_gets_so_much_and_no_more() -> None:
 
 def test_what_comes_back_is_delivered_all_the_same() -> None:
     """Or a group whose consumers died could never go on."""
-    bench = DeliveryBench(queues=1, settings=DeliverySettings(in_flight_per_group_max=3))
+    bench = DeliveryBench(queues=1, settings=BrokerSettings(limits=LimitsSection(in_flight_per_group=3)))
     for number in range(6):
         bench.send(b"%d" % number)
     bench.receive(invisible_s=5)
@@ -48,7 +51,7 @@ def test_what_comes_back_is_delivered_all_the_same() -> None:
 
 
 def test_a_receive_that_waits_ends_when_its_group_has_too_much() -> None:
-    bench = DeliveryBench(queues=1, settings=DeliverySettings(in_flight_per_group_max=1))
+    bench = DeliveryBench(queues=1, settings=BrokerSettings(limits=LimitsSection(in_flight_per_group=1)))
     first, second = bench.receive(polling_s=60), bench.receive(polling_s=60)
     for number in range(3):
         bench.send(b"%d" % number)
@@ -59,7 +62,7 @@ def test_a_receive_that_waits_ends_when_its_group_has_too_much() -> None:
 
 
 def test_other_groups_are_not_concerned_and_restarts_do_not_forget() -> None:
-    bench = DeliveryBench(queues=2, settings=DeliverySettings(in_flight_per_group_max=2))
+    bench = DeliveryBench(queues=2, settings=BrokerSettings(limits=LimitsSection(in_flight_per_group=2)))
     for number in range(4):
         bench.send(b"%d" % number)
     bench.receive(invisible_s=60)
@@ -82,7 +85,11 @@ def test_other_groups_are_not_concerned_and_restarts_do_not_forget() -> None:
 
 
 def test_receives_wait_so_many_for_each_client() -> None:
-    bench = DeliveryBench(settings=DeliverySettings(waiting_polls_max=3, waiting_polls_per_client_max=2))
+    bench = DeliveryBench(
+        settings=BrokerSettings(
+            delivery=DeliverySection(waiting_polls_max=3), limits=LimitsSection(waiting_polls_per_client=2)
+        )
+    )
     for _ in range(2):
         bench.receive(client="a", polling_s=10)
     with pytest.raises(OverLimit) as refused:
@@ -97,7 +104,7 @@ def test_receives_wait_so_many_for_each_client() -> None:
 
 
 def test_pairs_of_group_and_topic_are_so_many() -> None:
-    bench = DeliveryBench(settings=DeliverySettings(subscriptions_max=2))
+    bench = DeliveryBench(settings=BrokerSettings(limits=LimitsSection(subscriptions=2)))
     for group in ("a", "b"):
         bench.receive(group=group)
     with pytest.raises(OverLimit) as refused:
@@ -155,9 +162,10 @@ def one_pass(bench: DeliveryBench) -> None:
         callback()
 
 
-def test_one_pass_looks_so_long_and_the_next_one_goes_on() -> None:
+def test_one_pass_looks_so_long_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand groups with expressions that match nothing held the loop up for as long as all of them looked."""
-    bench = DeliveryBench(queues=1, settings=DeliverySettings(entries_scanned_per_pass=10))
+    monkeypatch.setattr(fetched, "ENTRIES_SCANNED_MAX", 10)
+    bench = DeliveryBench(queues=1)
     bench.source = source = SlowSource(bench.clock)
     bench.restart()
     for number in range(100):
@@ -200,7 +208,8 @@ def test_without_a_filter_no_more_entries_are_read_than_messages_may_be_given(ta
 
 
 def test_long_expressions_look_at_less_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = DeliveryBench(queues=1, settings=DeliverySettings(entries_scanned_per_pass=160))
+    monkeypatch.setattr(fetched, "ENTRIES_SCANNED_MAX", 160)
+    bench = DeliveryBench(queues=1)
     for number in range(100):
         bench.send(b"%d" % number)
     monkeypatch.setattr(bench, "end_pass", lambda: None)

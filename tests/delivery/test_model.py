@@ -16,7 +16,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from quarry_mq.kv.engine import KeyRange
-from quarry_mq.server.delivery import DeliverySettings, Forwarded, InFlightTable, NewGroupStart, ReceiveRequest
+from quarry_mq.server.delivery import Forwarded, InFlightTable, ReceiveRequest
 from quarry_mq.server.delivery.deliveries import Deliveries
 from quarry_mq.server.delivery.life_cycle import Event
 from quarry_mq.server.delivery.redelivery.due_walk import DueWalk
@@ -24,6 +24,8 @@ from quarry_mq.server.delivery.retry_topics import retry_topic_name
 from quarry_mq.server.delivery.state.subscription import GroupMessage
 from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.filters import TagFilter
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
 from quarry_mq.store.offsets import QueueId
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.state.families import INFLIGHT
@@ -40,7 +42,7 @@ GROUPS: Final = (
     Group("ordered-limited", is_ordered=True, attempts_max=2),
 )
 CLIENTS: Final = ("one", "two")
-SETTINGS: Final = DeliverySettings(new_group_start=NewGroupStart.EARLIEST)
+SETTINGS: Final = BrokerSettings(delivery=DeliverySection(new_group_start=NewGroupStart.EARLIEST))
 DAY_S: Final = 86_400
 
 groups = st.sampled_from(GROUPS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quarry_mq.server.delivery import DeliverySettings
+from quarry_mq.server.delivery.fetch import fetched
 from tests.delivery.broker import DeliveryBench, Receive
 
 
@@ -235,8 +235,9 @@ def test_a_damaged_message_blocks_its_queue_alone() -> None:
     assert bench.receive(ordered=True).bodies == [b"a1"]
 
 
-def test_an_answer_that_has_no_room_for_all_blocks_the_rest() -> None:
-    bench = DeliveryBench(queues=1, settings=DeliverySettings(answer_bytes_max=150))
+def test_an_answer_that_has_no_room_for_all_blocks_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetched, "ANSWER_SIZE_MAX", 150)
+    bench = DeliveryBench(queues=1)
     for body in (b"1", b"2"):
         bench.send(body)
 

@@ -7,14 +7,15 @@ from typing import NoReturn
 import pytest
 
 from quarry_mq.kv import EngineFull, KvError
-from quarry_mq.server.delivery import DeliverySettings, NewGroupStart
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
 from quarry_mq.store.errors import StorePoisoned
 from quarry_mq.store.metadata.offsets import ConsumerOffsetTable
 from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.state.in_flight_key import delete_beyond
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 
-LATEST = DeliverySettings(new_group_start=NewGroupStart.LATEST)
+LATEST = BrokerSettings(delivery=DeliverySection(new_group_start=NewGroupStart.LATEST))
 
 
 def test_a_record_that_cannot_be_read_is_reported_and_not_passed_over() -> None:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from quarry_mq.server.delivery import ReceiveRequest, open_subscriptions
+from quarry_mq.server.delivery import Delivery, ReceiveRequest, open_subscriptions
 from quarry_mq.server.delivery import deliveries as deliveries_module
 from quarry_mq.server.delivery.deliveries import Deliveries
+from quarry_mq.server.delivery.fetch import fetched
+from quarry_mq.server.delivery.fetch.fetched import ENTRIES_SCANNED_MAX
 from quarry_mq.server.delivery.fetch.pulls import PullRequest, Pulls
 from quarry_mq.server.delivery.lite.lite_delivery import LiteDelivery
-from quarry_mq.server.delivery.long_poll import Serving, Waking
+from quarry_mq.server.delivery.long_poll import Serving
 from quarry_mq.server.delivery.model import Received
 from quarry_mq.server.delivery.redelivery.due_walk import DueWalk
 from quarry_mq.server.delivery.state.subscription import Subscription
@@ -20,6 +22,11 @@ from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench, Receive
 from tests.delivery.waiting import GROUPS, Consuming, Schedule, WaitingBench
+
+
+@pytest.fixture(autouse=True)
+def little_is_scanned_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetched, "ENTRIES_SCANNED_MAX", 3)
 
 
 def run_all(seeds: Iterable[int], groups: Sequence[Consuming] = GROUPS) -> None:
@@ -149,7 +156,7 @@ def test_an_answer_that_fails_keeps_nothing_from_the_others() -> None:
 def test_a_pull_that_waits_ends_where_one_look_does_not_go_through_all_that_came() -> None:
     bench = DeliveryBench(queues=1)
     queue = QueueId(TOPIC, 0)
-    pulls = Pulls(bench.source, bench.timers, settings=bench.settings)
+    pulls = Pulls(bench.source, bench.timers, bench.settings)
     ended: list[tuple[int, QueueOffset]] = []
 
     def pulled(messages: Iterable[StoredMessage], following: QueueOffset, error: Exception | None) -> None:
@@ -160,7 +167,7 @@ def test_a_pull_that_waits_ends_where_one_look_does_not_go_through_all_that_came
         pulls.pull(PullRequest(queue, offset, TagFilter.parse("blue"), 32, 20.0), pulled)
 
     pull(QueueOffset(0))
-    scanned = bench.settings.entries_scanned_per_pass
+    scanned = ENTRIES_SCANNED_MAX
     arrived = [bench.source.add(queue, b"", "red") for _ in range(scanned + 1)]
     pulls.messages_arrived([*arrived, bench.source.add(queue, b"", "blue")])
     assert ended == [(0, QueueOffset(scanned))]
@@ -207,7 +214,7 @@ def plant_what_is_given_back_at_once_wakes_nobody(monkeypatch: pytest.MonkeyPatc
 
 
 def plant_acknowledgements_wake_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Waking, "serve_after_pass", lambda *_: None)
+    monkeypatch.setattr(Delivery, "_serve_after_pass", lambda *_: None)
 
 
 def plant_walks_that_pass_over_what_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,23 +17,23 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.server.delivery import (
     Delivered,
     Delivery,
-    DeliverySettings,
     Forwarded,
-    NewGroupStart,
     ReceiveRequest,
     WaitingPoll,
 )
 from quarry_mq.server.delivery.retry_topics import retry_topic_name
 from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.filters import TagFilter
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
 from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.state.families import FAMILIES
 from tests.delivery.broker import TOPIC, DeliveryBench, ListedDeadLetters, Receive
 
-SETTINGS: Final = DeliverySettings(
-    new_group_start=NewGroupStart.EARLIEST, lease_ms=3_000, lease_total_ms=20_000, entries_scanned_per_pass=3
+SETTINGS: Final = BrokerSettings(
+    delivery=DeliverySection(new_group_start=NewGroupStart.EARLIEST, lease_ms=3_000, lease_total_ms=20_000)
 )
 QUEUES: Final = 2
 CLIENTS: Final = ("one", "two", "three")

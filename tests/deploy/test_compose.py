@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from quarry_mq.cli.demo import free_ports
+from quarry_mq.server.process.stop import StopTimes
 from quarry_mq.server.settings.broker_settings import load_settings
 from tests.deploy.manifests import DEPLOY, ROOT, Object
 from tests.e2e.broker import Broker
@@ -51,7 +52,7 @@ def test_ports_are_published_on_this_machine_under_their_own_numbers() -> None:
 
 
 def test_it_has_the_time_that_it_takes_to_stop() -> None:
-    stop = IMAGE_SETTINGS.for_stop()
+    stop = StopTimes.of(IMAGE_SETTINGS.network)
     given = re.fullmatch(r"(\d+)s", BROKER["stop_grace_period"])
     assert given is not None
     assert int(given[1]) >= stop.delay_s + stop.grace_s + stop.rest_s + 5

@@ -16,6 +16,7 @@ import kubernetes_validate
 import pytest
 
 from quarry_mq.server.addresses import split_address
+from quarry_mq.server.process.stop import StopTimes
 from quarry_mq.server.settings.broker_settings import BrokerSettings, load_settings
 from tests.commands import root
 from tests.deploy.manifests import DEPLOY, ROOT, VARIANTS, Manifests, manifests, mount_of, selects
@@ -178,7 +179,7 @@ def test_the_certificate_is_for_every_name_that_is_told(tmp_path: Path, monkeypa
 def test_a_broker_has_the_time_that_it_takes_to_stop(
     these: Manifests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop = loaded(these, 0, tmp_path, monkeypatch).for_stop()
+    stop = StopTimes.of(loaded(these, 0, tmp_path, monkeypatch).network)
     assert stop.delay_s > 0
     assert these.pod["spec"]["terminationGracePeriodSeconds"] >= stop.delay_s + stop.grace_s + stop.rest_s + 5
 

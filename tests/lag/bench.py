@@ -18,7 +18,7 @@ from quarry_mq.server.admin_port.official.edge import Names
 from quarry_mq.server.admin_port.official.lag import LagCalls
 from quarry_mq.server.append.copies import Copies
 from quarry_mq.server.append.group_commit import Stored
-from quarry_mq.server.delivery import Delivered, Delivery, DeliverySettings, InFlightTable, ReceiveRequest, StateWriter
+from quarry_mq.server.delivery import Delivered, Delivery, GroupState, InFlightTable, ReceiveRequest, StateWriter
 from quarry_mq.server.delivery.dead_letters import DeadLetterStore
 from quarry_mq.server.delivery.model import ResetTarget
 from quarry_mq.server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
@@ -29,6 +29,7 @@ from quarry_mq.server.lag.group_progress import GroupProgress
 from quarry_mq.server.lite.starts import Start, offset_of
 from quarry_mq.server.lite.subscriptions import Asking, LiteSubscriptions
 from quarry_mq.server.observability.metrics.rocketmq import Families, lag_figures
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
 from quarry_mq.store.message import Appended, Message
 from quarry_mq.store.metadata import Topic
@@ -61,7 +62,7 @@ class HeldFigures:
 class Bench:
     """The moves of a test. Each ends its pass of the loop."""
 
-    def __init__(self, settings: DeliverySettings, directory: Path | None = None) -> None:
+    def __init__(self, settings: BrokerSettings, directory: Path | None = None) -> None:
         """With a directory its databases are RocksDB's, else in memory."""
         self.machine = Machine(1, Durability.ASYNC, directory)
         self.clock = self.machine.clock
@@ -124,19 +125,19 @@ class Bench:
         self.end_pass()
 
     def _make_delivery(self) -> Delivery:
-        store = self.store
+        store, lease_ms = self.store, self.settings.delivery.lease_ms
         return Delivery(
             self.settings,
-            source=store.messages,
-            offsets=store.offsets,
-            inflight=InFlightTable(store.state_engine),
-            lite_table=LiteSubscriptionTable(store.state_engine),
-            lite_topics_from=lambda _parent, _key: ((), None),
-            handle_key=HANDLE_KEY,
-            writer=self.writer,
+            store.messages,
+            GroupState.of(
+                store.state_engine,
+                store.offsets,
+                HANDLE_KEY,
+                self.writer,
+                leases_until_ms=self.clock.wall_ms() + lease_ms if store.is_after_crash else None,
+            ),
             clock=self.clock,
             timers=self.timers,
-            after_pass=self._pass.append,
             is_client_alive=lambda _: True,
             faults=self,
             dead_letters=DeadLetterStore(
@@ -145,7 +146,6 @@ class Bench:
                 store_host=lambda: HOST,
                 buried=lambda *_: None,
             ),
-            after_crash=store.is_after_crash,
         )
 
     def _make_administration(self) -> Administration:

@@ -12,13 +12,15 @@ from typing import ClassVar, Final
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from quarry_mq.server.delivery import DeliverySettings, NewGroupStart, ReceiveRequest
+from quarry_mq.server.delivery import ReceiveRequest
 from quarry_mq.server.delivery.model import Place as End
 from quarry_mq.server.delivery.model import ResetTarget, StoredSince
 from quarry_mq.server.delivery.receipt_handle import lite_topic_of
 from quarry_mq.server.held.copies import held_until
 from quarry_mq.server.lite.starts import Start, StartKind
 from quarry_mq.server.lite.subscriptions import Asking
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
 from quarry_mq.store.message import Message
 from quarry_mq.store.metadata import Group, Topic, TopicType
 from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name
@@ -56,7 +58,10 @@ class LagMachine(RuleBasedStateMachine):
         self.ending = ExitStack()
         directory = self.ending.enter_context(tempfile.TemporaryDirectory()) if self.on_disk else None
         self.start = start
-        self.bench = Bench(DeliverySettings(new_group_start=start), None if directory is None else Path(directory))
+        self.bench = Bench(
+            BrokerSettings(delivery=DeliverySection(new_group_start=start)),
+            None if directory is None else Path(directory),
+        )
         self.ending.callback(self.bench.close)
         self.readers = readers()
         self.bots = Reader(BOTS, ALL, is_ordered=True)

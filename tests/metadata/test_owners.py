@@ -6,7 +6,9 @@ import pytest
 
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.server.errors import OverLimit
-from quarry_mq.server.metadata import AutoCreation, Directory
+from quarry_mq.server.metadata import Directory
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.sections import LimitsSection
 from quarry_mq.store.errors import AlreadyExists, TopicNotFound
 from quarry_mq.store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
 from quarry_mq.store.metadata.owners import COUNTED_MAX, Owners
@@ -24,7 +26,9 @@ class World:
         self.topics = TopicTable(self.engine, owners=Owners(self.engine, "topic"))
         self.groups = GroupTable(self.engine, owners=Owners(self.engine, "group"))
         self.directory = Directory(
-            self.topics, self.groups, AutoCreation(topics_per_user=self.most, groups_per_user=self.most)
+            self.topics,
+            self.groups,
+            BrokerSettings(limits=LimitsSection(topics_per_user=self.most, groups_per_user=self.most)),
         )
 
     @property

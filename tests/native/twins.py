@@ -14,7 +14,7 @@ from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as servic
 from quarry_mq.server.broker import Broker
 from quarry_mq.server.front import Call
 from quarry_mq.server.main import FLUSH_THREADS
-from quarry_mq.server.process.certificates import Certificates
+from quarry_mq.server.process.certificates import Certificates, TlsPorts
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.loop_threads import LoopThreads
@@ -198,7 +198,7 @@ async def _twin(directory: Path, clock: ManualClock, threads: LoopThreads, *, na
             health,
             threads,
             supervisor=Supervisor(lambda _: None),
-            certificates=Certificates(settings.for_tls()),
+            certificates=Certificates(TlsPorts.of(settings.network)),
             clock=clock,
         )
         async with broker.serving():

@@ -9,17 +9,20 @@ from google.protobuf.message import Message
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.addresses import Address
 from quarry_mq.server.clients import ClientRegistry, ClientSettings
 from quarry_mq.server.cluster.membership.members import Members
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front import Call, GrpcStatus, Method
-from quarry_mq.server.metadata import AutoCreation, Directory
-from quarry_mq.server.routing import Address, BrokerIdentity
+from quarry_mq.server.metadata import Directory
+from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.rpc.clients.session import SessionService
 from quarry_mq.server.rpc.clients.telemetry import TelemetryService
 from quarry_mq.server.rpc.context import Edge
 from quarry_mq.server.rpc.methods import messaging_methods
 from quarry_mq.server.rpc.routes.routes import RouteService
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.sections import GroupsSection, TopicsSection
 from quarry_mq.server.wire.limits import DEFAULT_LIMITS
 from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
@@ -41,7 +44,7 @@ MESSAGE_METHODS = (
     "SyncLiteSubscription",
 )
 STREAMS = ("ReceiveMessage", "PullMessage")
-STRICT = AutoCreation(topics=False, groups=False)
+STRICT = BrokerSettings(topics=TopicsSection(auto_create=False), groups=GroupsSection(auto_create=False))
 
 
 class Broker:
@@ -50,7 +53,7 @@ class Broker:
     def __init__(
         self,
         *,
-        auto_creation: AutoCreation = STRICT,
+        settings: BrokerSettings = STRICT,
         advertise: Address | None = None,
         members: Members | None = None,
     ) -> None:
@@ -58,12 +61,12 @@ class Broker:
         self.clock = ManualClock()
         self.topics = TopicTable(engine)
         self.groups = GroupTable(engine)
-        self.clients = ClientRegistry(self.clock)
+        self.clients = ClientRegistry(self.clock, settings)
         self.lost: list[str] = []
         self.clients.on_lost(self.lost.append)
         self.subscribed: list[tuple[str, tuple[str, ...]]] = []
         self.command_answers: list[tuple[str, service.TelemetryCommand]] = []
-        self.directory = Directory(self.topics, self.groups, auto_creation)
+        self.directory = Directory(self.topics, self.groups, settings)
         edge = Edge(self.clients, FaultLog(self.clock, damage_met=lambda: None, passed_over=lambda: None))
         identity = BrokerIdentity(name="broker-a", listen=Address("127.0.0.1", 8081), advertise=advertise)
         self.telemetry = TelemetryService(

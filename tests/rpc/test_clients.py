@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from quarry_mq.server.clients import ClientKind, ClientLimits, ClientRegistry, ClientSettings, ClientTimeouts
+from quarry_mq.server.clients import ClientKind, ClientRegistry, ClientSettings
 from quarry_mq.server.errors import OverLimit
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.clock import ManualClock
 from tests.rpc.fake_call import FakeCall
 
@@ -25,7 +26,7 @@ SETTINGS = ClientSettings(
 class World:
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.clients = ClientRegistry(self.clock, ClientTimeouts(silent_s=120, disconnected_s=20))
+        self.clients = ClientRegistry(self.clock, BrokerSettings())
         self.lost: list[str] = []
         self.clients.on_lost(self.lost.append)
 
@@ -151,7 +152,7 @@ def test_a_foreign_stream_detaches_nothing(world: World) -> None:
 class LimitedWorld(World):
     def __init__(self, **limits: int) -> None:
         super().__init__()
-        self.clients.configure(ClientTimeouts(silent_s=120, disconnected_s=20), ClientLimits(**limits))
+        self.clients.configure(BrokerSettings.model_validate({"limits": limits}))
 
 
 def test_who_has_had_no_stream_for_longest_gives_way() -> None:
@@ -181,7 +182,7 @@ def test_a_client_has_so_many_streams_and_no_more() -> None:
 
 
 def test_clients_declare_so_many_topics_together_and_no_more() -> None:
-    world = LimitedWorld(topics=10)
+    world = LimitedWorld(client_topics=10)
     six, five, four = (replace(SETTINGS, topics=tuple(f"t{n}" for n in range(count))) for count in (6, 5, 4))
     stream = FakeCall()
     world.clients.register("a", six, stream)

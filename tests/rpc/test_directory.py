@@ -5,16 +5,18 @@ from __future__ import annotations
 import pytest
 
 from quarry_mq.kv.memory import MemoryEngine
-from quarry_mq.server.metadata import AutoCreation, Directory
+from quarry_mq.server.metadata import Directory
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.errors import GroupNotFound, TopicNotFound
 from quarry_mq.store.metadata import Group, GroupTable, IllegalGroupName, IllegalTopicName, Topic, TopicTable, TopicType
+from tests.rpc.broker import STRICT
 
 
 class World:
-    def __init__(self, auto_creation: AutoCreation | None = None) -> None:
+    def __init__(self, settings: BrokerSettings | None = None) -> None:
         engine = MemoryEngine(["topics", "groups"], write_ahead_log=True)
         self.topics, self.groups = TopicTable(engine), GroupTable(engine)
-        self.directory = Directory(self.topics, self.groups, auto_creation)
+        self.directory = Directory(self.topics, self.groups, settings or BrokerSettings())
 
 
 def test_a_topic_comes_into_being_by_being_sent_to() -> None:
@@ -43,7 +45,7 @@ def test_a_group_comes_into_being_by_receiving() -> None:
 
 
 def test_nothing_is_made_when_that_is_switched_off() -> None:
-    world = World(AutoCreation(topics=False, groups=False))
+    world = World(STRICT)
     with pytest.raises(TopicNotFound):
         world.directory.topic_to_send("orders")
     with pytest.raises(GroupNotFound):

@@ -15,6 +15,7 @@ from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front import Call, GrpcStatus, Method
 from quarry_mq.server.rpc.context import Edge
 from quarry_mq.server.rpc.methods import METHOD_NAMES, messaging_methods
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.wire.parsing import UNCOUNTED_SIZE
 from quarry_mq.server.wire.status import INTERNAL_TEXT
 from quarry_mq.store import errors
@@ -88,7 +89,9 @@ class Failing:
     def __init__(self, error: Exception) -> None:
         self._error = error
         clock = ManualClock()
-        edge = Edge(ClientRegistry(clock), FaultLog(clock, damage_met=lambda: None, passed_over=lambda: None))
+        edge = Edge(
+            ClientRegistry(clock, BrokerSettings()), FaultLog(clock, damage_met=lambda: None, passed_over=lambda: None)
+        )
         self.unary = edge.unary(service.HeartbeatRequest, service.HeartbeatResponse, self._raise).handler
         self.stream = edge.server_stream(
             service.ReceiveMessageRequest, service.ReceiveMessageResponse, self._raise, lambda: b"the last item"
@@ -142,7 +145,7 @@ def test_where_there_is_a_native_part_it_counts_the_fields_of_large_requests() -
 
     clock = ManualClock()
     faults = FaultLog(clock, damage_met=lambda: None, passed_over=lambda: None)
-    edge = Edge(ClientRegistry(clock), faults, native=cast(Native, Counting()))
+    edge = Edge(ClientRegistry(clock, BrokerSettings()), faults, native=cast(Native, Counting()))
     call = FakeCall()
     send = edge.unary(service.SendMessageRequest, service.SendMessageResponse, lambda *_: None).handler
     send(call, bytes(UNCOUNTED_SIZE + 1))

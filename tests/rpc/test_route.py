@@ -8,9 +8,11 @@ import pytest
 
 from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.metadata import AutoCreation
-from quarry_mq.server.routing import Address, RouteQueue, route_queues
+from quarry_mq.server.addresses import Address
+from quarry_mq.server.routing import RouteQueue, route_queues
 from quarry_mq.server.rpc.routes.route_answers import BYTES_MAX, RouteAnswers
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.sections import TopicsSection
 from quarry_mq.store.metadata import Permission, Topic, TopicType
 from tests.rpc.broker import Broker, consumer, producer, resource
 
@@ -164,7 +166,7 @@ def test_an_address_is_host_and_port(text: str) -> None:
 
 
 def test_producers_and_unknown_clients_make_topics_by_asking() -> None:
-    broker = Broker(auto_creation=AutoCreation(topic_queues=3))
+    broker = Broker(settings=BrokerSettings(topics=TopicsSection(default_queues=3)))
     response = route(broker, "asked-before-settings")
     assert len(response.message_queues) == 3
     assert definition.NORMAL in response.message_queues[0].accept_message_types
@@ -175,7 +177,7 @@ def test_producers_and_unknown_clients_make_topics_by_asking() -> None:
 
 def test_a_deleted_topic_stays_deleted_under_its_consumers() -> None:
     """rmq#9792: consumers go on asking for their routes every 30 seconds."""
-    broker = Broker(auto_creation=AutoCreation())
+    broker = Broker(settings=BrokerSettings())
     broker.add_topic("orders")
     broker.connect(consumer("workers", "orders"))
     assert route(broker, "orders").status.code == definition.OK
@@ -187,7 +189,7 @@ def test_a_deleted_topic_stays_deleted_under_its_consumers() -> None:
 
 @pytest.mark.parametrize("name", ["%DLQ%workers", "%RETRY%workers_orders"])
 def test_the_brokers_own_topics_are_not_made_by_asking(name: str) -> None:
-    broker = Broker(auto_creation=AutoCreation())
+    broker = Broker(settings=BrokerSettings())
     assert route(broker, name).status.code == definition.TOPIC_NOT_FOUND
 
 
@@ -226,7 +228,7 @@ def test_refused_assignments(broker: Broker) -> None:
 
 
 def test_asking_for_an_assignment_makes_no_group() -> None:
-    broker = Broker(auto_creation=AutoCreation())
+    broker = Broker(settings=BrokerSettings())
     broker.add_topic("orders")
     assert assign(broker, "orders", "workers").status.code == definition.OK
     assert broker.groups.get("workers") is None

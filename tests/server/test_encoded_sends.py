@@ -72,7 +72,7 @@ def test_only_a_round_that_went_in_is_timed() -> None:
 
     async def test(threads: LoopThreads) -> None:
         bench = Bench(threads, Durability.ASYNC)
-        appends = bench.commit._stages.append
+        appends = bench.commit.stages.append
         bench.clock.advance(5)
         with pytest.raises(MessageTooLarge):
             await bench.send_encoded(encoded(message(body=bytes(SEGMENT_SIZE))))

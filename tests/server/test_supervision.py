@@ -13,7 +13,7 @@ from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.errors import BrokerFailed
 from quarry_mq.server.observability.logs import Repeats
 from quarry_mq.server.process.health import HealthState, Phase
-from quarry_mq.server.process.stop import Stop
+from quarry_mq.server.process.stop import Stop, StopTimes
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.supervision import Supervisor
 from quarry_mq.store.clock import SystemClock
@@ -86,7 +86,7 @@ def test_a_broker_without_its_housekeeping_stops_in_good_order(
             "network": {"listen": free, "admin": free, "http": free, "stop_grace_ms": 100},
         }
     )
-    stop = Stop(settings.for_stop(), SystemClock())
+    stop = Stop(StopTimes.of(settings.network), SystemClock())
     held_back = Repeats(0, SystemClock(), lambda _: None)
     with pytest.raises(BrokerFailed, match="its housekeeping ended with RuntimeError: nobody thought of this"):
         asyncio.run(asyncio.wait_for(main._run(settings, stop, held_back, main._logged_progress), 30))

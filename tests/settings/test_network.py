@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from quarry_mq.server.front import TlsFiles
+from quarry_mq.server.process.certificates import TlsPorts
 from quarry_mq.server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
 
 FILES = {"tls_certificate": "/tls.crt", "tls_key": "/tls.key"}
@@ -140,13 +141,13 @@ def test_the_grpcio_front_has_no_optional_tls() -> None:
 
 def test_each_port_has_its_own_authority() -> None:
     given = {"tls": "optional", "admin_tls": True, "http_tls": True, "console_tls": True, **FILES}
-    ports = fine(**given, tls_client_ca="/clients.crt", admin_client_ca="/admins.crt").for_tls()
+    ports = TlsPorts.of(fine(**given, tls_client_ca="/clients.crt", admin_client_ca="/admins.crt").network)
     certificate, key = Path("/tls.crt"), Path("/tls.key")
     assert ports.messaging == TlsFiles(certificate, key, Path("/clients.crt"))
     assert ports.admin == TlsFiles(certificate, key, Path("/admins.crt"))
     assert ports.http == TlsFiles(certificate, key, protocol="http/1.1")
     assert ports.console == TlsFiles(certificate, key, Path("/admins.crt"), protocol="http/1.1")
-    assert fine(**FILES).for_tls() == (None, None, None, None)
+    assert TlsPorts.of(fine(**FILES).network) == (None, None, None, None)
 
 
 def test_the_console_can_be_off() -> None:

@@ -8,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from quarry_mq.server.addresses import split_address
-from quarry_mq.server.clients import ClientTimeouts
-from quarry_mq.server.delivery.model import NewGroupStart
+from quarry_mq.server.process.descriptors import front_limits
 from quarry_mq.server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
+from quarry_mq.server.settings.sections import NewGroupStart
 from quarry_mq.store.settings import Durability
 
 
@@ -200,12 +200,11 @@ def test_parts_get_their_share() -> None:
     store = settings.for_store()
     assert (store.root, store.segment_size, store.durability) == (Path("/s"), 1 << 20, Durability.ASYNC)
     assert store.record_size_max > 1 << 20
-    assert settings.for_front().max_open_calls == 7
-    assert settings.for_front().max_message_size == 2 << 20
+    assert front_limits(settings).max_open_calls == 7
+    assert front_limits(settings).max_message_size == 2 << 20
     wire = settings.for_wire()
     assert (wire.body_size_max, wire.batch_size_max, wire.polling_min_ms) == (1 << 20, 5, 0)
-    assert settings.for_delivery().new_group_start is NewGroupStart.LATEST
-    assert settings.for_clients() == ClientTimeouts(silent_s=120, disconnected_s=5)
+    assert settings.delivery.new_group_start is NewGroupStart.LATEST
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ class Overviews:
 
     def now(self) -> Overview:
         sources, days, background = self._sources, self._recording.days, self._sources.background
-        its, traffic = sources.components, sources.components.observing.traffic
+        its, traffic = sources.components, sources.components.traffic
         moved = Moved(traffic.messages_sent, traffic.messages_received)
         return Overview(
             at_ms=its.clock.wall_ms(),
@@ -105,10 +105,10 @@ class Overviews:
         )
 
     def _stages(self) -> Iterator[StageTimes]:
-        observing = self._sources.components.observing
-        for name, tally in observing.send_stages:
+        its = self._sources.components
+        for name, tally in its.commit.stages:
             yield StageTimes("send", name, tally)
-        for name, tally in observing.receive_stages:
+        for name, tally in its.delivery.stages:
             yield StageTimes("receive", name, tally)
 
     def _process(self) -> ProcessNow:

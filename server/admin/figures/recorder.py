@@ -63,7 +63,7 @@ def until_next_ms(now_ms: int) -> int:
 
 
 def make_recording(sources: Sources) -> Recording:
-    traffic = sources.components.observing.traffic
+    traffic = sources.components.traffic
     return Recording(
         [*_measures(sources), *_stage_measures(sources)],
         lambda: Moved(traffic.messages_sent, traffic.messages_received),
@@ -74,7 +74,7 @@ def make_recording(sources: Sources) -> Recording:
 def _measures(sources: Sources) -> Iterator[Measure]:
     """Yield the measures. They are documented in docs/admin-calls.md, in this order."""
     its, waiting, lag = sources.components, sources.background.waiting, sources.background.lag
-    traffic, delivery, messages = its.observing.traffic, its.delivery, its.store.messages
+    traffic, delivery, messages = its.traffic, its.delivery, its.store.messages
     process, retention = sources.process, sources.upkeep.retention
     yield Rate("sent_per_second", "messages/s", lambda: traffic.messages_sent)
     yield Rate("received_per_second", "messages/s", lambda: traffic.messages_received)
@@ -100,11 +100,11 @@ def _measures(sources: Sources) -> Iterator[Measure]:
 
 
 def _stage_measures(sources: Sources) -> Iterator[Measure]:
-    observing = sources.components.observing
-    yield Percentile("send_p99_ms", sources.components.metrics.send_duration)
+    its = sources.components
+    yield Percentile("send_p99_ms", its.metrics.send_duration)
     calls: tuple[tuple[str, Iterable[tuple[str, Tally]]], ...] = (
-        ("send", observing.send_stages),
-        ("receive", observing.receive_stages),
+        ("send", its.commit.stages),
+        ("receive", its.delivery.stages),
     )
     for call, stages in calls:
         for name, tally in stages:

@@ -19,6 +19,7 @@ from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.errors import MemberUnreachable, NotAMember
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.lag.group_progress import Budget, GroupProgress
+from quarry_mq.server.process.certificates import PeerTls
 from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.rpc.messaging import Components, Messaging
 from quarry_mq.server.settings.broker_settings import BrokerSettings
@@ -54,7 +55,7 @@ def make_cluster(settings: BrokerSettings, store: OpenStore, delivery: Delivery,
         clock,
         keys=ClusterKeys.read(key_file),
         connect=lambda address, keys, name, member: PeerClient(
-            address, keys, clock, settings.for_peer_tls(), name, member=member
+            address, keys, clock, PeerTls.of(settings.network, settings.cluster), name, member=member
         ),
         applied=applied,
         messages_of=partial(messages_of, store),
@@ -97,7 +98,7 @@ def cluster_services(
 def make_reading_order(cluster: Cluster | None, its: Components) -> ReadingOrder:
     """Return the reading order of this broker, and of all members if it is in a cluster."""
     store = its.store
-    progress = GroupProgress(store, its.delivery, its.state_writer, its.clock)
+    progress = GroupProgress(store, its.delivery, its.delivery.writer, its.clock)
 
     async def left(group: str, topic: Topic, time_slice: TimeSlice) -> int:
         found = await progress.of_topic(group, topic, time_slice, Budget())

@@ -51,7 +51,7 @@ def query_service(components: Components, index: KeyIndex) -> QueryService:
         its.store.topics,
         index,
         MessageLookup(its.store.messages, index),
-        MessageTracer(its.store, its.delivery, its.state_writer, its.clock),
+        MessageTracer(its.store, its.delivery, its.delivery.writer, its.clock),
         its.faults,
     )
 

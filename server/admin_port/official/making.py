@@ -29,14 +29,14 @@ def official_admin(
     its, facts = messaging.components, administration.facts
     store, clock = its.store, its.clock
     names, pacing = Names(store.topics, store.groups), Pacing(clock)
-    progress = GroupProgress(store, its.delivery, its.state_writer, clock)
+    progress = GroupProgress(store, its.delivery, its.delivery.writer, clock)
     clients = ClientCalls(
         its.clients,
         names,
         store.offsets,
         progress,
         pacing,
-        lite_readers=LiteReaders(LiteSubscriptionTable(store.state_engine), its.state_writer),
+        lite_readers=LiteReaders(LiteSubscriptionTable(store.state_engine), its.delivery.writer),
         delete=its.delivery.delete_subscription,
     )
     queries = QueryCalls(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from quarry_mq.server.routing import Address
+from quarry_mq.server.addresses import Address
 from quarry_mq.server.tasks.worker import LastErrors
 
 log = structlog.get_logger(__name__)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from quarry_mq.server.routing import Address
+from quarry_mq.server.addresses import Address
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.metadata.row_json import Document, encode_document
 

@@ -16,13 +16,13 @@ from quarry_mq.server.counters.stages import ReceiveStages
 from quarry_mq.server.delivery.deliveries import Deliveries
 from quarry_mq.server.delivery.fetch.fetched import Taken
 from quarry_mq.server.delivery.life_cycle import Event, State
-from quarry_mq.server.delivery.model import Delivered, DeliverySettings, Faults, MessageSource, ReceiveRequest
+from quarry_mq.server.delivery.model import Delivered, Faults, MessageSource, ReceiveRequest
 from quarry_mq.server.delivery.retry_topics import for_group
 from quarry_mq.server.delivery.state.inflight import DueEntry, InFlight
 from quarry_mq.server.delivery.state.positions import Positions
 from quarry_mq.server.delivery.state.subscription import GroupMessage, QueueProgress, Subscription
 from quarry_mq.server.errors import OverLimit
-from quarry_mq.store.clock import Clock
+from quarry_mq.server.settings.sections import LimitsSection
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import MessageGivenUp
 from quarry_mq.store.offsets import QueueOffset
@@ -55,7 +55,7 @@ class Taking:
 
     def __init__(
         self,
-        settings: DeliverySettings,
+        limits: LimitsSection,
         *,
         source: MessageSource,
         positions: Positions,
@@ -63,26 +63,27 @@ class Taking:
         dead_letters: DeadLetters,
         faults: Faults,
         ready: Callable[[Iterable[Subscription]], None],
-        clock: Clock,
         stages: ReceiveStages,
     ) -> None:
-        self._settings = settings
+        self._limits = limits
         self._source = source
         self._positions = positions
         self._deliveries = deliveries
         self._dead_letters = dead_letters
         self._faults = faults
         self._ready = ready
-        self._clock = clock
         self._stages = stages
         self.redeliveries = 0
         self._forwarding: set[int] = set()
         """Ids of deliveries whose copies are being appended to the dead letters; their outcome is not known yet."""
-        self.held_from: HeldFrom = _nothing_is_held
-        """Returns the log position from which on a group that consumes a topic in order gets no messages yet."""
+        self._held_from: HeldFrom = _nothing_is_held
 
-    def configure(self, settings: DeliverySettings) -> None:
-        self._settings = settings
+    def configure(self, limits: LimitsSection) -> None:
+        self._limits = limits
+
+    def hold_ordered(self, held_from: HeldFrom) -> None:
+        """Set the function that returns from which log position on an ordered group gets no messages yet."""
+        self._held_from = held_from
 
     def take(self, subscription: Subscription, request: ReceiveRequest) -> list[Delivered]:
         """Return messages for the receive, the oldest candidates first.
@@ -98,19 +99,19 @@ class Taking:
         if not self._stages.is_turn():
             return self._take_each(parts, request, part_max)
         self._stages.is_timed, self._stages.reading_s = True, 0.0
-        began_s = self._clock.monotonic_s()
+        began_s = self._stages.now_s()
         try:
             messages = self._take_each(parts, request, part_max)
         finally:
             self._stages.is_timed = False
         if messages:
-            self._stages.take.add(self._clock.monotonic_s() - began_s)
+            self._stages.take.add(self._stages.now_s() - began_s)
             self._stages.read.add(self._stages.reading_s)
         return messages
 
     def _take_each(self, parts: Iterable[Subscription], request: ReceiveRequest, part_max: int) -> list[Delivered]:
-        taken = Taken(request, self._settings)
-        taken.new_ones_left = self._settings.in_flight_per_group_max - self._deliveries.count_of_group(request.group)
+        most = self._limits.in_flight_per_group
+        taken = Taken(request, most - self._deliveries.count_of_group(request.group))
         failures: list[tuple[Exception, Subscription]] = []
         for part in parts:
             taken.begin_part(part_max)
@@ -129,7 +130,6 @@ class Taking:
         for failure, part in failures:
             self._report(failure, part)
         if taken.is_over_limit and not taken.messages:
-            most = self._settings.in_flight_per_group_max
             raise OverLimit("in_flight_per_group", f"group {request.group} has not acknowledged {most} messages")
         return taken.messages
 
@@ -331,7 +331,7 @@ class Taking:
         """Take new messages from the next offset on; return whether the queue has no more, or only held-back ones."""
         before = progress.next_offset
         is_held = request.is_ordered and not subscription.is_retry
-        held_from = self.held_from(subscription.group, subscription.topic) if is_held else None
+        held_from = self._held_from(subscription.group, subscription.topic) if is_held else None
         wanted, drained = for_group(request.filter, subscription.group, subscription.topic), False
         wants_all = wanted.wants_all
         found: list[tuple[QueueOffset, StoredMessage]] = []
@@ -374,9 +374,9 @@ class Taking:
         try:
             if not self._stages.is_timed:
                 return self._source.read(entry)
-            began_s = self._clock.monotonic_s()
+            began_s = self._stages.now_s()
             record = self._source.read(entry)
-            self._stages.reading_s += self._clock.monotonic_s() - began_s
+            self._stages.reading_s += self._stages.now_s() - began_s
             return record
         except MessageGivenUp as gone:
             self._report(gone, subscription)

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from quarry_mq.server.delivery.model import Delivered, DeliverySettings, ReceiveRequest
+from quarry_mq.server.delivery.model import Delivered, ReceiveRequest
 from quarry_mq.store.message import ConsumeQueueEntry
 
+ENTRIES_SCANNED_MAX: Final = 4_096
+"""Entries that one receive or pull scans in one go."""
+ANSWER_SIZE_MAX: Final = 8 << 20
+"""Bytes of records in one receive's answer, which is in memory as a whole until its client has read it.
+
+This is twice the largest message of the default limits: above that more bytes per answer make nothing faster.
+"""
 LENGTH_PER_ENTRY: Final = 256
 """Characters of a filter expression that take about as long to evaluate as it takes to read a record."""
 
@@ -31,11 +38,11 @@ class Taken:
         "new_ones_left",
     )
 
-    def __init__(self, request: ReceiveRequest, settings: DeliverySettings) -> None:
+    def __init__(self, request: ReceiveRequest, new_ones_max: int) -> None:
         self.messages: list[Delivered] = []
         self._count = 0
-        self.entries_left = settings.entries_scanned_per_pass
-        self.new_ones_left = settings.in_flight_per_group_max
+        self.entries_left = ENTRIES_SCANNED_MAX
+        self.new_ones_left = new_ones_max
         """Number of messages that may be taken beside those that are in flight already."""
         self.is_over_limit = False
         """True if a new message was found beyond that number."""
@@ -43,7 +50,7 @@ class Taken:
         """Number that each scanned entry takes from `entries_left`: a long expression takes long to evaluate."""
         self._messages_max = request.batch_size
         self._part_max = request.batch_size
-        self._bytes_left = settings.answer_bytes_max
+        self._bytes_left = ANSWER_SIZE_MAX
         self._no_room = False
 
     def begin_part(self, messages_max: int) -> None:

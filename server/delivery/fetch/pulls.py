@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from quarry_mq.server.delivery.fetch.fetched import LENGTH_PER_ENTRY
-from quarry_mq.server.delivery.model import DeliverySettings, MessageSource, Timer, Timers
+from quarry_mq.server.delivery.fetch.fetched import ANSWER_SIZE_MAX, ENTRIES_SCANNED_MAX, LENGTH_PER_ENTRY
+from quarry_mq.server.delivery.model import MessageSource, Timer, Timers
 from quarry_mq.server.delivery.state.registry import HeldFilters
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.filters import MessageFilter
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.guarded import run_guarded
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange
@@ -61,24 +62,19 @@ class Pulls:
     Lives on the event loop's thread.
     """
 
-    def __init__(
-        self,
-        source: MessageSource,
-        timers: Timers,
-        *,
-        settings: DeliverySettings,
-    ) -> None:
+    def __init__(self, source: MessageSource, timers: Timers, settings: BrokerSettings) -> None:
         self._source = source
         self._timers = timers
-        self._settings = settings
+        self.configure(settings)
         self._of_client: Counter[str] = Counter()
         self._filters = HeldFilters()
         self._waiting: dict[QueueId, dict[WaitingPull, None]] = {}
         self._count = 0
         self._is_draining = False
 
-    def configure(self, settings: DeliverySettings) -> None:
-        self._settings = settings
+    def configure(self, settings: BrokerSettings) -> None:
+        self._waiting_max = settings.delivery.waiting_polls_max
+        self._waiting_per_client_max = settings.limits.waiting_polls_per_client
 
     def __len__(self) -> int:
         return self._count
@@ -95,10 +91,10 @@ class Pulls:
         if messages or request.polling_s <= 0 or self._is_draining or offset < self._source.maximum(request.queue):
             pulled(messages, offset, None)
             return None
-        if self._count >= self._settings.waiting_polls_max:
+        if self._count >= self._waiting_max:
             raise OverLimit("waiting_polls", f"{self._count} pulls are waiting already")
         of_client = self._of_client[request.client_id]
-        if of_client >= self._settings.waiting_polls_per_client_max:
+        if of_client >= self._waiting_per_client_max:
             raise OverLimit("waiting_polls_per_client", f"{of_client} pulls of this client are waiting already")
         self._filters.check(request.filter)
         self._filters.add(request.filter)
@@ -174,7 +170,7 @@ class Pulls:
         scanned.
         """
         found: list[StoredMessage] = []
-        entries_left, bytes_left = self._settings.entries_scanned_per_pass, self._settings.answer_bytes_max
+        entries_left, bytes_left = ENTRIES_SCANNED_MAX, ANSWER_SIZE_MAX
         entry_cost = 1 + request.filter.length // LENGTH_PER_ENTRY
         while entries_left > 0 and len(found) < request.batch_size:
             entries = self._source.entries(request.queue, offset, min(request.batch_size, entries_left))

@@ -11,11 +11,10 @@ from quarry_mq.server.delivery.deliveries import Deliveries
 from quarry_mq.server.delivery.model import MessageSource
 from quarry_mq.server.delivery.open_subscriptions import OpenSubscriptions
 from quarry_mq.server.delivery.state.positions import Positions
-from quarry_mq.server.delivery.state.state_writer import StateWriter
+from quarry_mq.server.delivery.state.state_writer import GroupState
 from quarry_mq.server.delivery.state.subscription import Subscription
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
-from quarry_mq.store.metadata.offsets import ConsumerOffsetTable
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.state.in_flight_key import subscription_prefix
 
@@ -31,8 +30,7 @@ class LightQueues:
         deliveries: Deliveries,
         positions: Positions,
         source: MessageSource,
-        offsets: ConsumerOffsetTable,
-        writer: StateWriter,
+        state: GroupState,
         clock: Clock,
     ) -> None:
         self._subscriptions = subscriptions
@@ -40,8 +38,8 @@ class LightQueues:
         self._deliveries = deliveries
         self._positions = positions
         self._source = source
-        self._offsets = offsets
-        self._writer = writer
+        self._offsets = state.offsets
+        self._writer = state.writer
         self._clock = clock
 
     def open(self, group: str, name: str) -> Subscription:

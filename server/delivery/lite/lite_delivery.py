@@ -14,25 +14,22 @@ from typing import Final, NamedTuple
 from quarry_mq.server.delivery.fetch.fetch import Taking
 from quarry_mq.server.delivery.lite.light_queues import LightQueues
 from quarry_mq.server.delivery.lite.lite_clients import LiteClient, LiteClients, LiteGroupClients
-from quarry_mq.server.delivery.long_poll import Serving
-from quarry_mq.server.delivery.model import Again, Delivered, Received, ReceiveRequest
+from quarry_mq.server.delivery.long_poll import Serving, Take
+from quarry_mq.server.delivery.model import Again, Delivered, MessageSource, Received, ReceiveRequest
 from quarry_mq.server.delivery.receipt_handle import lite_topic_of
-from quarry_mq.server.delivery.state.state_writer import StateWriter
+from quarry_mq.server.delivery.state.state_writer import GroupState
 from quarry_mq.server.delivery.state.subscription import Subscription, WaitingPoll
+from quarry_mq.server.lite.names import lite_topics_from
 from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name, parse_light_queue_name
-from quarry_mq.store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscriptionTable
+from quarry_mq.store.metadata.lite_subscriptions import ALL_OF_THEM
 from quarry_mq.store.offsets import QueueOffset
 
 LOOKED_AT_ONCE: Final = 64
 """Lite topics of a client that are checked for messages in one step."""
 LOOKING_S: Final = 0.005
 IDLE_CLIENT_S: Final = 60.0
-
-
-LiteTopicsFrom = Callable[[str, bytes], tuple[Sequence[str], bytes | None]]
-"""Function that returns some of a topic's lite topics, from a key on (`b""`: the first), and the key to go on at."""
 
 
 class LiteDepth(NamedTuple):
@@ -43,27 +40,30 @@ class LiteDepth(NamedTuple):
 
 
 class LiteDelivery:
-    """Serves receives of lite topics. `serving` has to be set before anything else."""
-
-    serving: Serving[LiteClient]
+    """Serves receives of lite topics."""
 
     def __init__(
         self,
-        table: LiteSubscriptionTable,
         queues: LightQueues,
         *,
         taking: Taking,
-        lite_topics_from: LiteTopicsFrom,
-        writer: StateWriter,
+        source: MessageSource,
+        state: GroupState,
         clock: Clock,
+        serving: Callable[[Take[LiteClient]], Serving[LiteClient]],
     ) -> None:
-        self._table = table
+        """`serving` makes what serves the receives of all clients."""
         self._queues = queues
         self._taking = taking
-        self._lite_topics_from = lite_topics_from
-        self._writer = writer
+        self._source = source
+        self._table = state.lite_subscriptions
+        self._writer = state.writer
         self._clock = clock
+        self._serving = serving(self.take)
         self._clients = LiteClients()
+
+    def drain(self) -> None:
+        self._serving.drain()
 
     @property
     def client_count(self) -> int:
@@ -83,7 +83,7 @@ class LiteDelivery:
         again: Again | None = None,
     ) -> WaitingPoll | None:
         """Receive as `Delivery.receive`, from all lite topics of the topic that the client is subscribed to."""
-        if self.serving.is_draining:
+        if self._serving.is_draining:
             received((), None)
             return None
         client = self._clients.of(request.group, group.bind_topic, request.client_id)
@@ -94,7 +94,7 @@ class LiteDelivery:
             and self._table.is_subscribed(request.group, request.client_id, ALL_OF_THEM)
         )
         client.last_used_s = self._clock.monotonic_s()
-        return self.serving.receive(client, request, polling_s, received, again)
+        return self._serving.receive(client, request, polling_s, received, again)
 
     # -- fetching
 
@@ -156,7 +156,7 @@ class LiteDelivery:
         """Check the next of all lite topics. If there is no space for all that are ready, the same ones come again
         later.
         """
-        names, key = self._lite_topics_from(client.group.parent, client.looked_key)
+        names, key = lite_topics_from(self._source, client.group.parent, client.looked_key)
         for name in names:
             if name.startswith(client.group.wildcard):
                 self._mark_if_ready(client, name)
@@ -215,7 +215,7 @@ class LiteDelivery:
         name = light_queue_name(group.parent, lite_topic)
         for client in clients:
             if client.waiting:
-                self.serving.serve(client)
+                self._serving.serve(client)
                 if not self._queues.may_have_messages(group.name, name):
                     return
 
@@ -235,7 +235,7 @@ class LiteDelivery:
             elif self._queues.may_have_messages(group, light_queue_name(client.group.parent, lite_topic)):
                 client.mark(lite_topic)
         if client.waiting and client.may_have_messages:
-            self.serving.serve(client)
+            self._serving.serve(client)
 
     # -- removal of clients
 
@@ -244,7 +244,7 @@ class LiteDelivery:
         client = self._clients.remove(client_id)
         if client is not None:
             for poll in tuple(client.waiting):
-                self.serving.end(poll)
+                self._serving.end(poll)
 
     def delete_group(self, group: str) -> None:
         """Delete the subscriptions of the group's clients, with the writer's next write."""

@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from quarry_mq.kv import WriteBatch
-from quarry_mq.server.delivery.model import DeliverySettings, MessageSource, NewGroupStart
-from quarry_mq.server.delivery.state.state_writer import StateWriter
+from quarry_mq.server.delivery.model import MessageSource
+from quarry_mq.server.delivery.state.state_writer import GroupState
 from quarry_mq.server.delivery.state.subscription import QueueProgress, Subscription
-from quarry_mq.store.metadata.offsets import ConsumerOffsetTable
+from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
 from quarry_mq.store.offsets import QueueExtent, QueueId, QueueOffset
 
 
 class Positions:
     """Opens the queues of subscriptions at the stored offsets, or at the start of a new group or a new queue."""
 
-    def __init__(
-        self, settings: DeliverySettings, *, source: MessageSource, offsets: ConsumerOffsetTable, writer: StateWriter
-    ) -> None:
+    def __init__(self, settings: DeliverySection, source: MessageSource, state: GroupState) -> None:
         self._settings = settings
         self._source = source
-        self._offsets = offsets
-        self._writer = writer
+        self._offsets = state.offsets
+        self._writer = state.writer
 
-    def configure(self, settings: DeliverySettings) -> None:
+    def configure(self, settings: DeliverySection) -> None:
         self._settings = settings
 
     def never_read(self, group: str, topic: str, numbers: Iterable[int]) -> list[int]:
@@ -104,4 +102,4 @@ class Positions:
                 if extent.minimum > 0 or extent.begins_at is None:
                     return extent.maximum
                 distance = self._source.appended_up_to - extent.begins_at
-                return extent.minimum if distance <= self._settings.auto_start_max_bytes else extent.maximum
+                return extent.minimum if distance <= self._settings.auto_start_size else extent.maximum

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from quarry_mq.server.delivery.model import ReceiveRequest
 from quarry_mq.server.delivery.retry_topics import RetryTopic
 from quarry_mq.server.delivery.state.subscription import Subscription, WaitingPoll
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.filters import MessageFilter
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 
 FILTERS_LENGTH_MAX: Final = 1024 * 1024
 """Characters of all distinct filters of waiting receives: 160 MB at most."""
@@ -89,10 +91,15 @@ class HeldFilters:
 class WaitingPolls:
     """The waiting receives, by the client that made them."""
 
-    def __init__(self) -> None:
-        self.filters = HeldFilters()
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._filters = HeldFilters()
         self._by_client: dict[str, dict[WaitingPoll, None]] = {}
         self._count = 0
+        self.configure(settings)
+
+    def configure(self, settings: BrokerSettings) -> None:
+        self._count_max = settings.delivery.waiting_polls_max
+        self._per_client_max = settings.limits.waiting_polls_per_client
 
     def __len__(self) -> int:
         return self._count
@@ -103,11 +110,19 @@ class WaitingPolls:
     def of_client(self, client_id: str) -> Sequence[WaitingPoll]:
         return tuple(self._by_client.get(client_id, ()))
 
-    def count_of(self, client_id: str) -> int:
-        return len(self._by_client.get(client_id, ()))
+    def require_room(self, request: ReceiveRequest) -> None:
+        """Check that one more receive may wait. Raises OverLimit."""
+        if self._count >= self._count_max:
+            raise OverLimit("waiting_polls", f"polling full: {self._count} receives are waiting already")
+        of_client = len(self._by_client.get(request.client_id, ()))
+        if of_client >= self._per_client_max:
+            raise OverLimit(
+                "waiting_polls_per_client", f"polling full: {of_client} receives of this client are waiting already"
+            )
+        self._filters.check(request.filter)
 
     def add(self, poll: WaitingPoll) -> None:
-        self.filters.add(poll.request.filter)
+        self._filters.add(poll.request.filter)
         poll.source.waiting[poll] = None
         self._by_client.setdefault(poll.request.client_id, {})[poll] = None
         self._count += 1
@@ -115,7 +130,7 @@ class WaitingPolls:
     def remove(self, poll: WaitingPoll) -> None:
         """Remove a poll that is over; its timer will not fire any more."""
         poll.finish()
-        self.filters.remove(poll.request.filter)
+        self._filters.remove(poll.request.filter)
         del poll.source.waiting[poll]
         of_client = self._by_client[poll.request.client_id]
         del of_client[poll]

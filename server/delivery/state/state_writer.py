@@ -1,14 +1,20 @@
-"""Batching of delivery state: the changes of one loop iteration are stored in one write."""
+"""State of consumer groups as it is stored: the changes of one loop iteration are one write."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Self
 
 import structlog
 
 from quarry_mq.kv import EngineFull, KeyValueEngine, WriteBatch
+from quarry_mq.server.delivery.handle_key import HandleKey
+from quarry_mq.server.delivery.state.inflight import InFlightTable
 from quarry_mq.server.tasks.guarded import run_guarded
 from quarry_mq.store.errors import StorePoisoned
+from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.store.metadata.offsets import ConsumerOffsetTable
 from quarry_mq.store.state.families import INFLIGHT
 
 log = structlog.get_logger(__name__)
@@ -24,9 +30,9 @@ class StateWriter:
     answer that the death of the process can take back.
 
     After a failed write the next one must not simply follow: it would store next offsets above messages whose rows are
-    missing, and a restart would take those for acknowledged. So when the disk is full, `stage_all` stages everything in
-    memory once there is free space again. Any other failure is final: nothing is written any more, all waiting callers
-    get the error, `failed` is called once, and a restart goes on from the last good write.
+    missing, and a restart would take those for acknowledged. So when the disk is full, everything in memory is staged
+    once there is free space again (`stage_again_with`). Any other failure is final: nothing is written any more, all
+    waiting callers get the error, `failed` is called once, and a restart goes on from the last good write.
     """
 
     def __init__(
@@ -39,7 +45,8 @@ class StateWriter:
     ) -> None:
         """`sign` may add to each batch a row that states what its changes are based on."""
         self._engine = engine
-        self._after_pass = after_pass
+        self.after_pass: Final = after_pass
+        """Runs a callback at the end of the current loop iteration, where its changes are written."""
         self._failed = failed
         self._sign = sign
         self._batch: WriteBatch | None = None
@@ -48,7 +55,11 @@ class StateWriter:
         # why not everything is written: texts, since an error object that is raised twice keeps the frames of both
         self._behind: str | None = None
         self._failure: str | None = None
-        self.stage_all: Callable[[WriteBatch], None] = lambda _: None
+        self._stage_all: Callable[[WriteBatch], None] = lambda _: None
+
+    def stage_again_with(self, stage_all: Callable[[WriteBatch], None]) -> None:
+        """Set the function that stages everything in memory, for the write after one that failed."""
+        self._stage_all = stage_all
 
     @property
     def is_behind(self) -> bool:
@@ -59,7 +70,7 @@ class StateWriter:
         """Return the batch of this loop iteration, which is written when the iteration ends."""
         if self._batch is None:
             self._batch = self._engine.batch()
-            self._after_pass(self._end_pass)
+            self.after_pass(self._end_pass)
         return self._batch
 
     def when_written(self, written: Written) -> None:
@@ -130,7 +141,7 @@ class StateWriter:
         self._stage_probe(probe)
         self._engine.write(probe)
         whole = self._engine.batch()
-        self.stage_all(whole)
+        self._stage_all(whole)
         if self._sign is not None:
             self._sign(whole)
         self._engine.write(whole)
@@ -149,3 +160,33 @@ class StateWriter:
         log.error("delivery state cannot be written", error=str(error))
         if self._failed is not None:
             self._failed(StorePoisoned(self._failure))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """All that is stored about consumer groups in the state database, and the one writer of its changes."""
+
+    offsets: ConsumerOffsetTable
+    in_flight: InFlightTable
+    lite_subscriptions: LiteSubscriptionTable
+    handle_key: HandleKey
+    writer: StateWriter
+
+    @classmethod
+    def of(
+        cls,
+        engine: KeyValueEngine,
+        offsets: ConsumerOffsetTable,
+        handle_key: HandleKey,
+        writer: StateWriter,
+        *,
+        leases_until_ms: int | None = None,
+    ) -> Self:
+        """Prepare the state after a start. `leases_until_ms` limits all leases, as is needed after a crash.
+
+        After a crash, what was handed out last may never have reached its client. That client is alive, and would be
+        taken for busy with it until the end of the lease.
+        """
+        in_flight = InFlightTable(engine)
+        in_flight.make_ready(leases_until_ms)
+        return cls(offsets, in_flight, LiteSubscriptionTable(engine), handle_key, writer)

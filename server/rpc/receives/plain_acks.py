@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.delivery import Delivery, StateWriter
+from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.delivery.receipt_handle import ReceiptHandle
 from quarry_mq.server.front import Call
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics
@@ -48,7 +48,6 @@ class PlainAcks:
         *,
         ordinary: RequestHandler,
         delivery: Delivery,
-        state_writer: StateWriter,
         metrics: ServerMetrics,
     ) -> None:
         """`ordinary` serves every request that is not plain."""
@@ -56,7 +55,7 @@ class PlainAcks:
         self._edge = edge
         self._ordinary = ordinary
         self._delivery = delivery
-        self._state_writer = state_writer
+        self._writer = delivery.writer
         self._metrics = metrics
         self._gathered: list[tuple[Call, bytes]] = []
 
@@ -66,7 +65,7 @@ class PlainAcks:
         A large one is served now, with those before it, in the turn of its sender.
         """
         if not self._gathered:
-            self._state_writer.before_write(self._serve)
+            self._writer.before_write(self._serve)
         self._gathered.append((call, body))
         if len(body) > GATHERED_SIZE_MAX:
             self._serve()
@@ -83,7 +82,7 @@ class PlainAcks:
         for (group, topic), acks in accepted.items():
             done += self._acknowledge(group, topic, acks)
         if done:
-            self._state_writer.when_written(partial(self._written, done))
+            self._writer.when_written(partial(self._written, done))
 
     def _check(self, call: Call, body: bytes, accepted: _Accepted) -> None:
         """Accept the acknowledgement, or pass it to the slow path. Raises the error for which it is to be refused."""

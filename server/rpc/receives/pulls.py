@@ -10,7 +10,7 @@ from typing import Final
 
 from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.delivery import Delivery, StateWriter
+from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.delivery.fetch.pulls import PullRequest, Pulls
 from quarry_mq.server.delivery.retry_topics import for_group
 from quarry_mq.server.front import Call, Method
@@ -38,7 +38,6 @@ class PullService:
         store: QueriedStore,
         pulls: Pulls,
         delivery: Delivery,
-        state_writer: StateWriter,
         limits: WireLimits,
     ) -> None:
         self._edge = edge
@@ -46,7 +45,6 @@ class PullService:
         self._store = store
         self._pulls = pulls
         self._delivery = delivery
-        self._state_writer = state_writer
         self._limits = limits
 
     def configure(self, limits: WireLimits) -> None:
@@ -143,7 +141,7 @@ class PullService:
             )
         self._directory.group_to_receive(group, self._edge.user)
         self._delivery.commit_offset(group, queue, QueueOffset(request.offset))
-        self._state_writer.when_written(self._edge.later(call, service.UpdateOffsetResponse()))
+        self._delivery.writer.when_written(self._edge.later(call, service.UpdateOffsetResponse()))
 
     def _get_offset(self, _call: Call, _client_id: str, request: service.GetOffsetRequest) -> service.GetOffsetResponse:
         queue = readable_queue(self._directory, request.message_queue)

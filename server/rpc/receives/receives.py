@@ -10,12 +10,12 @@ from typing import Final, Protocol
 from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.clients import LITE_CONSUMERS, ClientRegistry
-from quarry_mq.server.delivery import Delivered, Delivery, ReceiveRequest, StateWriter
+from quarry_mq.server.counters.traffic import Traffic
+from quarry_mq.server.delivery import Delivered, Delivery, ReceiveRequest
 from quarry_mq.server.delivery.receipt_handle import lite_topic_of
 from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.metadata import Directory
-from quarry_mq.server.observability.instrumentation import Observing
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics
 from quarry_mq.server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, Edge
 from quarry_mq.server.rpc.receives.plain_acks import PlainAcks
@@ -36,7 +36,6 @@ from quarry_mq.store.errors import BrokerError, Forbidden, without_frames
 from quarry_mq.store.metadata import Group, IllegalGroupName, Permission, TopicType
 from quarry_mq.store.metadata.lite import LiteGroup
 from quarry_mq.store.metadata.names import RETRY_PREFIX
-from quarry_mq.store.native import Native
 
 
 class MessageService:
@@ -49,31 +48,27 @@ class MessageService:
         directory: Directory,
         clients: ClientRegistry,
         delivery: Delivery,
-        state_writer: StateWriter,
         limits: WireLimits,
         clock: Clock,
         metrics: ServerMetrics,
-        observing: Observing,
-        native: Native | None = None,
+        traffic: Traffic,
     ) -> None:
         self._edge = edge
         self._directory = directory
         self._clients = clients
         self._delivery = delivery
-        self._state_writer = state_writer
         self._limits = limits
         self._clock = clock
         self._metrics = metrics
-        self._observing = observing
-        self._items = message_items(native)
+        self._traffic = traffic
+        self._items = message_items(edge.native)
         self._plain_acks: PlainAcks | None = None
-        if native is not None:
+        if edge.native is not None:
             self._plain_acks = PlainAcks(
-                native,
+                edge.native,
                 edge,
                 ordinary=edge.unary_admitted(service.AckMessageRequest, service.AckMessageResponse, self._acknowledge),
                 delivery=delivery,
-                state_writer=state_writer,
                 metrics=metrics,
             )
 
@@ -194,7 +189,7 @@ class MessageService:
             nothing = Refused(definition.MESSAGE_NOT_FOUND, "no new message")
             self._edge.refuse_stream(call, service.ReceiveMessageResponse, nothing, self._last_item)
             return
-        stages = self._observing.receive_stages
+        stages = self._delivery.stages
         is_timed = stages.is_turn()
         began_s = self._clock.monotonic_s() if is_timed else 0.0
         try:
@@ -218,7 +213,7 @@ class MessageService:
     def _count(self, group: str, topic: str, messages: Sequence[Delivered]) -> None:
         """Count received messages; those from the group's retry topics are counted separately."""
         again = [each.record.size for each in messages if each.record.topic.startswith(RETRY_PREFIX)]
-        traffic = self._observing.traffic
+        traffic = self._traffic
         if len(again) < len(messages):
             size = sum([each.record.size for each in messages]) - sum(again)
             traffic.received(group, topic, len(messages) - len(again), size, is_retry=False)
@@ -244,7 +239,7 @@ class MessageService:
                 results.append(without_frames(error))
             else:
                 results.append(None)
-        self._state_writer.when_written(partial(self._acknowledged, call, request, results))
+        self._delivery.writer.when_written(partial(self._acknowledged, call, request, results))
 
     def _acknowledged(
         self,
@@ -284,7 +279,7 @@ class MessageService:
         if error is not None:
             answer(error)
         else:
-            self._state_writer.when_written(answer)
+            self._delivery.writer.when_written(answer)
 
     # -- ChangeInvisibleDuration
 
@@ -303,7 +298,7 @@ class MessageService:
             )
         except BrokerError as error:
             return _changed(error, request.receipt_handle)
-        self._state_writer.when_written(partial(_answer_change, call, terms.receipt_handle, handle))
+        self._delivery.writer.when_written(partial(_answer_change, call, terms.receipt_handle, handle))
         return None
 
 

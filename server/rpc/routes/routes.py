@@ -7,13 +7,14 @@ from typing import Final, NamedTuple
 
 from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.addresses import Address
 from quarry_mq.server.clients import ClientKind, ClientRegistry
 from quarry_mq.server.cluster.membership.member import MemberState
 from quarry_mq.server.cluster.membership.members import Members
 from quarry_mq.server.cluster.membership.views import SLOTS
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.metadata import Directory
-from quarry_mq.server.routing import Address, BrokerIdentity, assigned_queues, route_queues
+from quarry_mq.server.routing import BrokerIdentity, assigned_queues, route_queues
 from quarry_mq.server.rpc.access import publish
 from quarry_mq.server.rpc.context import Edge
 from quarry_mq.server.rpc.routes.route_answers import QUEUES_MIN, RouteAnswers

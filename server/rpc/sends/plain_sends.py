@@ -15,9 +15,9 @@ from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as def
 from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.append.group_commit import GroupCommit
 from quarry_mq.server.append.queue_choice import QueueChooser
+from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.front import Call
 from quarry_mq.server.metadata import Directory
-from quarry_mq.server.observability.instrumentation import Observing
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics
 from quarry_mq.server.property_names import RESERVED_PREFIX, RESERVED_PROPERTIES
 from quarry_mq.server.rpc.access import publish
@@ -96,7 +96,7 @@ class PlainSends:
         store_host: Callable[[], Host],
         clock: Clock,
         metrics: ServerMetrics,
-        observing: Observing,
+        traffic: Traffic,
         waiting_sizes: HeldSizes,
     ) -> None:
         """`ordinary` serves every request that is not plain; it shares `queues`, so that all queues get their turns."""
@@ -109,7 +109,7 @@ class PlainSends:
         self._store_host = store_host
         self._clock = clock
         self._metrics = metrics
-        self._observing = observing
+        self._traffic = traffic
         self._waiting_sizes = waiting_sizes
         self._gathered: list[tuple[Call, bytes]] = []
         self._since_s = 0.0
@@ -141,7 +141,7 @@ class PlainSends:
                 self._check(call, body, accepted)
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
                 self._edge.refuse_unary(call, service.SendMessageResponse, error)
-        stages = self._observing.send_stages
+        stages = self._commit.stages
         if stages.is_turn():
             stages.check.add((self._clock.monotonic_s() - began_s) / len(gathered))
         if accepted.sends:
@@ -212,4 +212,4 @@ class PlainSends:
             send.call.reply(answer(send.message_ids, appended[at].queue_offset))
             at = end
         self._metrics.sent_together(len(sends), len(appended), self._clock.monotonic_s() - began_s)
-        self._observing.traffic.sent_together(_NORMAL_WORD, sizes_by_topic)
+        self._traffic.sent_together(_NORMAL_WORD, sizes_by_topic)

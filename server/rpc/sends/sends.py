@@ -14,12 +14,12 @@ from quarry_mq.server.append.queue_choice import QueueChooser, queue_of_group, q
 from quarry_mq.server.cluster.grouped_sends import CLIENTS_SHARE_S, GroupedSend, GroupedSends
 from quarry_mq.server.cluster.message_groups import Place
 from quarry_mq.server.cluster.peers import ForwardedSend
+from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.front.contract import MessageHandler
 from quarry_mq.server.held import DelayedDelivery, Transactions, half_of, held_until
 from quarry_mq.server.lite.births import LiteBirths
 from quarry_mq.server.metadata import Directory
-from quarry_mq.server.observability.instrumentation import Observing
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics
 from quarry_mq.server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, Edge
 from quarry_mq.server.rpc.limits import HeldSizes
@@ -68,7 +68,7 @@ class SendService:
         store_host: Callable[[], Host],
         clock: Clock,
         metrics: ServerMetrics,
-        observing: Observing,
+        traffic: Traffic,
         waiting_sizes: HeldSizes,
         lite_births: LiteBirths,
         may_have_queue: Callable[[str], bool],
@@ -89,7 +89,7 @@ class SendService:
         self._store_host = store_host
         self._clock = clock
         self._metrics = metrics
-        self._observing = observing
+        self._traffic = traffic
         self._queues = QueueChooser()
         self._waiting_sizes = waiting_sizes
         self._lite_births = lite_births
@@ -108,7 +108,7 @@ class SendService:
                 store_host=store_host,
                 clock=clock,
                 metrics=metrics,
-                observing=observing,
+                traffic=traffic,
                 waiting_sizes=waiting_sizes,
             )
 
@@ -129,7 +129,7 @@ class SendService:
 
     def _timed(self, send: MessageHandler) -> MessageHandler:
         """Return the handler with the time of some of its calls measured."""
-        stages = self._observing.send_stages
+        stages = self._commit.stages
 
         def handler(call: Call, body: bytes) -> None:
             if not stages.is_turn():
@@ -287,7 +287,7 @@ class SendService:
                             topic.name, due_ms, where.physical_offset, entry.message_id
                         )
             self._metrics.sent(len(appended), self._clock.monotonic_s() - started_s)
-            self._observing.traffic.sent(topic.name, TYPE_WORDS.get(types[0], ""), appended)
+            self._traffic.sent(topic.name, TYPE_WORDS.get(types[0], ""), appended)
             accepted.answer(response.SerializeToString())
 
         self._commit.send(messages, stored)

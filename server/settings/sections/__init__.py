@@ -8,6 +8,7 @@ from quarry_mq.server.settings.sections.delivery import (
     DeliverySection,
     GroupsSection,
     LiteSection,
+    NewGroupStart,
     TopicsSection,
     TransactionsSection,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "LogSection",
     "MetricsSection",
     "NetworkSection",
+    "NewGroupStart",
     "Section",
     "SecuritySection",
     "StoreSection",

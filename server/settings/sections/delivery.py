@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Self
 
 from pydantic import ByteSize, Field, model_validator
 
-from quarry_mq.server.delivery.model import NewGroupStart
 from quarry_mq.server.settings.sections.base import LIVE, Section
+
+
+class NewGroupStart(Enum):
+    """Position at which a group starts in a queue that it has never read."""
+
+    AUTO = (
+        "auto"  # RocketMQ's rule: from the start of a queue that is complete and not too large for memory, else the end
+    )
+    EARLIEST = "earliest"
+    LATEST = "latest"
 
 
 class TopicsSection(Section):
