@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
+from quarry_mq.server.delivery.lite.light_queues import EVERYWHERE
 from quarry_mq.server.errors import LiteTopicsFull
-from quarry_mq.server.lite.names import EVERYWHERE
 from quarry_mq.server.tasks.time_slice import PAUSE_S
 from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.store.consumequeue import LightQueueStep, LiteParentsStep

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from quarry_mq.kv import KvError
-from quarry_mq.server.lite.names import of_parent
+from quarry_mq.server.delivery.lite.light_queues import of_parent
 from quarry_mq.server.lite.removal import LightQueueRemoval
 from quarry_mq.server.maintenance.queue_removal import RemovalCause, RemovalMetrics
 from quarry_mq.server.tasks.time_slice import PAUSE_S

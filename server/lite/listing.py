@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from quarry_mq.server.delivery.lite.light_queues import EVERYWHERE, of_parent
 from quarry_mq.server.lite.counts import LiteTopicCounts
-from quarry_mq.server.lite.names import EVERYWHERE, of_parent
 from quarry_mq.server.lite.removal import LightQueueRemoval
 from quarry_mq.server.maintenance.queue_removal import RemovalCause, RemovalMetrics
 from quarry_mq.server.tasks.worker import Worker
