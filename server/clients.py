@@ -10,51 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Final, NamedTuple
 
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.front import Call
 from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.wire.settings import ClientKind, ClientSettings
 from quarry_mq.store.clock import Clock
-
-
-class ClientKind(Enum):
-    """Kinds of clients; each client's own settings say which it is."""
-
-    PRODUCER = "producer"
-    PUSH_CONSUMER = "push consumer"
-    SIMPLE_CONSUMER = "simple consumer"
-    PULL_CONSUMER = "pull consumer"
-    LITE_PUSH_CONSUMER = "lite push consumer"
-    LITE_SIMPLE_CONSUMER = "lite simple consumer"
-
-
-LITE_CONSUMERS: Final = frozenset({ClientKind.LITE_PUSH_CONSUMER, ClientKind.LITE_SIMPLE_CONSUMER})
-
-
-class Expression(NamedTuple):
-    """A filter expression, as the consumer wrote it, selects messages of a topic."""
-
-    text: str
-    is_sql: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ClientSettings:
-    """The broker keeps this part of a client's settings. `topics` are those it publishes or subscribes to.
-
-    `expressions` are a consumer's filters, one for each of its topics; None stands for one too long to be kept.
-    """
-
-    kind: ClientKind
-    topics: tuple[str, ...]
-    group: str | None
-    request_timeout_ms: int
-    language: str
-    version: str
-    hostname: str
-    expressions: tuple[Expression | None, ...] = ()
 
 
 @dataclass(slots=True)

@@ -44,6 +44,7 @@ from quarry_mq.server.delivery.state.state_writer import GroupState
 from quarry_mq.server.delivery.state.subscription import GroupMessage, Subscription, WaitingPoll
 from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.sections import LimitsSection
 from quarry_mq.store.clock import Clock, SteadyClock
 from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
 from quarry_mq.store.errors import Invalid
@@ -87,16 +88,7 @@ class Delivery:
             open_queue=self._positions.open,
             ready=self._serve,
         )
-        self._taking = Taking(
-            settings.limits,
-            source=source,
-            positions=self._positions,
-            deliveries=self._deliveries,
-            dead_letters=dead_letters,
-            faults=faults,
-            ready=self._serve_after_pass,
-            stages=self.stages,
-        )
+        self._taking = self._make_taking(settings.limits, dead_letters, faults)
         # gives back what was handed out in an answer that was interrupted
         self.undeliverable: Final = Returning(self._deliveries, self._named).undeliverable
         self._polls = WaitingPolls(settings)
@@ -119,21 +111,36 @@ class Delivery:
             end_poll=self._serving.end,
             light_ready=self._light_ready,
         )
-        self.light_queues: Final = LightQueues(
-            subscriptions=self._subscriptions,
-            reset_offset=self.reset_offset,
-            deliveries=self._deliveries,
-            positions=self._positions,
-            source=source,
-            state=state,
-            clock=clock,
-        )
+        self.light_queues: Final = self._make_light_queues(state)
         self.lite: Final = LiteDelivery(
             self.light_queues, taking=self._taking, source=source, state=state, clock=clock, serving=serving
         )
         # acknowledges the messages of one group and topic that are clear cases
         self.acknowledge_all: Final = Acknowledging(self._subscriptions, self._deliveries).acknowledge
         state.writer.stage_again_with(self._stage_all)
+
+    def _make_taking(self, limits: LimitsSection, dead_letters: DeadLetters, faults: Faults) -> Taking:
+        return Taking(
+            limits,
+            source=self._source,
+            positions=self._positions,
+            deliveries=self._deliveries,
+            dead_letters=dead_letters,
+            faults=faults,
+            ready=self._serve_after_pass,
+            stages=self.stages,
+        )
+
+    def _make_light_queues(self, state: GroupState) -> LightQueues:
+        return LightQueues(
+            subscriptions=self._subscriptions,
+            reset_offset=self.reset_offset,
+            deliveries=self._deliveries,
+            positions=self._positions,
+            source=self._source,
+            state=state,
+            clock=self._clock,
+        )
 
     def configure(self, settings: BrokerSettings) -> None:
         """Apply new settings to what begins from now on; what is under way goes on as it began."""

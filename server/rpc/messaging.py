@@ -9,7 +9,7 @@ import structlog
 
 from quarry_mq.server.append.copies import Copies
 from quarry_mq.server.append.group_commit import GroupCommit
-from quarry_mq.server.clients import LITE_CONSUMERS, ClientRegistry, ClientSettings
+from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.cluster.grouped_sends import GroupedSends
 from quarry_mq.server.cluster.lite_spreading import LiteSpreading
 from quarry_mq.server.cluster.membership.members import Members
@@ -47,6 +47,7 @@ from quarry_mq.server.rpc.traced import traced
 from quarry_mq.server.security.gate import Gate
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.wire.limits import WireLimits
+from quarry_mq.server.wire.settings import LITE_CONSUMERS, ClientSettings
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import GroupNotFound
 from quarry_mq.store.message import Host

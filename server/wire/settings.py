@@ -7,15 +7,55 @@ Client libraries overwrite their own values with the answer, so a field left out
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
 
 from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server.clients import ClientKind, ClientSettings, Expression
 from quarry_mq.server.wire.limits import WireLimits
 from quarry_mq.server.wire.times import duration, to_ms
 from quarry_mq.store.metadata import Backoff, CustomizedBackoff, ExponentialBackoff, Group
 from quarry_mq.store.metadata.lite import LiteGroup
 from quarry_mq.store.metadata.lite_attributes import NUMBER_MAX
+
+
+class ClientKind(Enum):
+    """Kinds of clients; each client's own settings say which it is."""
+
+    PRODUCER = "producer"
+    PUSH_CONSUMER = "push consumer"
+    SIMPLE_CONSUMER = "simple consumer"
+    PULL_CONSUMER = "pull consumer"
+    LITE_PUSH_CONSUMER = "lite push consumer"
+    LITE_SIMPLE_CONSUMER = "lite simple consumer"
+
+
+LITE_CONSUMERS: Final = frozenset({ClientKind.LITE_PUSH_CONSUMER, ClientKind.LITE_SIMPLE_CONSUMER})
+
+
+class Expression(NamedTuple):
+    """A filter expression, as the consumer wrote it, selects messages of a topic."""
+
+    text: str
+    is_sql: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """The broker keeps this part of a client's settings. `topics` are those it publishes or subscribes to.
+
+    `expressions` are a consumer's filters, one for each of its topics; None stands for one too long to be kept.
+    """
+
+    kind: ClientKind
+    topics: tuple[str, ...]
+    group: str | None
+    request_timeout_ms: int
+    language: str
+    version: str
+    hostname: str
+    expressions: tuple[Expression | None, ...] = ()
+
 
 REQUEST_TIMEOUT_DEFAULT_MS: Final = 3_000
 """The default of every client library."""

@@ -16,11 +16,11 @@ from tests.house.source import name, production_files, tree
 PARAMETERS_MAX: Final = 8
 
 KNOWN_LONG: Final[dict[str, int]] = {
-    "server/rpc/messaging.py:Components": 24,
+    "server/rpc/messaging.py:Components": 23,
     "store/opening/open_store.py:OpenStore": 18,
     "server/rpc/sends/sends.py:SendService": 15,
     "server/admin_port/server.py:AdminServer": 13,
-    "server/append/group_commit.py:GroupCommit": 13,
+    "server/append/group_commit.py:GroupCommit": 12,
     "server/held/transactions.py:Transactions": 12,
     "server/rpc/sends/plain_sends.py:PlainSends": 12,
     "server/maintenance/queue_removal.py:QueueRemoval": 11,

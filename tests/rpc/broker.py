@@ -10,7 +10,7 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.addresses import Address
-from quarry_mq.server.clients import ClientRegistry, ClientSettings
+from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.cluster.membership.members import Members
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front import Call, GrpcStatus, Method
@@ -24,6 +24,7 @@ from quarry_mq.server.rpc.routes.routes import RouteService
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import GroupsSection, TopicsSection
 from quarry_mq.server.wire.limits import DEFAULT_LIMITS
+from quarry_mq.server.wire.settings import ClientSettings
 from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
 from tests.rpc.fake_call import CLIENT, FakeCall, MessageT

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from quarry_mq.server.clients import ClientKind, ClientRegistry, ClientSettings
+from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.wire.settings import ClientKind, ClientSettings
 from quarry_mq.store.clock import ManualClock
 from tests.rpc.fake_call import FakeCall
 

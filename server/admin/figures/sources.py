@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from quarry_mq.server.clients import ClientKind
 from quarry_mq.server.cluster.cluster import Cluster
 from quarry_mq.server.counters.rates import RecentRates
 from quarry_mq.server.counters.throughput import Throughput
@@ -16,6 +15,7 @@ from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.process.process_figures import ProcessFigures
 from quarry_mq.server.rpc.messaging import Components, Messaging
 from quarry_mq.server.upkeep import Upkeep
+from quarry_mq.server.wire.settings import ClientKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,8 +14,9 @@ from quarry_mq.server._generated.quarry.admin.v1.clients_pb2_grpc import (
 )
 from quarry_mq.server.addresses import host_of
 from quarry_mq.server.admin_port.calls.edge import streams
-from quarry_mq.server.clients import Client, ClientKind, ClientRegistry
+from quarry_mq.server.clients import Client, ClientRegistry
 from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.wire.settings import ClientKind
 from quarry_mq.store.errors import GroupNotFound, Invalid, TopicNotFound
 from quarry_mq.store.metadata import GroupTable, TopicTable, check_group_name
 from quarry_mq.store.metadata.names import check_internal_topic_name

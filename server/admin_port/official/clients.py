@@ -14,9 +14,10 @@ from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as def
 from quarry_mq.server.addresses import host_of
 from quarry_mq.server.admin_port.official.edge import ROWS_MAX, Names, cut
 from quarry_mq.server.admin_port.official.lite_readers import LiteReaders
-from quarry_mq.server.clients import LITE_CONSUMERS, Client, ClientKind, ClientRegistry, Expression
+from quarry_mq.server.clients import Client, ClientRegistry
 from quarry_mq.server.lag.group_progress import Budget, GroupProgress
 from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
+from quarry_mq.server.wire.settings import LITE_CONSUMERS, ClientKind, Expression
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.server.wire.times import fill_ms
 from quarry_mq.store.metadata import ConsumerOffsetTable, Group

@@ -7,9 +7,10 @@ from typing import Final
 
 from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.server.admin.administration import BrokerFacts
-from quarry_mq.server.clients import ClientKind, ClientRegistry
+from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.counters.throughput import Throughput
 from quarry_mq.server.settings.live_settings import LiveSettings
+from quarry_mq.server.wire.settings import ClientKind
 from quarry_mq.store.errors import Invalid
 
 LOG_LEVEL: Final = "log.level"

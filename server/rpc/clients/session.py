@@ -6,9 +6,10 @@ from typing import Final
 
 from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.clients import ClientKind, ClientRegistry, ClientSettings
+from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.rpc.context import Edge
+from quarry_mq.server.wire.settings import ClientKind, ClientSettings
 from quarry_mq.server.wire.status import Refused, fill_ok
 from quarry_mq.server.wire.validate import check_group
 

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.clients import LITE_CONSUMERS, ClientRegistry
+from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.delivery import Delivered, Delivery, ReceiveRequest
 from quarry_mq.server.delivery.receipt_handle import lite_topic_of
@@ -21,6 +21,7 @@ from quarry_mq.server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, Edge
 from quarry_mq.server.rpc.receives.plain_acks import PlainAcks
 from quarry_mq.server.rpc.receives.receive_answers import message_items
 from quarry_mq.server.wire.limits import WireLimits
+from quarry_mq.server.wire.settings import LITE_CONSUMERS
 from quarry_mq.server.wire.status import Refused, fill_ok, fill_overall, fill_status
 from quarry_mq.server.wire.times import fill_ms
 from quarry_mq.server.wire.validate import (

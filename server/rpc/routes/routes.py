@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.addresses import Address
-from quarry_mq.server.clients import ClientKind, ClientRegistry
+from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.cluster.membership.member import MemberState
 from quarry_mq.server.cluster.membership.members import Members
 from quarry_mq.server.cluster.membership.views import SLOTS
@@ -19,6 +19,7 @@ from quarry_mq.server.rpc.access import publish
 from quarry_mq.server.rpc.context import Edge
 from quarry_mq.server.rpc.routes.route_answers import QUEUES_MIN, RouteAnswers
 from quarry_mq.server.wire.message_types import ACCEPTED_TYPES
+from quarry_mq.server.wire.settings import ClientKind
 from quarry_mq.server.wire.status import Refused, fill_ok
 from quarry_mq.server.wire.validate import check_group, check_topic
 from quarry_mq.store.metadata import READ_WRITE, Permission, Topic, TopicType
