@@ -12,7 +12,6 @@ group may read a million of them, and their subscriptions come and go with each 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
 from heapq import nlargest
 from typing import Final, NamedTuple, Protocol
 
@@ -21,14 +20,14 @@ from quarry_mq.server.counters.running_count import RunningCount
 from quarry_mq.server.counters.top_counts import OTHER
 from quarry_mq.server.delivery import MessageSource, Subscription
 from quarry_mq.server.delivery.retry_topics import retry_topics, topic_beside
+from quarry_mq.server.lag.measurement import ROWS_PER_STEP, GroupTopic, LagMeasurement, Measured, Progress
 from quarry_mq.server.metadata import queues_of_topic
 from quarry_mq.store.clock import Clock
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import BrokerError
 from quarry_mq.store.metadata.names import is_light_queue
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.offsets import PhysicalOffset
 
-ROWS_PER_STEP: Final = 500
 LEFT_QUEUES_MAX: Final = 65_536
 """Queues of subscriptions that left memory, in total. Those that left first are dropped first."""
 LEFT_PAIRS_MAX: Final = 8_192
@@ -65,31 +64,18 @@ class LagTotals(NamedTuple):
     lag_ms: int | None
 
 
-class Progress(Protocol):
+class Subscriptions(Progress, Protocol):
     """The part of delivery that consumer lag reads."""
 
     def subscriptions(self) -> Sequence[Subscription]: ...
 
-    def next_offset(self, group: str, queue: QueueId) -> QueueOffset | None: ...
 
-    def rows_in_flight(self, group: str, topic: str) -> Iterator[object] | None: ...
-
-    def first_in_flight(self, group: str, queue: QueueId, start: QueueOffset) -> QueueOffset | None: ...
-
-    def rows_in_flight_below(self, group: str, queue: QueueId, end: QueueOffset) -> Iterator[object]: ...
-
-
-class GroupTopic(NamedTuple):
-    group: str
-    topic: str
-
-
-class ConsumerLag:
+class ConsumerLag(LagMeasurement):
     """Measures the lag of all groups in sweeps. Lives on the event loop's thread; `pairs` may be read on any."""
 
     def __init__(
         self,
-        progress: Progress,
+        progress: Subscriptions,
         source: MessageSource,
         *,
         pairs_max: int,
@@ -103,8 +89,8 @@ class ConsumerLag:
         `reads` returns whether a group has an offset in a topic. `stored` yields the pairs that have one at the start,
         whose consumers may be gone for good, and None after the last pair of each group.
         """
-        self._progress = progress
-        self._source = source
+        super().__init__(progress, source)
+        self._subscriptions = progress.subscriptions
         self._pairs_max = pairs_max
         self._clock = clock
         self._queue_count = queue_count
@@ -134,7 +120,7 @@ class ConsumerLag:
         that kept it from being read is raised at the end: OSError, kv.KvError, BrokerError.
         """
         yield from self._take_stored()
-        subscriptions = [each for each in self._progress.subscriptions() if not is_light_queue(each.topic)]
+        subscriptions = [each for each in self._subscriptions() if not is_light_queue(each.topic)]
         self._counts = {each: self._counts[each] for each in subscriptions if each in self._counts}
         self._in_memory = {GroupTopic(each.group, each.topic): each for each in subscriptions}
         self._keep([GroupTopic(each.group, each.topic) for each in subscriptions if not each.is_retry])
@@ -222,70 +208,33 @@ class ConsumerLag:
 
     def _measure(self, key: GroupTopic, topics: Sequence[str], *, is_retry: bool) -> Generator[None, None, PairLag]:
         """Measure the group in these topics together: a topic alone, or its retry topics."""
-        ready = 0
-        in_flight: int | None = 0
-        oldest_ready: ConsumeQueueEntry | None = None
-        oldest: ConsumeQueueEntry | None = None
+        measured = Measured()
         for topic in topics:
-            rows = yield from self._rows_in_flight(GroupTopic(key.group, topic))
-            for queue in queues_of_topic(self._source, topic, self._queue_count(topic) or 0):
-                yield
-                if key in self._seen:
-                    self._seen[key] += 1
-                entry, count = self._ready(key.group, queue)
-                ready += count
-                oldest_ready = _older(oldest_ready, entry)
-                oldest = _older(oldest, entry)
-                if rows:
-                    expired, first = yield from self._in_flight(key.group, queue)
-                    rows = max(0, rows - expired)
-                    oldest = _older(oldest, first)
-            in_flight = None if in_flight is None or rows is None else in_flight + rows
-        queueing_ms = self._age_ms(oldest_ready)
-        lag_ms = None if in_flight is None else self._age_ms(oldest)
-        return PairLag(*key, is_retry, ready, in_flight, lag_ms, queueing_ms)
+            queues = queues_of_topic(self._source, topic, self._queue_count(topic) or 0)
+            if key in self._seen:
+                self._seen[key] += len(queues)
+            yield from self.add_topic(measured, GroupTopic(key.group, topic), queues)
+        queueing_ms = self._age_ms(measured.oldest_ready)
+        lag_ms = None if measured.in_flight is None else self._age_ms(measured.oldest)
+        return PairLag(*key, is_retry, measured.ready, measured.in_flight, lag_ms, queueing_ms)
 
-    def _rows_in_flight(self, part: GroupTopic) -> Generator[None, None, int | None]:
+    def _rows_in_flight(self, key: GroupTopic) -> Generator[None, None, int | None]:
         """Count the rows in flight; None if they could not be written.
 
         For a subscription in memory the rows are read once, and only changes are counted from then on.
         """
-        subscription = self._in_memory.get(part)
-        count = None if subscription is None else self._counts.get(subscription)
+        subscription = self._in_memory.get(key)
+        if subscription is None:
+            return (yield from super()._rows_in_flight(key))
+        count = self._counts.get(subscription)
         if count is None:
-            rows = self._progress.rows_in_flight(*part)
+            rows = self._progress.rows_in_flight(*key)
             if rows is None:
                 return None
-            count = RunningCount(rows, 0 if subscription is None else subscription.in_flight_changes)
-            if subscription is not None:
-                self._counts[subscription] = count
+            count = self._counts[subscription] = RunningCount(rows, subscription.in_flight_changes)
         while not count.step(ROWS_PER_STEP):
             yield
-        return count.value(0 if subscription is None else subscription.in_flight_changes)
-
-    def _ready(self, group: str, queue: QueueId) -> tuple[ConsumeQueueEntry | None, int]:
-        """Return the first message of the queue that was never handed out to the group, and their number."""
-        start = self._progress.next_offset(group, queue) or QueueOffset(0)
-        if self._source.maximum(queue) <= start:
-            return None, 0
-        bounds = self._source.bounds(queue)
-        start = max(start, bounds.minimum)
-        return self._entry(queue, start), max(0, bounds.maximum - start)
-
-    def _in_flight(self, group: str, queue: QueueId) -> Generator[None, None, tuple[int, ConsumeQueueEntry | None]]:
-        """Return the number of rows whose messages have expired, and the first message in flight that has not."""
-        minimum = self._source.bounds(queue).minimum
-        first = self._progress.first_in_flight(group, queue, QueueOffset(0))
-        if first is None or first >= minimum:
-            return 0, self._entry(queue, first)
-        expired = RunningCount(self._progress.rows_in_flight_below(group, queue, minimum), 0)
-        while not expired.step(ROWS_PER_STEP):
-            yield
-        return expired.value(0) or 0, self._entry(queue, self._progress.first_in_flight(group, queue, minimum))
-
-    def _entry(self, queue: QueueId, offset: QueueOffset | None) -> ConsumeQueueEntry | None:
-        found = [] if offset is None else self._source.entries(queue, offset, 1)
-        return found[0] if found else None
+        return count.value(subscription.in_flight_changes)
 
     def _age_ms(self, entry: ConsumeQueueEntry | None) -> int | None:
         if entry is None:
@@ -293,19 +242,11 @@ class ConsumerLag:
         at = entry.physical_offset
         stored_ms = self._stored_ms.get(at)
         if stored_ms is None:
-            with suppress(OSError, KvError, BrokerError):  # the client that receives the message gets the error
-                stored_ms = self._source.read(entry).store_timestamp_ms
+            stored_ms = self._time_of(entry)
         if stored_ms is None:
             return None
         self._times[at] = stored_ms
         return max(0, self._clock.wall_ms() - stored_ms)
-
-
-def _older(one: ConsumeQueueEntry | None, other: ConsumeQueueEntry | None) -> ConsumeQueueEntry | None:
-    """Return the older of two entries: the one at the lower log position, because store times never go back."""
-    if one is None or other is None:
-        return one or other
-    return one if one.physical_offset <= other.physical_offset else other
 
 
 def _bounded(found: Sequence[PairLag], pairs_max: int, *, is_whole: bool) -> list[PairLag]:

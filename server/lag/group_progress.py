@@ -6,35 +6,29 @@ or there is none: what cannot be known raises (pains of RocketMQ: rmq#8764, rmq#
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple
 
-from quarry_mq.kv import EngineFull, KeyRange, KvError
-from quarry_mq.kv.keys import prefix_range
+from quarry_mq.kv import EngineFull
 from quarry_mq.server.delivery import Delivery, StateWriter
 from quarry_mq.server.delivery.retry_topics import retry_topics, topic_beside
+from quarry_mq.server.lag.measurement import GroupTopic, LagMeasurement, Measured
 from quarry_mq.server.lite.wanted import WantedLiteTopics
 from quarry_mq.server.metadata import queues_of_topic
 from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.clock import Clock
-from quarry_mq.store.consumequeue import ConsumeQueueEntry
-from quarry_mq.store.errors import BrokerError, Invalid, Unavailable
+from quarry_mq.store.errors import Invalid, Unavailable
 from quarry_mq.store.metadata import Topic
 from quarry_mq.store.metadata.lite import light_queue_name
 from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 from quarry_mq.store.metadata.names import is_light_queue
-from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.offsets import QueueId
 from quarry_mq.store.opening.open_store import OpenStore
-from quarry_mq.store.state.families import INFLIGHT
-from quarry_mq.store.state.in_flight_key import parse_position, subscription_prefix
 
 QUEUES_MAX: Final = 65_536
 """Queues that one request may look at."""
-
-ROWS_PER_STEP: Final = 500
 
 
 class Accumulation(NamedTuple):
@@ -66,18 +60,6 @@ class Accumulation(NamedTuple):
 NOTHING: Final = Accumulation(0, 0, 0, None)
 
 
-class QueueStand(NamedTuple):
-    """A group's next offset in a queue: all below `next_offset` was handed out, or skipped when the group began."""
-
-    queue: QueueId
-    bounds: QueueBounds
-    next_offset: QueueOffset
-
-    @property
-    def ready(self) -> int:
-        return self.bounds.maximum - self.next_offset
-
-
 class ReadTopics(NamedTuple):
     """The topics that a group reads, and the light queues of the lite topics that it reads."""
 
@@ -98,18 +80,16 @@ class Budget:
             raise Invalid(f"topics: those that are asked for have more than {QUEUES_MAX} queues, name fewer")
 
 
-class GroupProgress:
+class GroupProgress(LagMeasurement):
     """Computes the consumer lag of single groups. Lives on the event loop's thread."""
 
     def __init__(self, store: OpenStore, delivery: Delivery, writer: StateWriter, clock: Clock) -> None:
+        super().__init__(delivery, store.messages)
         self._topics = store.topics
-        self._messages = store.messages
         self._offsets = store.offsets
-        self._rows = store.state_engine.family(INFLIGHT)
         self._lite_wanted = WantedLiteTopics(
             LiteSubscriptionTable(store.state_engine), groups=store.groups, topics=store.topics, queues=store.messages
         )
-        self._delivery = delivery
         self._writer = writer
         self._clock = clock
 
@@ -157,79 +137,39 @@ class GroupProgress:
         Raises Invalid for too many queues, and Unavailable while it cannot be known how many are in flight.
         """
         beside = [each.name for each in retry_topics(group, topic.name)]
-        retry_queues = (queue for name in beside for queue in self._messages.iterate_queues(name))
-        return await self._count(
-            group, [topic.name, *beside], chain(self.queues(topic), retry_queues), time_slice, budget
-        )
+        retry_queues = ((name, self._source.iterate_queues(name)) for name in beside)
+        return await self._count(group, chain([(topic.name, self.queues(topic))], retry_queues), time_slice, budget)
 
     async def of_light_queue(self, group: str, name: str, time_slice: TimeSlice) -> Accumulation:
         """Compute the lag of a group in one light queue. Raises as `of_topic`."""
-        return await self._count(group, [name], iter([QueueId(name, 0)]), time_slice, Budget(1))
+        return await self._count(group, [(name, [QueueId(name, 0)])], time_slice, Budget(1))
 
     def queues(self, topic: Topic) -> list[QueueId]:
         """Return the queues of the topic, including those that still hold messages from when it had more queues."""
-        return queues_of_topic(self._messages, topic.name, topic.queue_count)
-
-    def stand(self, group: str, queue: QueueId) -> QueueStand:
-        """Return the group's next offset in a queue. A queue added to a topic is read from its first message.
-
-        An offset outside of the queue is clamped to its bounds, as delivery does it: a stored offset may be below the
-        min offset, or above the max offset that a recovery has found.
-        """
-        bounds = self._messages.bounds(queue)
-        stored = self._delivery.next_offset(group, queue)
-        next_offset = bounds.minimum if stored is None else stored
-        return QueueStand(queue, bounds, QueueOffset(min(max(next_offset, bounds.minimum), bounds.maximum)))
+        return queues_of_topic(self._source, topic.name, topic.queue_count)
 
     def stored_ms(self, queue: QueueId, offset: int) -> int | None:
         """Return when a message of the queue was stored; None if its record cannot be read."""
         return self._time_of(self._entry(queue, offset))
 
     async def _count(
-        self, group: str, names: list[str], queues: Iterator[QueueId], time_slice: TimeSlice, budget: Budget
+        self, group: str, queues: Iterable[tuple[str, Iterable[QueueId]]], time_slice: TimeSlice, budget: Budget
     ) -> Accumulation:
-        ready = 0
-        oldest: ConsumeQueueEntry | None = None
-        passed: ConsumeQueueEntry | None = None
-        for queue in queues:
-            await time_slice.pause()
-            budget.take()
-            stand = self.stand(group, queue)
-            if stand.ready:
-                ready += stand.ready
-                oldest = _outer(oldest, self._entry(queue, stand.next_offset), newest=False)
-            if stand.next_offset > stand.bounds.minimum:
-                passed = _outer(passed, self._entry(queue, stand.next_offset - 1), newest=True)
-        in_flight = 0
-        for name in names:
-            in_flight += await self._in_flight(group, name, time_slice)
-        stored_ms = self._time_of(oldest)
+        measured = Measured()
+        for topic, each in queues:
+            self._require_written()
+            for _ in self.add_topic(measured, GroupTopic(group, topic), _within(budget, each), with_passed=True):
+                await time_slice.pause()
+            if measured.in_flight is None:
+                raise Unavailable("how many messages are in flight is not known")
+        stored_ms = self._time_of(measured.oldest_ready)
         delay_ms = None if stored_ms is None else max(0, self._clock.wall_ms() - stored_ms)
-        return Accumulation(in_flight, ready, delay_ms if ready else 0, self._time_of(passed))
-
-    async def _in_flight(self, group: str, topic: str, time_slice: TimeSlice) -> int:
-        """Count the rows in flight whose messages have not expired.
-
-        A message that is handed out during the count may count twice, but is never missed.
-        """
-        self._require_written()
-        prefix = subscription_prefix(group, topic)
-        keys, count = prefix_range(prefix), 0
-        minima: dict[int, QueueOffset] = {}
-        while True:
-            page = self._rows.scan(keys, limit=ROWS_PER_STEP)
-            for key, _ in page:
-                number, offset = parse_position(key, len(prefix))
-                if number not in minima:
-                    minima[number] = self._messages.bounds(QueueId(topic, number)).minimum
-                count += offset >= minima[number]
-            if len(page) < ROWS_PER_STEP:
-                return count
-            keys = KeyRange(page[-1][0] + b"\0", keys.end)
-            await time_slice.pause()
+        return Accumulation(
+            measured.in_flight or 0, measured.ready, delay_ms if measured.ready else 0, self._time_of(measured.passed)
+        )
 
     def _require_written(self) -> None:
-        """Write pending changes, so that the rows in flight are complete.
+        """Write pending changes, without which the rows in flight are not complete.
 
         Raises Unavailable, or StorePoisoned if they can never be written again.
         """
@@ -245,23 +185,9 @@ class GroupProgress:
         finally:
             del error  # it refers to this frame
 
-    def _entry(self, queue: QueueId, offset: int) -> ConsumeQueueEntry | None:
-        found = self._messages.entries(queue, QueueOffset(offset), 1)
-        return found[0] if found else None
 
-    def _time_of(self, entry: ConsumeQueueEntry | None) -> int | None:
-        if entry is not None:
-            with suppress(OSError, KvError, BrokerError):  # the client that receives the message gets the error
-                return self._messages.read(entry).store_timestamp_ms
-        return None
-
-
-def _outer(one: ConsumeQueueEntry | None, other: ConsumeQueueEntry | None, *, newest: bool) -> ConsumeQueueEntry | None:
-    """Return the newest or the oldest of two entries by log position, because store times never go back."""
-    if one is None or other is None:
-        return one or other
-    return max(one, other, key=_place) if newest else min(one, other, key=_place)
-
-
-def _place(entry: ConsumeQueueEntry) -> int:
-    return entry.physical_offset
+def _within(budget: Budget, queues: Iterable[QueueId]) -> Iterator[QueueId]:
+    """Yield the queues, and take each from the budget. Raises Invalid."""
+    for queue in queues:
+        budget.take()
+        yield queue

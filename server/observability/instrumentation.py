@@ -8,7 +8,8 @@ from typing import Final
 from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.held import DelayedDelivery
-from quarry_mq.server.lag.consumer_lag import ConsumerLag, GroupTopic
+from quarry_mq.server.lag.consumer_lag import ConsumerLag
+from quarry_mq.server.lag.measurement import GroupTopic
 from quarry_mq.server.observability.name_counts import NameCounts
 from quarry_mq.server.observability.samples import Sampling, Steps
 from quarry_mq.server.observability.waiting_figures import WaitingFigures

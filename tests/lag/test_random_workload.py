@@ -19,8 +19,9 @@ from hypothesis.stateful import run_state_machine_as_test
 from quarry_mq.server.counters.running_count import RunningCount
 from quarry_mq.server.delivery.deliveries import Deliveries
 from quarry_mq.server.lag import group_progress
-from quarry_mq.server.lag.consumer_lag import ConsumerLag, GroupTopic
-from quarry_mq.server.lag.group_progress import GroupProgress, QueueStand
+from quarry_mq.server.lag.consumer_lag import ConsumerLag
+from quarry_mq.server.lag.group_progress import GroupProgress
+from quarry_mq.server.lag.measurement import GroupTopic, Measured, QueueStand
 from quarry_mq.server.lite.wanted import WantedLiteTopics
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.store.metadata import Topic
@@ -51,21 +52,22 @@ def plant_offsets_not_brought_back_into_the_queue(patch: pytest.MonkeyPatch) -> 
     """rmq#10953"""
 
     def stand(self: GroupProgress, group: str, queue: QueueId) -> QueueStand:
-        bounds, stored = self._messages.bounds(queue), self._delivery.next_offset(group, queue)
+        bounds, stored = self._source.bounds(queue), self._progress.next_offset(group, queue)
         return QueueStand(queue, bounds, bounds.minimum if stored is None else stored)
 
     patch.setattr(GroupProgress, "stand", stand)
 
 
 def plant_queues_that_nobody_has_opened_left_out(patch: pytest.MonkeyPatch) -> None:
-    ready = ConsumerLag._ready
+    add_ready = ConsumerLag._add_ready
 
-    def of_opened(self: ConsumerLag, group: str, queue: QueueId) -> tuple[Any, int]:
+    def of_opened(self: ConsumerLag, measured: Measured, group: str, queue: QueueId, *, with_passed: bool) -> None:
         subscription = self._in_memory.get(GroupTopic(group, queue.topic))
         opened = [] if subscription is None else [each.queue for each in subscription.queues.values()]
-        return ready(self, group, queue) if queue in opened else (None, 0)
+        if queue in opened:
+            add_ready(self, measured, group, queue, with_passed=with_passed)
 
-    patch.setattr(ConsumerLag, "_ready", of_opened)
+    patch.setattr(ConsumerLag, "_add_ready", of_opened)
 
 
 def plant_queues_beyond_the_last_left_out(patch: pytest.MonkeyPatch) -> None:
@@ -82,7 +84,8 @@ def plant_retry_topics_left_out(patch: pytest.MonkeyPatch) -> None:
 def plant_expired_messages_in_flight(patch: pytest.MonkeyPatch) -> None:
     def in_flight(self: ConsumerLag, group: str, queue: QueueId) -> Generator[None, None, tuple[int, Any]]:
         yield
-        return 0, self._entry(queue, self._progress.first_in_flight(group, queue, QueueOffset(0)))
+        first = self._progress.first_in_flight(group, queue, QueueOffset(0))
+        return 0, None if first is None else self._entry(queue, first)
 
     patch.setattr(ConsumerLag, "_in_flight", in_flight)
 

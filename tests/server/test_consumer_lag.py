@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -11,7 +11,8 @@ from quarry_mq.server.counters.top_counts import OTHER
 from quarry_mq.server.delivery import retry_topic_name
 from quarry_mq.server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
 from quarry_mq.server.lag import consumer_lag
-from quarry_mq.server.lag.consumer_lag import ConsumerLag, GroupTopic, LagTotals, PairLag
+from quarry_mq.server.lag.consumer_lag import ConsumerLag, LagTotals, PairLag
+from quarry_mq.server.lag.measurement import GroupTopic
 from quarry_mq.server.observability.metrics.rocketmq import Families, lag_figures
 from quarry_mq.store.metadata import ConsumerOffsetTable
 from quarry_mq.store.metadata.lite import light_queue_name
@@ -257,11 +258,13 @@ def test_retry_topics_count_with_the_topic_that_they_are_beside() -> None:
     assert lag.watched.totals == (2, 1, now_ms)
 
 
-def measured(lag: Lag, group: str) -> PairLag | None:
+def measured(lag: Lag, group: str, meanwhile: Callable[[], object] = lambda: None) -> PairLag | None:
+    """`meanwhile` is done at the first step."""
     steps = lag.watched.measure(GroupTopic(group, TOPIC))
     while True:
         try:
             next(steps)
+            meanwhile()
         except StopIteration as end:
             found: PairLag | None = end.value
             return found
@@ -421,3 +424,13 @@ def test_where_there_are_too_many_groups_their_sum_is_not_that_of_all(monkeypatc
     lag = Lag(bench, stored_groups=[GROUP, "other"])
     lag.round()
     assert (len(lag.watched.found), lag.watched.is_whole) == (1, False)
+
+
+def test_a_message_that_is_handed_out_while_lag_is_measured_is_not_missed() -> None:
+    bench = DeliveryBench(queues=2)
+    start(bench, GROUP)
+    for number in range(4):
+        bench.send(b"%d" % number, queue=number % 2)
+    found = measured(Lag(bench), GROUP, lambda: bench.receive(batch=4))
+    assert found is not None
+    assert found.behind >= 4
