@@ -82,7 +82,7 @@ bench-queues: $(TOOLS) $(NATIVE)  ## a million queues beside a thousand, RocksDB
 	@$(BIN)/python -m bench many_queues rocketmq_store million_queues
 	@$(BIN)/python -m bench.queue_table
 
-proto: $(TOOLS)  ## generate server/_generated from proto/
+proto: $(TOOLS)  ## generate quarry_mq/protocol/proto from proto/
 	@$(BIN)/python proto/generate.py
 
 manifests: $(TOOLS)  ## render deploy/kubernetes from the Helm chart (HELM=/path/to/helm, or Go to build it)

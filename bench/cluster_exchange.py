@@ -27,10 +27,10 @@ from bench.harness import Case, Options, Sample, Scale, alternate, cpu_s_of, pri
 from bench.peers.quarry import Quarry
 from bench.queue_load import QueueLoad
 from bench.send_load import admin_channel
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as admin
-from quarry_mq.server._generated.quarry.admin.v1 import members_pb2 as members
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.members_pb2_grpc import MembersServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as admin
+from quarry_mq.protocol.proto.quarry.admin.v1 import members_pb2 as members
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import MembersServiceStub
 from quarry_mq.store.security.sealer import new_key
 from quarry_mq.store.settings import Durability
 

@@ -23,8 +23,8 @@ from bench.console_stores import BODY, ConsoleBroker, group_name, topic_name
 from bench.harness import Case, Options, Sample, Scale, alternate, cpu_s_of, require_room
 from bench.queue_load import QueueLoad, send_body
 from quarry_mq.kv.options import MIB
-from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 
 QUESTION: Final = "How long do the calls of a console page take with a million queues, and does anybody wait for them?"
 TARGET_MS: Final = 1_000

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 from bench.call_loop import PATIENCE_S, Connection, Loop
 from bench.harness import Sample, Server, cpu_s_of
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 
 HEARTBEAT_S: Final = 10.0
 REPEAT_S: Final = 30.0

@@ -9,6 +9,7 @@ from random import Random
 from typing import Final
 
 from bench.scratch_store import TOPIC, make_messages
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.delivery import (
     Delivered,
     Delivery,
@@ -22,7 +23,6 @@ from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.filters import TagFilter
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
-from quarry_mq.store.clock import SystemClock
 from quarry_mq.store.native import NATIVE
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.opening.open_store import OpenStore

@@ -32,8 +32,8 @@ from bench.peers.bare_broker import (
     BareBroker,
 )
 from bench.raw_client import RawClient, RawClientFailed, make_requests
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.front import FrontKind
 
 QUESTION: Final = (

@@ -26,9 +26,9 @@ import grpc
 from bench.peers.quarry import PROJECT, Quarry
 from bench.scratch_store import TOPIC
 from bench.send_load import send_body
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
 from quarry_mq.store.settings import Durability
 
 WARM_UP_CALLS: Final = 20

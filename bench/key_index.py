@@ -39,6 +39,7 @@ from bench.key_items import (
 )
 from bench.peers.object_server import ObjectServer
 from quarry_mq.kv.options import MIB
+from quarry_mq.protocol.messages.property_names import KEYS, UNIQUE_KEY
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.index.items import items_of
 from quarry_mq.store.index.message_index import WRITTEN_AT_ONCE
@@ -51,7 +52,6 @@ from quarry_mq.store.index.tiered_keys import PLACE, TieredKeyFiles
 from quarry_mq.store.index.wanted import TIME_MAX_MS
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
-from quarry_mq.store.record.properties import KEYS, UNIQUE_KEY
 
 QUESTION: Final = (
     "How fast are keys taken in, and found in each stage of the tiered index, here and in an object store?"

@@ -31,17 +31,17 @@ from bench.send_load import (
     percentiles,
 )
 from quarry_mq.kv.options import MIB
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as admin
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
+from quarry_mq.protocol.lite_attributes import EXPIRATION
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as admin
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.message import Message
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.metadata.lite import light_queue_name, parse_light_queue_name
-from quarry_mq.store.metadata.lite_attributes import EXPIRATION
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
-from quarry_mq.store.record.properties import LIGHT_QUEUES
 from quarry_mq.store.settings import Durability, StoreSettings
 
 QUESTION: Final = "How much longer do sends take while half a million lite topics expire?"

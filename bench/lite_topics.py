@@ -29,8 +29,8 @@ from bench.peers.quarry import Quarry
 from bench.queue_load import QueueLoad
 from bench.send_load import admin_channel, figures
 from quarry_mq.kv.options import MIB
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as admin
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as admin
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.store.settings import Durability
 
 QUESTION: Final = "What do a million lite topics cost: memory, wake-ups, a restart, their removal?"

@@ -22,7 +22,7 @@ from bench.harness import Case, Options, Sample, Scale, alternate, require_room
 from bench.peers.quarry import Quarry
 from bench.queue_load import QueueLoad, send_body
 from quarry_mq.kv.options import MIB
-from quarry_mq.store.record.properties import LIGHT_QUEUES
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
 from quarry_mq.store.settings import Durability
 
 QUESTION: Final = "What does a scrape of a broker with a million queues cost, and does anybody wait for it?"

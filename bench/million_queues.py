@@ -42,7 +42,7 @@ from bench.peers.quarry import Quarry
 from bench.queue_load import BATCH, CONNECTIONS, QueueLoad, send_body
 from bench.scattered import scattered
 from quarry_mq.kv.options import MIB
-from quarry_mq.store.record.properties import LIGHT_QUEUES
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
 from quarry_mq.store.settings import Durability
 
 QUESTION: Final = "Does a broker with a million queues start, take and give as one with a thousand?"

@@ -17,20 +17,20 @@ from bench.raw_client import CallMaker
 from bench.scratch_store import TOPIC
 from bench.send_load import send_body
 from bench.waiting_sends import PATH
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.h2 import frames
+from quarry_mq.protocol.h2.frames import PREFACE
+from quarry_mq.protocol.limits import DEFAULT_LIMITS
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.delivery import Delivered
 from quarry_mq.server.delivery.handle_key import HandleKey
 from quarry_mq.server.delivery.receipt_handle import ReceiptHandle
 from quarry_mq.server.front import FrontFigures, FrontLimits, Method, ScannerMaker
 from quarry_mq.server.front.h2.call import Client
 from quarry_mq.server.front.h2.connection import Connection
-from quarry_mq.server.front.h2.protocol import frames
-from quarry_mq.server.front.h2.protocol.frames import PREFACE
 from quarry_mq.server.front.h2.switchboard import Switchboard
 from quarry_mq.server.rpc.receives.receive_answers import message_items
 from quarry_mq.server.rpc.sends.plain_sends import make_reader
-from quarry_mq.server.wire.limits import DEFAULT_LIMITS
 from quarry_mq.server.wire.messages import host_from_text, to_message
 from quarry_mq.server.wire.status import fill_ok
 from quarry_mq.server.wire.text_sizes import SHORT_MAX

@@ -28,7 +28,7 @@ from bench.send_load import (
     percentiles,
 )
 from quarry_mq.kv.options import MIB
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.opening.open_store import open_store
 from quarry_mq.store.settings import Durability, StoreSettings

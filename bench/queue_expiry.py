@@ -31,13 +31,13 @@ from bench.send_load import (
 )
 from quarry_mq.kv import KeyRange
 from quarry_mq.kv.options import MIB
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
 from quarry_mq.store.consumequeue import open_consume_queue_engine
 from quarry_mq.store.consumequeue.rocks_layout import UNITS_FAMILY, parse_unit_key, topic_range
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.message import Message
 from quarry_mq.store.opening.open_store import OpenStore, open_store
-from quarry_mq.store.record.properties import LIGHT_QUEUES
 from quarry_mq.store.settings import Durability, StoreSettings
 
 QUESTION: Final = "How much longer do sends take while half of the entries of a million queues leave RocksDB?"

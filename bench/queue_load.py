@@ -14,8 +14,8 @@ from typing import Final
 
 from bench.harness import Sample, Server, cpu_s_of
 from bench.raw_client import CallMaker, RawClient, RawConnection
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 
 CONNECTIONS: Final = 32
 GROUP: Final = "bench-readers"

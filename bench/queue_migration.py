@@ -22,9 +22,9 @@ from bench.scratch_store import make_messages
 from bench.send_load import SendLoad, admin_channel, beside, percentiles, send_body
 from bench.waiting_sends import PATH, after
 from quarry_mq.kv.options import MIB
-from quarry_mq.server._generated.quarry.admin.v1 import migration_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.proto.quarry.admin.v1 import migration_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode
 from quarry_mq.store.opening.open_store import open_store

@@ -15,9 +15,9 @@ from random import Random
 from struct import Struct
 from typing import Final
 
-from quarry_mq.server.front.h2.protocol import frames
-from quarry_mq.server.front.h2.protocol.frames import FrameType, Setting
-from quarry_mq.server.front.h2.protocol.header_blocks import encode_fields
+from quarry_mq.protocol.h2 import frames
+from quarry_mq.protocol.h2.frames import FrameType, Setting
+from quarry_mq.protocol.h2.header_blocks import encode_fields
 
 SILENCE_S: Final = 30.0
 """Seconds of silence after which nothing more is expected from the server."""

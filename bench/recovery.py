@@ -22,7 +22,7 @@ from bench.harness import Case, Options, Sample, Scale, alternate, cpu_s_of
 from bench.peers.quarry import PROJECT, Quarry
 from bench.scratch_store import make_messages
 from quarry_mq.kv.options import MIB
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths

@@ -28,10 +28,10 @@ from bench.peers.quarry import Quarry
 from bench.scratch_store import QUEUES, SEGMENT_SIZE, TOPIC
 from bench.send_load import send_body
 from bench.waiting_sends import after
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.opening.open_store import open_store

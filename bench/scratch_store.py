@@ -9,12 +9,12 @@ from random import Random
 from typing import Final
 
 from quarry_mq.kv.options import MIB
-from quarry_mq.server import property_names as reserved
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.messages import property_names as reserved
+from quarry_mq.protocol.messages.property_names import TAGS, UNIQUE_KEY
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.opening.open_store import OpenStore, open_store
-from quarry_mq.store.record.properties import TAGS, UNIQUE_KEY
 from quarry_mq.store.settings import Durability, StoreSettings
 
 TOPIC: Final = "bench-orders"

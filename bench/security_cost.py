@@ -22,7 +22,7 @@ from bench.peers import load as load_generator
 from bench.peers.load import LoadGenerator
 from bench.peers.maven import class_path
 from bench.peers.quarry import Quarry
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.opening.open_store import open_store
 from quarry_mq.store.security.model import Action, Resource, Rule, Secret, User

@@ -17,9 +17,9 @@ from bench.peers.quarry import Quarry
 from bench.raw_client import RawClient, make_requests
 from bench.scratch_store import BODY_SIZE, TOPIC
 from bench.waiting_sends import PATH, WaitingSends, after, percentile_ms
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as admin
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as admin
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 
 EXPIRY_TIMEOUT_S: Final = 600.0
 LOOK_INTERVAL_S: Final = 0.2

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from bench.harness import CannotRun, Case, Options, Sample, Scale, alternate, private_bytes_of, require_room
 from bench.scratch_store import make_messages, scratch_store
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.kind import inspect_store
 from quarry_mq.store.migration import remove_database

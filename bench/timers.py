@@ -25,8 +25,8 @@ from bench.peers.quarry import Quarry
 from bench.scratch_store import QUEUES, SEGMENT_SIZE, TOPIC, make_messages
 from bench.send_load import figures
 from quarry_mq.kv.options import MIB
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.held.copies import held_until
-from quarry_mq.store.clock import SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.message import Message
 from quarry_mq.store.metadata import Topic, TopicType

@@ -10,9 +10,9 @@ from typing import Final
 
 from bench.harness import Sample, Server, cpu_s_of
 from bench.raw_client import RawClient, RawConnection, make_requests
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX_SIZE
+from quarry_mq.protocol.h2.grpc_messages import MESSAGE_PREFIX_SIZE
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 
 PATH: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
 REQUESTS_AT_ONCE: Final = 256

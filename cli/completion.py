@@ -164,7 +164,7 @@ def _values(kind: str, ctx: Any, begun: str) -> Sequence[str]:
         case "context":
             return context_names()
         case "call":
-            from quarry_mq.server.admin_port.methods import methods
+            from quarry_mq.protocol.admin_methods import methods
 
             return [path.partition("/")[0].rpartition(".")[2] + "/" + path.partition("/")[2] for path in methods()]
         case "command":

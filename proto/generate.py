@@ -1,8 +1,8 @@
-"""Generate the private package `server/_generated` from every `proto/**/*.proto`.
+"""Generate the private package `quarry_mq/protocol/proto` from every `proto/**/*.proto`.
 
 Run by `make proto`; the result is committed, and tests/house/test_proto.py generates it again and compares.
 protoc writes imports as if the package were at the top of the path; there it would collide with the official
-client's own generated code, so imports of our files are rewritten to `quarry_mq.server._generated…`.
+client's own generated code, so imports of our files are rewritten to `quarry_mq.protocol.proto…`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from grpc_tools import protoc  # type: ignore[import-untyped]
 
 PROTO: Final = Path(__file__).resolve().parent
-PACKAGE: Final = "quarry_mq.server._generated"
+PACKAGE: Final = "quarry_mq.protocol.proto"
 WITH_STUBS: Final = (
     "apache/rocketmq/v2/admin.proto",
     "apache/rocketmq/v2/service.proto",
@@ -89,4 +89,4 @@ def replace(destination: Path) -> None:
 
 
 if __name__ == "__main__":
-    replace(PROTO.parent / "server" / "_generated")
+    replace(PROTO.parent / "quarry_mq" / "protocol" / "proto")

@@ -12,6 +12,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from quarry_mq.kv import WriteBatch
+from quarry_mq.protocol.clock import Clock, SteadyClock
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.admin.administration import Administration, BrokerFacts
 from quarry_mq.server.admin.browsing.tails import Tails
@@ -67,7 +68,6 @@ from quarry_mq.server.tasks.loop_threads import LoopThreads
 from quarry_mq.server.tasks.supervision import Supervisor
 from quarry_mq.server.upkeep import Surroundings, Upkeep
 from quarry_mq.server.wire.messages import host_from_text
-from quarry_mq.store.clock import Clock, SteadyClock
 from quarry_mq.store.message import DispatchRequest, Host
 from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.record import StoredMessage

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.front import Call
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.wire.settings import ClientKind, ClientSettings
-from quarry_mq.store.clock import Clock
 
 
 @dataclass(slots=True)

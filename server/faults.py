@@ -8,9 +8,9 @@ from typing import Final
 import structlog
 
 from quarry_mq.kv import EngineCorrupt, KvError
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.errors import MemberUnreachable, NoCluster, NotAMember
 from quarry_mq.server.wire.status import is_expected
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import MessageGivenUp, SecretsUnreadable, StoreDamaged, StorePoisoned
 
 REPEATED_AFTER_S: Final = 300.0

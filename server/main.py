@@ -17,6 +17,8 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from quarry_mq.kv import raise_descriptor_limit
+from quarry_mq.protocol.clock import BelievedClock, Clock, SystemClock
+from quarry_mq.protocol.progress import Progress, ReportProgress
 from quarry_mq.server.broker import Broker
 from quarry_mq.server.errors import BrokerFailed, StartCalledOff
 from quarry_mq.server.observability.logs import Repeats, configure_logs
@@ -35,10 +37,8 @@ from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.loop_threads import LoopThreads
 from quarry_mq.server.tasks.supervision import Supervisor
 from quarry_mq.server.wire.places import is_store
-from quarry_mq.store.clock import BelievedClock, Clock, SystemClock
 from quarry_mq.store.fs import PosixDisk, hold_descriptors, keep_from_others
 from quarry_mq.store.opening.open_store import OpenStore, open_store
-from quarry_mq.store.progress import Progress, ReportProgress
 
 log = structlog.get_logger(__name__)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from quarry_mq.protocol.lite_attributes import BIND_TOPIC
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.errors import AlreadyExists, GroupNotFound, TopicNotFound
@@ -23,7 +24,6 @@ from quarry_mq.store.metadata import (
     check_topic_name,
 )
 from quarry_mq.store.metadata.lite import LiteGroup
-from quarry_mq.store.metadata.lite_attributes import BIND_TOPIC
 from quarry_mq.store.offsets import QueueId
 
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.append.group_commit import GroupCommit
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.lite.lite_topics import LiteTopics, LiteTopicSurroundings
@@ -22,7 +23,6 @@ from quarry_mq.server.observability.metrics.instruments import ServerMetrics
 from quarry_mq.server.process.descriptors import DescriptorWatch, plan_here
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.supervision import Supervisor
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.commitlog.log_begins import LogBegins
 from quarry_mq.store.consumequeue.queue_summary import SummarySource
 from quarry_mq.store.fs import PosixCopyingDisk, PosixDisk

@@ -20,7 +20,10 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUE_OFFSETS, LIGHT_QUEUES
+from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK
+from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader, CommitLogWriter
 from quarry_mq.store.commitlog.rounds import make_round, native_rounds
 from quarry_mq.store.commitlog.store_times import StoreTimes
@@ -38,7 +41,6 @@ from quarry_mq.store.consumequeue.search import TimeBoundary, offset_at_time
 from quarry_mq.store.errors import DiskRefused, MessageGivenUp, MessageTooLarge, OffsetOutOfRange, StoreDamaged
 from quarry_mq.store.index import NO_INDEXES, KeyIndexes
 from quarry_mq.store.message import Appended, DispatchRequest, EncodedMessage, Message, MessageCopy, Round
-from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.native import MakeRound, Native
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 from quarry_mq.store.pending import HeldMessages
@@ -51,8 +53,6 @@ from quarry_mq.store.record import (
     encode_record,
     tags_code,
 )
-from quarry_mq.store.record.properties import LIGHT_QUEUE_OFFSETS, LIGHT_QUEUES
-from quarry_mq.store.record.system_flag import TRANSACTION_MASK
 from quarry_mq.store.settings import COPY_GROWTH_MAX, StoreSettings
 from quarry_mq.store.state.deleted_topics import DeletedTopics
 

@@ -22,8 +22,8 @@ from typing import Final
 import uvloop
 from google.protobuf.message import Message
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.front import Call, FrontKind, Method, Methods, make_front
 
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"

@@ -11,7 +11,7 @@ from typing import Final
 from unittest.mock import patch
 
 from quarry_mq.cli.main import main
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 
 _MS: Final = 1_000_000
 

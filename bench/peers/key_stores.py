@@ -29,7 +29,7 @@ from bench.harness import Sample, measure, private_bytes_of
 from bench.key_items import ALL, BEGIN_MS, KEYS_EACH, Find, KeyColumns, Lookups, look_up, look_up_cold
 from quarry_mq.kv import CompactionStyle, Compression, FamilyOptions, KeyRange, RocksEngine
 from quarry_mq.kv.options import KIB, MIB
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.index.hash.index import HashIndex
 from quarry_mq.store.index.hash.keys import HashKeyFiles

@@ -20,8 +20,9 @@ from bench.peers.async_flush import AsyncFlush
 from bench.scattered import scattered
 from quarry_mq.kv import KeyRange
 from quarry_mq.kv.options import MIB
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.messages.property_names import TAGS, UNIQUE_KEY
 from quarry_mq.server.process.garbage import look_for_garbage_seldom
-from quarry_mq.store.clock import SystemClock
 from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode
@@ -30,7 +31,6 @@ from quarry_mq.store.native import NATIVE
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.record import encode_properties, java_hash
-from quarry_mq.store.record.properties import TAGS, UNIQUE_KEY
 from quarry_mq.store.settings import Durability, StoreSettings
 
 QUEUES_PER_TOPIC: Final = 8

@@ -18,7 +18,7 @@ from typing import Final
 import quarry_mq
 
 ROOT: Final = str(Path(quarry_mq.__file__).parent) + "/"
-GENERATED: Final = "_generated/"
+GENERATED: Final = "protocol/proto/"
 IMPORT: Final = "<module>"
 
 

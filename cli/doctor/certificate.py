@@ -11,9 +11,9 @@ from cryptography.x509.oid import ExtensionOID
 
 from quarry_mq.cli.doctor.findings import Finding, fault, fine, warning
 from quarry_mq.cli.doctor.network import advertised_of
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.process.certificates import WARN_BEFORE_S, Certificates, TlsPorts
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import Invalid
 
 

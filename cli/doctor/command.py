@@ -62,8 +62,8 @@ def doctor(
 def _findings(config: Path | None, store: Path | None, context: Context | None) -> Iterator[Finding]:
     # not at the top: the modules that a broker needs take a while to load
     from quarry_mq.cli.doctor import certificate, live, machine, network, places
+    from quarry_mq.protocol.clock import SystemClock
     from quarry_mq.server.settings.broker_settings import SettingsInvalid, load_settings
-    from quarry_mq.store.clock import SystemClock
 
     yield from machine.versions()
     yield from machine.memory()

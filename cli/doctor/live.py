@@ -17,9 +17,9 @@ from quarry_mq.cli.doctor.findings import Finding, fault, fine, unknown, warning
 from quarry_mq.cli.doctor.machine import DISTRIBUTION
 from quarry_mq.cli.online.connection.probe import TIMEOUT_S, Answer, Told, who_is
 from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.store.clock import Clock
 
 CLOCK_SLACK_S: Final = 5.0
 """Seconds by which clocks may differ: HTTP gives the time in whole seconds, and a call takes a moment."""

@@ -14,8 +14,8 @@ from typing import Final
 
 from quarry_mq.cli.doctor.findings import Finding, fault, fine, unknown, warning
 from quarry_mq.kv import EngineLocked, KvError
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import BrokerError, NotAStore, StoreLocked
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.kind import FoundStore, StoreKind, inspect_store

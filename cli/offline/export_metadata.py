@@ -11,7 +11,7 @@ from quarry_mq.cli.offline.arguments import Json, Store
 from quarry_mq.cli.offline.opened_store import opened
 from quarry_mq.cli.offline.record_text import json_line
 from quarry_mq.cli.terminal.text import say
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.rocketmq import TIMER_STATE, Form
 from quarry_mq.store.rocketmq import export_metadata as export
 

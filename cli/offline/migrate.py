@@ -14,7 +14,7 @@ from quarry_mq.cli.offline.record_text import json_line
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import one_line, say
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.migration.agreement import AgreementReport
 from quarry_mq.store.tools.queue_migration import Migrated, Orders, Plan, Target, plan

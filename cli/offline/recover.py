@@ -15,7 +15,7 @@ from quarry_mq.cli.offline.record_text import json_line
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say, word
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.errors import NotAStore
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.kind import StoreKind, inspect_store

@@ -12,7 +12,7 @@ from quarry_mq.cli.offline.arguments import Json, Store
 from quarry_mq.cli.offline.record_text import json_line
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.text import say
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 
 commands: Final = typer.Typer(no_args_is_help=True)
 

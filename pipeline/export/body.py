@@ -11,8 +11,8 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
-from quarry_mq.store.record.compressed_bodies import PLAIN_SIZE_MAX, compression_name, plain_body
-from quarry_mq.store.record.system_flag import COMPRESSED
+from quarry_mq.protocol.messages.bodies import PLAIN_SIZE_MAX, compression_name, plain_body
+from quarry_mq.protocol.messages.system_flag import COMPRESSED
 
 PROBLEM: Final = "bodyProblem"
 """Column with the reason why there is no body; null where there is one."""

@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from quarry_mq.pipeline.rebuild.database import QueueBuild
 from quarry_mq.pipeline.rebuild.log_units import FileUnits
 from quarry_mq.pipeline.source.options import SPLIT_BYTES
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.progress import ReportProgress
 from quarry_mq.store.consumequeue import FileConsumeQueues
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.offsets import PhysicalOffset
-from quarry_mq.store.progress import ReportProgress
 from quarry_mq.store.tools.queue_migration import Migrated, Orders, Target
 from quarry_mq.store.tools.queue_migration import migrate as migrate_store
 

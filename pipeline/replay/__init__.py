@@ -4,6 +4,6 @@ Public face of the package: other packages import from here.
 """
 
 from quarry_mq.pipeline.replay.job import Replayed, Target, replay
-from quarry_mq.server.wire.property_room import REPLAYED_FROM, REPLAYED_ID
+from quarry_mq.protocol.messages.property_names import REPLAYED_FROM, REPLAYED_ID
 
 __all__ = ["REPLAYED_FROM", "REPLAYED_ID", "Replayed", "Target", "replay"]

@@ -23,11 +23,16 @@ from quarry_mq.pipeline.source.message_columns import COLUMNS
 from quarry_mq.pipeline.source.options import SPLIT_BYTES
 from quarry_mq.pipeline.stream.options import SinkOptions, sink_options
 from quarry_mq.pipeline.wanted import Wanted
-from quarry_mq.server.property_names import MESSAGE_GROUP, RESERVED_PREFIX, RESERVED_PROPERTIES
-from quarry_mq.server.wire.property_room import REPLAYED_FROM, REPLAYED_ID
+from quarry_mq.protocol.messages.property_names import (
+    MESSAGE_GROUP,
+    REPLAYED_FROM,
+    REPLAYED_ID,
+    RESERVED_PREFIX,
+    RESERVED_PROPERTIES,
+)
+from quarry_mq.protocol.messages.system_flag import COMPRESSED, COMPRESSION_MASK, Compression
+from quarry_mq.protocol.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from quarry_mq.store.fs import Disk
-from quarry_mq.store.metadata.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
-from quarry_mq.store.record.system_flag import COMPRESSED, COMPRESSION_MASK, Compression
 
 _SENT: Final = (
     *("topic", "queueId", "queueOffset", "phyOffset", "msgId", "uniqKey"),

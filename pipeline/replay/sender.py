@@ -13,8 +13,8 @@ from quarry_mq.pipeline.stream.client import BrokerClient
 from quarry_mq.pipeline.stream.options import SinkOptions
 from quarry_mq.pipeline.stream.outgoing import messages_of
 from quarry_mq.pipeline.stream.sender import Sender
-from quarry_mq.server.wire.property_room import REPLAYED_FROM
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.messages.property_names import REPLAYED_FROM
 
 FIRST_REFUSED: Final = 20
 """Refused messages that are listed; further ones are only counted."""

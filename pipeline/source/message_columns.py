@@ -21,10 +21,10 @@ from pyspark.sql.types import (
 )
 
 from quarry_mq.pipeline.source.arrow import binaries, hex_texts, picked, property_maps, texts
+from quarry_mq.protocol.messages.property_names import KEYS, TAGS, UNIQUE_KEY
+from quarry_mq.protocol.messages.system_flag import BORN_HOST_V6, STORE_HOST_V6
 from quarry_mq.store.message import Host, host_text
 from quarry_mq.store.record.layout import IPV4_LENGTH, IPV6_EXTRA, IPV6_LENGTH
-from quarry_mq.store.record.properties import KEYS, TAGS, UNIQUE_KEY
-from quarry_mq.store.record.system_flag import BORN_HOST_V6, STORE_HOST_V6
 from quarry_mq.store.scan import RecordBatch, RecordColumns
 from quarry_mq.store.scan.columns import Integers, distinct, pieces
 from quarry_mq.store.scan.tags import StoredProperties, stored_properties

@@ -8,11 +8,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from quarry_mq.pipeline.stats.model import GroupFigures, Lag, Wanted
+from quarry_mq.protocol.names import RETRY_PREFIX
 from quarry_mq.store.errors import NotAStore, StoreLocked
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.kind import StoreKind
 from quarry_mq.store.metadata import TopicTable
-from quarry_mq.store.metadata.names import RETRY_PREFIX
 from quarry_mq.store.offline.store import OfflineStore
 from quarry_mq.store.rocketmq import read_metadata
 

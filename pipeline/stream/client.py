@@ -14,11 +14,11 @@ import grpc
 
 from quarry_mq.pipeline.stream.errors import BrokerUnreachable, CallRefused
 from quarry_mq.pipeline.stream.options import Connection, Start
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
-from quarry_mq.server.security.signature import signed_messaging_headers
-from quarry_mq.store.clock import Clock, SystemClock
+from quarry_mq.protocol.clock import Clock, SystemClock
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
+from quarry_mq.protocol.signature import signed_messaging_headers
 
 CALL_TIMEOUT_S: Final = 10.0
 BACKOFF_FIRST_S: Final = 0.05

@@ -22,8 +22,8 @@ from pyspark.sql.types import (
 
 from quarry_mq.pipeline.source.options import InvalidOption
 from quarry_mq.pipeline.stream.errors import UnusableRow
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server.wire.times import fill_ms
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.times import fill_ms
 
 TAKEN: Final[dict[str, tuple[type[DataType], ...]]] = {
     "topic": (StringType,),

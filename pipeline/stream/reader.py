@@ -23,8 +23,8 @@ from quarry_mq.pipeline.stream.columns import COLUMNS, batch_of
 from quarry_mq.pipeline.stream.errors import MessagesLost
 from quarry_mq.pipeline.stream.options import SourceOptions, Start
 from quarry_mq.pipeline.stream.progress import Offsets, Range, limited, of_json, parts, to_json
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.store.clock import Clock, SystemClock
+from quarry_mq.protocol.clock import Clock, SystemClock
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 
 log = structlog.get_logger(__name__)
 

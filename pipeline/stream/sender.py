@@ -8,7 +8,7 @@ from typing import Final
 
 from quarry_mq.pipeline.stream.client import BrokerClient
 from quarry_mq.pipeline.stream.errors import CallRefused
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 
 MESSAGES_PER_REQUEST: Final = 64
 BYTES_PER_REQUEST: Final = 1 << 20

@@ -21,7 +21,7 @@ from quarry_mq.pipeline.stream.client import BrokerClient
 from quarry_mq.pipeline.stream.options import SinkOptions
 from quarry_mq.pipeline.stream.outgoing import check_columns, messages_of
 from quarry_mq.pipeline.stream.sender import Sender
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"

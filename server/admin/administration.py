@@ -12,6 +12,8 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
+from quarry_mq.protocol.lite_attributes import BIND_TOPIC
+from quarry_mq.protocol.names import is_system_group
 from quarry_mq.server.delivery.model import Place, ResetTarget, StoredSince
 from quarry_mq.server.errors import TooMuchForOneCall
 from quarry_mq.server.metadata import queues_of_topic
@@ -27,10 +29,8 @@ from quarry_mq.store.metadata import (
     TopicTable,
     TopicType,
     check_group_name,
-    is_system_group,
 )
 from quarry_mq.store.metadata.lite import LiteGroup
-from quarry_mq.store.metadata.lite_attributes import BIND_TOPIC
 from quarry_mq.store.metadata.names import check_internal_topic_name
 from quarry_mq.store.metadata.topics import QUEUES_MAX
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset

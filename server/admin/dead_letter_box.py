@@ -18,6 +18,9 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from quarry_mq.protocol.messages.property_names import KEYS, ORIGIN_GROUP, RETRY_TOPIC, TAGS, UNIQUE_KEY
+from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK
+from quarry_mq.protocol.names import DEAD_LETTER_PREFIX, SYSTEM_GROUP_PREFIX
 from quarry_mq.server.append.copies import copy_of
 from quarry_mq.server.append.group_commit import Stored
 from quarry_mq.server.delivery import InFlightTable, MessageSource, StateWriter, retry_topic_name
@@ -33,11 +36,8 @@ from quarry_mq.server.tasks.loop_threads import settle
 from quarry_mq.store.errors import Invalid, TopicNotFound
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.metadata import ConsumerOffsetTable, TopicTable
-from quarry_mq.store.metadata.names import DEAD_LETTER_PREFIX, SYSTEM_GROUP_PREFIX
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage, offset_message_id
-from quarry_mq.store.record.properties import KEYS, ORIGIN_GROUP, RETRY_TOPIC, TAGS, UNIQUE_KEY
-from quarry_mq.store.record.system_flag import TRANSACTION_MASK
 from quarry_mq.store.state.in_flight_key import subscription_prefix
 
 log = structlog.get_logger(__name__)

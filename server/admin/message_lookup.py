@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from quarry_mq.protocol.messages.property_names import UNIQUE_KEY
 from quarry_mq.server.errors import NoIndex, NoSuchMessage
 from quarry_mq.server.maintenance.key_index import FOUND_MAX, KeyIndex
 from quarry_mq.store.commitlog import CommitLogReader
@@ -13,7 +14,6 @@ from quarry_mq.store.errors import Invalid, OffsetOutOfRange
 from quarry_mq.store.index import TIME_MAX_MS, Unread
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.record import Corrupt, StoredMessage, Torn, offset_message_id, parse_offset_message_id
-from quarry_mq.store.record.properties import UNIQUE_KEY
 from quarry_mq.store.record.replacement import REPLACED_TOPIC
 
 MaySee = Callable[[StoredMessage], bool]

@@ -10,8 +10,8 @@ from enum import Enum
 from itertools import islice
 from typing import Final, NamedTuple
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.delivery import Delivery, InFlightTable, StateWriter
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER, StoredNumbering, light_queues
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore

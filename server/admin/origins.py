@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from quarry_mq.protocol.messages.property_names import DEAD_LETTER_TOPIC, REAL_TOPIC, RETRY_TOPIC
+from quarry_mq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, is_system_topic
 from quarry_mq.server.delivery.retry_topics import topic_of_retry
 from quarry_mq.server.held.copies import CHECKED_TOO_OFTEN_TOPIC
-from quarry_mq.server.property_names import DEAD_LETTER_TOPIC
-from quarry_mq.store.metadata.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
 from quarry_mq.store.pending.topics import HALF_TOPIC, TIMER_TOPIC
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.record.properties import REAL_TOPIC, RETRY_TOPIC
-from quarry_mq.store.record.tags import SCHEDULE_TOPIC
 
 INTERNAL_PREFIX: Final = "%"
 """The first character of the names of retry topics, dead letter topics and light queues."""

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from quarry_mq.kv import KvError
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.messages.property_names import REAL_TOPIC, UNIQUE_KEY
 from quarry_mq.server.held import DelayedDelivery, Transactions
 from quarry_mq.server.observability.waiting_figures import WaitingFigures
 from quarry_mq.server.tasks.time_slice import PAUSE_S
 from quarry_mq.server.tasks.worker import Worker
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import BrokerError
 from quarry_mq.store.message_store import MessageStore
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 from quarry_mq.store.pending import CheckDue, DueMessage, HalfMessage
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.record.properties import REAL_TOPIC, UNIQUE_KEY
 
 FOREVER_MS: Final = 1 << 62
 WITHIN_MS: Final = (60_000, 3_600_000, 86_400_000, 7 * 86_400_000)

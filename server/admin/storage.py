@@ -8,12 +8,12 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from quarry_mq.kv import KvError
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.errors import NoIndex
 from quarry_mq.server.maintenance.key_index import KeyIndex
 from quarry_mq.server.observability.metrics.rocksdb import EngineFigures
 from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.server.tasks.worker import Worker
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import BrokerError
 from quarry_mq.store.fs import DiskSpace

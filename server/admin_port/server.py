@@ -16,7 +16,8 @@ from google.protobuf.descriptor_pool import Default, DescriptorPool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from quarry_mq.server.admin.administration import (
     Administration,
 )
@@ -36,7 +37,6 @@ from quarry_mq.server.front.grpcio import bind
 from quarry_mq.server.maintenance.backup_points import BackupLeases
 from quarry_mq.server.rpc.limits import LimitsMet
 from quarry_mq.server.tasks.time_slice import Pacing
-from quarry_mq.store.clock import SystemClock
 
 REQUEST_SIZE_MAX: Final = 1024 * 1024
 """Bytes of a request. Operators' requests are small."""

@@ -14,13 +14,17 @@ from typing import Final, Protocol
 
 import structlog
 
-from quarry_mq.server.append.group_commit import Stored
-from quarry_mq.server.property_names import (
+from quarry_mq.protocol.messages.property_names import (
     DEAD_LETTER_MESSAGE_ID,
     DEAD_LETTER_TOPIC,
+    LIGHT_QUEUES,
+    REAL_QUEUE,
+    REAL_TOPIC,
     RESERVED_PROPERTIES,
     TRANSACTION_ID,
+    UNIQUE_KEY,
 )
+from quarry_mq.server.append.group_commit import Stored
 from quarry_mq.server.wire.property_room import LIGHT_QUEUE_OFFSET_SIZE
 from quarry_mq.store.consumequeue.dispatch import may_name_light_queues
 from quarry_mq.store.errors import Invalid
@@ -35,7 +39,6 @@ from quarry_mq.store.pending.topics import (
 )
 from quarry_mq.store.record import StoredMessage, encode_properties
 from quarry_mq.store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
-from quarry_mq.store.record.properties import LIGHT_QUEUES, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
 
 log = structlog.get_logger(__name__)
 

@@ -23,10 +23,10 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 import structlog
 
 from quarry_mq.kv import EngineFull
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.append.log_flushes import AppendingStore, LogFlushes
 from quarry_mq.server.counters.stages import SendStages
 from quarry_mq.server.tasks.loop_threads import LoopThreads
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import DiskRefused, StorePoisoned
 from quarry_mq.store.message import Appended, DispatchRequest, EncodedMessage, Message
 from quarry_mq.store.native import SyncThread

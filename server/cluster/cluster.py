@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Final, Protocol
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.cluster.grouped_sends import FORWARDED_SIZE_MAX, GroupedSends
 from quarry_mq.server.cluster.handover.barriers import Barriers, HeldTopics
@@ -26,7 +27,6 @@ from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.supervision import Supervisor
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.replication import Applied, SharedRows
 

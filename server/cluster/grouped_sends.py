@@ -13,10 +13,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Final
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.cluster.message_groups import MessageGroups, Place
 from quarry_mq.server.cluster.peers import ForwardedSend, Peers
 from quarry_mq.server.errors import MemberUnreachable, NotAMember, OwnerAway
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import Invalid
 
 AGAIN_S: Final = 0.1

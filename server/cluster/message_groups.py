@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from quarry_mq.kv import EngineFull
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.cluster.handover.barriers import Barriers
 from quarry_mq.server.cluster.handover.handover_row import HandoverRow
 from quarry_mq.server.cluster.handover.rules import Handover, HandoverState
@@ -21,7 +22,6 @@ from quarry_mq.server.cluster.membership.views import View
 from quarry_mq.server.cluster.peers import Confirmation, Peers
 from quarry_mq.server.errors import MemberUnreachable, NotAMember
 from quarry_mq.server.tasks.waiting import until_set
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import Invalid
 
 log = structlog.get_logger(__name__)

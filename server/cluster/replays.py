@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from secrets import randbits
 from typing import Final, NamedTuple
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.cluster.signing import DATE_TOLERANCE_S
 from quarry_mq.server.errors import NotAMember
-from quarry_mq.store.clock import Clock
 
 SESSION_BITS: Final = 64
 NUMBERS_KEPT: Final = 4_096

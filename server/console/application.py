@@ -12,13 +12,13 @@ from typing import Any, Final
 import structlog
 from aiohttp import hdrs, web
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.console.calls import Threads, whole
 from quarry_mq.server.console.connections import Connections
 from quarry_mq.server.console.contract import AdminPort, Caller, CallFailed, Identity, OpenCall, Rules
 from quarry_mq.server.console.origins import FETCH_SITES, is_own_host, is_own_origin, port_of
 from quarry_mq.server.console.sessions import Session, Sessions
 from quarry_mq.server.console.static_files import INDEX, StaticFile
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.security.model import SECRET_TEXT, USER_NAME
 
 UNAUTHENTICATED: Final = "UNAUTHENTICATED"

@@ -13,9 +13,9 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.addresses import network_of, plain_address
 from quarry_mq.server.front import LiveTls
-from quarry_mq.store.clock import Clock
 
 CONNECTIONS_MAX: Final = 64
 """Most connections at once; a browser opens six. When all are taken, one is closed for a new one: see `Connections`."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.front import LiveTls
-from quarry_mq.store.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)

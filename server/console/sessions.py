@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.console.contract import Identity
-from quarry_mq.store.clock import Clock
 
 IDLE_END_S: Final = 30 * 60.0
 ABSOLUTE_END_S: Final = 12 * 3600.0

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.counters.throughput import SAMPLE_INTERVAL_S, WINDOW_S
 from quarry_mq.server.counters.top_counts import OTHER
 from quarry_mq.server.counters.traffic import Traffic
-from quarry_mq.store.clock import Clock
 
 Key = TypeVar("Key", bound=Hashable)
 

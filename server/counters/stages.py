@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.counters.tally import Tally
-from quarry_mq.store.clock import Clock
 
 SAMPLED: Final = 17
 """Calls of which one is timed. The number is a prime: calls that alternate in a pattern are all timed equally often."""

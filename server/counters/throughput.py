@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.counters.traffic import Traffic
-from quarry_mq.store.clock import Clock
 
 SAMPLE_INTERVAL_S: Final = 1.0
 WINDOW_S: Final = 10.0

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.server.counters.top_counts import OTHER, Row, TopCounts
 from quarry_mq.store.message import Appended
-from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX
 
 
 class InKey(NamedTuple):

@@ -11,24 +11,24 @@ from typing import Final
 
 import structlog
 
-from quarry_mq.server.append.copies import Copies, copy_of, is_final
-from quarry_mq.server.delivery import Forwarded
-from quarry_mq.server.property_names import TRANSACTION
-from quarry_mq.store.errors import BrokerError
-from quarry_mq.store.message import Appended, Host, Message
-from quarry_mq.store.metadata import TopicTable
-from quarry_mq.store.metadata.names import DEAD_LETTER_PREFIX
-from quarry_mq.store.pending.topics import DELIVER_AT_MS, DEQUEUED_MS, ROLL_TIMES, TIMER_OUT_MS
-from quarry_mq.store.record import StoredMessage, offset_message_id
-from quarry_mq.store.record.properties import (
+from quarry_mq.protocol.messages.property_names import (
     DELAY_LEVEL,
     LIGHT_QUEUE_OFFSETS,
     LIGHT_QUEUES,
     REAL_QUEUE,
     REAL_TOPIC,
+    TRANSACTION,
     UNIQUE_KEY,
 )
-from quarry_mq.store.record.system_flag import TRANSACTION_MASK
+from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK
+from quarry_mq.protocol.names import DEAD_LETTER_PREFIX
+from quarry_mq.server.append.copies import Copies, copy_of, is_final
+from quarry_mq.server.delivery import Forwarded
+from quarry_mq.store.errors import BrokerError
+from quarry_mq.store.message import Appended, Host, Message
+from quarry_mq.store.metadata import TopicTable
+from quarry_mq.store.pending.topics import DELIVER_AT_MS, DEQUEUED_MS, ROLL_TIMES, TIMER_OUT_MS
+from quarry_mq.store.record import StoredMessage, offset_message_id
 
 log = structlog.get_logger(__name__)
 

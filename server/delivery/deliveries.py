@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from quarry_mq.kv import WriteBatch
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.delivery.life_cycle import NEXT, Event, State
 from quarry_mq.server.delivery.model import Delivered, ReceiveRequest, Timers
 from quarry_mq.server.delivery.receipt_handle import ReceiptHandle, encode_all
@@ -18,7 +19,6 @@ from quarry_mq.server.delivery.state.state_writer import GroupState
 from quarry_mq.server.delivery.state.subscription import NEVER_MS, GroupMessage, QueueProgress, Subscription
 from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.settings.sections import DeliverySection
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.offsets import QueueOffset
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.state.in_flight_key import group_of

@@ -18,6 +18,8 @@ from functools import partial
 from typing import Final
 
 from quarry_mq.kv import WriteBatch
+from quarry_mq.protocol.clock import Clock, SteadyClock
+from quarry_mq.protocol.names import RETRY_PREFIX, is_light_queue
 from quarry_mq.server.counters.stages import ReceiveStages
 from quarry_mq.server.delivery.acknowledgements import Acknowledging
 from quarry_mq.server.delivery.deliveries import Deliveries
@@ -45,12 +47,9 @@ from quarry_mq.server.delivery.state.subscription import GroupMessage, Subscript
 from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import LimitsSection
-from quarry_mq.store.clock import Clock, SteadyClock
 from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import DispatchRequest
-from quarry_mq.store.metadata import is_light_queue
-from quarry_mq.store.metadata.names import RETRY_PREFIX
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.state.in_flight_key import group_prefix, subscription_prefix
 

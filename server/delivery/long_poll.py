@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Generic, Protocol
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.counters.stages import ReceiveStages
 from quarry_mq.server.delivery.model import Again, Delivered, Received, ReceiveRequest, Timers
 from quarry_mq.server.delivery.state.registry import WaitingPolls
@@ -13,7 +14,6 @@ from quarry_mq.server.delivery.state.state_writer import StateWriter
 from quarry_mq.server.delivery.state.subscription import SourceT, WaitingPoll
 from quarry_mq.server.tasks.guarded import run_guarded
 from quarry_mq.server.tasks.time_slice import TimeSlice
-from quarry_mq.store.clock import Clock
 
 SERVING_S: Final = 0.01
 """Seconds for which one loop iteration serves receives that have more to scan, of all groups together."""

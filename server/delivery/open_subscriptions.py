@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Final
 
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.server.delivery.deliveries import Deliveries
 from quarry_mq.server.delivery.model import MessageSource
 from quarry_mq.server.delivery.retry_topics import RetryTopic, retry_topics
@@ -14,8 +16,6 @@ from quarry_mq.server.delivery.state.registry import Subscriptions
 from quarry_mq.server.delivery.state.subscription import Subscription, WaitingPoll
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.settings.sections import LimitsSection
-from quarry_mq.store.clock import Clock
-from quarry_mq.store.metadata import is_light_queue
 
 IDLE_SUBSCRIPTION_S: Final = 300.0
 QUEUES_KEPT_MAX: Final = 65_536

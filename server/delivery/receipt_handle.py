@@ -23,9 +23,9 @@ from binascii import Error as Base64Error
 from struct import Struct
 from typing import Final, NamedTuple
 
+from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.server.delivery.handle_key import PROOF_SIZE, HandleKey, Purpose
 from quarry_mq.server.errors import InvalidReceiptHandle
-from quarry_mq.store.metadata import is_light_queue
 from quarry_mq.store.metadata.lite import light_queue_name, parse_light_queue_name
 
 VERSION: Final = 2

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from quarry_mq.protocol.messages.property_names import ORIGIN_GROUP, RETRY_TOPIC
+from quarry_mq.protocol.names import RETRY_PREFIX
 from quarry_mq.server.filters import MessageFilter
-from quarry_mq.store.metadata.names import RETRY_PREFIX
-from quarry_mq.store.record.properties import ORIGIN_GROUP, RETRY_TOPIC
 
 FIRST_NUMBER: Final = 1 << 30
 """Number from which on the queues of retry topics are numbered in receipt handles. No topic has as many queues."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from quarry_mq.protocol.messages.property_names import TAGS
 from quarry_mq.server.filters.java_text import trimmed
 from quarry_mq.server.filters.message_filter import LENGTH_MAX, remembering
 from quarry_mq.server.filters.sql_nodes import IllegalExpression
 from quarry_mq.store.record import java_hash
-from quarry_mq.store.record.properties import TAGS
 
 ALL: Final = "*"
 SEPARATOR: Final = "||"

@@ -9,7 +9,6 @@ from quarry_mq.server.front.figures import FrontFigures
 from quarry_mq.server.front.grpcio import GrpcioFront
 from quarry_mq.server.front.h2 import H2Front
 from quarry_mq.server.front.h2.protocol.scanner import ScannerMaker
-from quarry_mq.server.front.status import GrpcStatus
 from quarry_mq.server.front.tls import LiveTls, Shown, TlsFiles
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "FrontFigures",
     "FrontKind",
     "FrontLimits",
-    "GrpcStatus",
     "LiveTls",
     "Method",
     "Methods",

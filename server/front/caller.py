@@ -7,8 +7,8 @@ from typing import Final
 
 import structlog
 
+from quarry_mq.protocol.codes import GrpcStatus
 from quarry_mq.server.front.contract import Call
-from quarry_mq.server.front.status import GrpcStatus
 
 LOGGED_HEADERS: Final[Mapping[str, str]] = {"client_id": "x-mq-client-id", "request_id": "x-mq-request-id"}
 """Keys of a log line, with the headers by which clients state their id and that of the request."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from quarry_mq.protocol.codes import GrpcStatus
 from quarry_mq.server.front.figures import FrontFigures
-from quarry_mq.server.front.status import GrpcStatus
 from quarry_mq.server.front.tls import LiveTls
 
 

@@ -30,9 +30,9 @@ import grpc
 import grpc.aio
 import structlog
 
+from quarry_mq.protocol.codes import GrpcStatus
 from quarry_mq.server.front.caller import log_call, told_of
 from quarry_mq.server.front.contract import Call, FrontLimits, Method, Methods, check_methods
-from quarry_mq.server.front.status import GrpcStatus
 from quarry_mq.server.front.tls import LiveTls, Shown
 from quarry_mq.server.tasks.guarded import run_guarded
 

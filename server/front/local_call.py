@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from quarry_mq.protocol.codes import GrpcStatus
 from quarry_mq.server.front.contract import Call, MessageHandler
-from quarry_mq.server.front.status import GrpcStatus
 
 
 class LocalCall:

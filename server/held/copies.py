@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from quarry_mq.protocol.messages.property_names import (
+    LIGHT_QUEUE_OFFSETS,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    TAGS,
+    TRANSACTION_ID,
+    UNIQUE_KEY,
+)
+from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK, TransactionState
 from quarry_mq.server.append.copies import copy_of
 from quarry_mq.server.errors import NotHeld
-from quarry_mq.server.property_names import TRANSACTION_ID
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.pending.changes import number_of
 from quarry_mq.store.pending.topics import (
@@ -21,8 +29,6 @@ from quarry_mq.store.pending.topics import (
     TIMER_TOPIC,
 )
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.record.properties import LIGHT_QUEUE_OFFSETS, REAL_QUEUE, REAL_TOPIC, TAGS, UNIQUE_KEY
-from quarry_mq.store.record.system_flag import TRANSACTION_MASK, TransactionState
 
 HELD_QUEUE: Final = 0
 QUEUE_DIGITS_MAX: Final = 9

@@ -13,6 +13,8 @@ from typing import Final, Protocol
 
 import structlog
 
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.messages.property_names import REAL_TOPIC, UNIQUE_KEY
 from quarry_mq.server.append.copies import is_final
 from quarry_mq.server.append.group_commit import Stored
 from quarry_mq.server.delivery.handle_key import HandleKey
@@ -21,13 +23,11 @@ from quarry_mq.server.errors import InvalidRecallHandle, NotHeld
 from quarry_mq.server.held.copies import carried_over, delivered, recall
 from quarry_mq.server.held.recall_handle import RecallHandle
 from quarry_mq.server.tasks.loop_threads import settle
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange
 from quarry_mq.store.message import Appended, DispatchRequest, Host, Message
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.pending import DueMessage, HeldMessages, due_of_request
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.record.properties import REAL_TOPIC, UNIQUE_KEY
 
 log = structlog.get_logger(__name__)
 

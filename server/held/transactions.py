@@ -12,6 +12,8 @@ from typing import Final, Protocol
 
 import structlog
 
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.messages.property_names import REAL_TOPIC
 from quarry_mq.server.append.copies import is_final
 from quarry_mq.server.delivery.handle_key import HandleKey
 from quarry_mq.server.delivery.model import Faults, Timer, Timers
@@ -20,14 +22,12 @@ from quarry_mq.server.held.copies import committed, given_up, resolved
 from quarry_mq.server.held.delays import RecordSource, Send
 from quarry_mq.server.held.transaction_id import decode_transaction_id, encode_transaction_id
 from quarry_mq.server.settings.sections import TransactionsSection
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import Busy, MessageGivenUp, OffsetOutOfRange
 from quarry_mq.store.generations import GenerationCache
 from quarry_mq.store.message import Appended, Host, Message
 from quarry_mq.store.offsets import QueueOffset
 from quarry_mq.store.pending import CheckDue, HalfMessage, HeldMessages, Resolution
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.record.properties import REAL_TOPIC
 
 log = structlog.get_logger(__name__)
 

@@ -10,11 +10,11 @@ from typing import Any, Final, Protocol
 import structlog
 
 from quarry_mq.kv import EngineFull, KvError
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.delivery import StateWriter
 from quarry_mq.server.errors import NoSuchJob
 from quarry_mq.server.jobs.asked import Asked, JobKind, asked_of, fields_of, kind_of
 from quarry_mq.server.jobs.running_job import JobCancelled, JobMetrics, Running
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import BrokerError, Busy, Invalid, StorePoisoned, Unavailable
 from quarry_mq.store.state.jobs import TEXT_MAX, Job, JobState, JobTable
 

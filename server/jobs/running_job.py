@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.delivery import StateWriter
 from quarry_mq.server.tasks.time_slice import TimeSlice
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.state.jobs import Job, JobState, JobTable
 
 

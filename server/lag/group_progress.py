@@ -12,18 +12,18 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from quarry_mq.kv import EngineFull
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.server.delivery import Delivery, StateWriter
 from quarry_mq.server.delivery.retry_topics import retry_topics, topic_beside
 from quarry_mq.server.lag.measurement import GroupTopic, LagMeasurement, Measured
 from quarry_mq.server.lite.wanted import WantedLiteTopics
 from quarry_mq.server.metadata import queues_of_topic
 from quarry_mq.server.tasks.time_slice import TimeSlice
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import Invalid, Unavailable
 from quarry_mq.store.metadata import Topic
 from quarry_mq.store.metadata.lite import light_queue_name
 from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
-from quarry_mq.store.metadata.names import is_light_queue
 from quarry_mq.store.offsets import QueueId
 from quarry_mq.store.opening.open_store import OpenStore
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from heapq import nlargest
 from typing import Final, NamedTuple, Protocol
 
+from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.server.delivery.lite.lite_delivery import LiteDelivery
 from quarry_mq.server.lag.measurement import QueueStand
 from quarry_mq.server.lite.wanted import WantedLiteTopics
@@ -14,7 +15,6 @@ from quarry_mq.store.errors import GroupNotFound, Invalid, TopicNotFound
 from quarry_mq.store.metadata import GroupTable, TopicTable, TopicType
 from quarry_mq.store.metadata.lite import LiteGroup, parse_light_queue_name
 from quarry_mq.store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscriptionTable
-from quarry_mq.store.metadata.names import is_light_queue
 from quarry_mq.store.offsets import QueueId
 
 LOOKED_AT_MAX: Final = 10_000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.delivery import Delivery, StateWriter
 from quarry_mq.server.lite.starts import offset_of
 from quarry_mq.server.lite.subscriptions import LiteSubscriptions
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 from quarry_mq.store.opening.open_store import OpenStore
 

@@ -24,12 +24,12 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from quarry_mq.kv import KvError
+from quarry_mq.protocol.clock import CautiousClock, Clock
 from quarry_mq.server.delivery.lite.light_queues import of_parent
 from quarry_mq.server.lite.removal import LightQueueRemoval
 from quarry_mq.server.maintenance.queue_removal import RemovalCause, RemovalMetrics
 from quarry_mq.server.tasks.time_slice import PAUSE_S
 from quarry_mq.server.tasks.worker import LastErrors, Worker
-from quarry_mq.store.clock import CautiousClock, Clock
 from quarry_mq.store.commitlog.log_begins import LogBegins
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, LastEntry, LightQueueStep, LiteParentsStep
 from quarry_mq.store.consumequeue.search import TimeBoundary

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from quarry_mq.protocol.names import INTERNAL_TOPIC_NAME_MAX
 from quarry_mq.server.delivery.lite.light_queues import EVERYWHERE, of_parent
 from quarry_mq.server.lite.counts import LiteTopicCounts
 from quarry_mq.server.lite.removal import LightQueueRemoval
@@ -26,7 +27,7 @@ from quarry_mq.store.metadata.lite import (
     parse_light_queue_name,
 )
 from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
-from quarry_mq.store.metadata.names import INTERNAL_TOPIC_NAME_MAX, check_internal_topic_name
+from quarry_mq.store.metadata.names import check_internal_topic_name
 from quarry_mq.store.opening.open_store import OpenStore
 
 log = structlog.get_logger(__name__)

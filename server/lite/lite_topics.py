@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 
 from quarry_mq.kv import KvError
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.lite.counts import LiteTopicCounts
 from quarry_mq.server.lite.expiry import ExpirySurroundings, LiteTopicExpiry
 from quarry_mq.server.lite.listing import LiteTopicListing
@@ -20,7 +21,6 @@ from quarry_mq.server.maintenance.queue_removal import RemovalMetrics
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.supervision import Supervisor
 from quarry_mq.server.tasks.worker import Worker
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.commitlog.log_begins import LogBegins
 from quarry_mq.store.opening.open_store import OpenStore
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.maintenance import QueueCommit
 from quarry_mq.server.tasks.time_slice import RemovalSteps
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.consumequeue import LastEntry
 
 Removed = Callable[[Sequence[str]], None]

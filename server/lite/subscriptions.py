@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from quarry_mq.protocol.clock import JUMP_MAX_MS, Clock
+from quarry_mq.protocol.lite_attributes import LiteModel
 from quarry_mq.server.delivery import StateWriter
 from quarry_mq.server.errors import LiteQuotaExceeded
 from quarry_mq.server.lite.starts import Start, StartKind
 from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.server.tasks.waiting import until_set
-from quarry_mq.store.clock import JUMP_MAX_MS, Clock
 from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name
-from quarry_mq.store.metadata.lite_attributes import LiteModel
 from quarry_mq.store.metadata.lite_subscriptions import ALL_OF_THEM, LiteClientRow, LiteSubscriptionTable
 from quarry_mq.store.offsets import QueueId, QueueOffset
 

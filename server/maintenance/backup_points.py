@@ -21,8 +21,8 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from quarry_mq.kv import KeyValueEngine
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.store.backup import BackupPoint
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.commitlog import KeptSize, SegmentList
 from quarry_mq.store.commitlog.pins import SegmentPins
 from quarry_mq.store.errors import Busy, Invalid

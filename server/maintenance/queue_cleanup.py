@@ -20,8 +20,8 @@ from typing import Final, Protocol
 import structlog
 
 from quarry_mq.kv import KvError
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.tasks.worker import LastErrors, Worker
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.retention import DueRound, LogExpiry, QueueExpiry

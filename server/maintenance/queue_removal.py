@@ -21,15 +21,16 @@ from typing import Final, Protocol
 import structlog
 
 from quarry_mq.kv import EngineFull, KvError
+from quarry_mq.protocol.clock import CautiousClock, Clock
+from quarry_mq.protocol.names import is_system_topic
 from quarry_mq.server.maintenance import QueueCommit
 from quarry_mq.server.settings.sections import ConsumeQueueSection
 from quarry_mq.server.tasks.time_slice import PAUSE_S, RemovalSteps
 from quarry_mq.server.tasks.worker import LastErrors, Worker
-from quarry_mq.store.clock import CautiousClock, Clock
 from quarry_mq.store.commitlog.log_begins import LogBegins
 from quarry_mq.store.consumequeue import LastEntry, LightQueueStep
 from quarry_mq.store.errors import BrokerError
-from quarry_mq.store.metadata import Topic, is_system_topic
+from quarry_mq.store.metadata import Topic
 from quarry_mq.store.metadata.lite import TTL_MAX_MS
 from quarry_mq.store.offsets import PhysicalOffset
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.held import DelayedDelivery
@@ -14,7 +15,6 @@ from quarry_mq.server.observability.name_counts import NameCounts
 from quarry_mq.server.observability.samples import Sampling, Steps
 from quarry_mq.server.observability.waiting_figures import WaitingFigures
 from quarry_mq.server.settings.sections import MetricsSection
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.opening.open_store import OpenStore
 
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import structlog
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.tasks.time_slice import TimeSlice
-from quarry_mq.store.clock import Clock
 
 log = structlog.get_logger(__name__)
 

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple, Self
 
 import structlog
 
+from quarry_mq.protocol.clock import Clock, SystemClock
 from quarry_mq.server.front import LiveTls, TlsFiles
 from quarry_mq.server.settings.sections import ClusterSection, NetworkSection
-from quarry_mq.store.clock import Clock, SystemClock
 from quarry_mq.store.errors import Invalid
 
 log = structlog.get_logger(__name__)

@@ -7,7 +7,7 @@ from enum import Enum
 from threading import Lock
 from typing import Final
 
-from quarry_mq.store.clock import Clock, SystemClock
+from quarry_mq.protocol.clock import Clock, SystemClock
 
 LOOP_STALL_S: Final = 20.0
 """Seconds after which an event loop that does not turn counts as hung. Every official client gives up on a call after

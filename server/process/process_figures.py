@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.progress import Progress
 from quarry_mq.server.counters.tally import Tally
-from quarry_mq.store.clock import Clock
-from quarry_mq.store.progress import Progress
 
 LATE_BOUNDS_S: Final = tuple(0.001 * 2**step for step in range(13))
 """Bounds of the histogram, 1 ms … 4 s."""

@@ -22,8 +22,8 @@ from typing import Final, Self
 
 import structlog
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.settings.sections import NetworkSection
-from quarry_mq.store.clock import Clock
 
 log = structlog.get_logger(__name__)
 

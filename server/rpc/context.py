@@ -12,7 +12,8 @@ from typing import Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.signature import AUTHORIZATION, DATE
 from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.errors import PermissionDenied
 from quarry_mq.server.faults import FaultLog
@@ -26,7 +27,6 @@ from quarry_mq.server.rpc.limits import LimitsMet, RequestRates
 from quarry_mq.server.security.authorization import Need
 from quarry_mq.server.security.credentials import Identity
 from quarry_mq.server.security.gate import Gate
-from quarry_mq.server.security.signature import AUTHORIZATION, DATE
 from quarry_mq.server.wire.status import Refused, fill_ok, fill_status, is_expected
 from quarry_mq.server.wire.text_sizes import parse_bounded
 from quarry_mq.store.native import Native

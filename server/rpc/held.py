@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.filters.java_text import is_blank
 from quarry_mq.server.front import Call, Method

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import Final
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.errors import OverLimit
-from quarry_mq.store.clock import Clock
 
 RATES_KEPT_MAX: Final = 65_536
 """Number of clients whose rate is remembered. A client that was evicted begins with a full second's requests again."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.limits import WireLimits
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.cluster.lite_spreading import LiteSpreading
 from quarry_mq.server.cluster.peers import LiteChange
 from quarry_mq.server.front import Call, Method
@@ -14,7 +15,6 @@ from quarry_mq.server.lite.starts import Start, StartKind
 from quarry_mq.server.lite.subscriptions import Asking, Done, LiteSubscriptions
 from quarry_mq.server.metadata import ANYBODY, Directory
 from quarry_mq.server.rpc.context import Edge
-from quarry_mq.server.wire.limits import WireLimits
 from quarry_mq.server.wire.parsing import parsed
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.server.wire.validate import check_count, check_group, check_lite_topic, check_topic

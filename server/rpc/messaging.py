@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import structlog
 
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.limits import WireLimits
 from quarry_mq.server.append.copies import Copies
 from quarry_mq.server.append.group_commit import GroupCommit
 from quarry_mq.server.clients import ClientRegistry
@@ -46,9 +48,7 @@ from quarry_mq.server.rpc.sends.sends import SendService
 from quarry_mq.server.rpc.traced import traced
 from quarry_mq.server.security.gate import Gate
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.server.wire.limits import WireLimits
 from quarry_mq.server.wire.settings import LITE_CONSUMERS, ClientSettings
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import GroupNotFound
 from quarry_mq.store.message import Host
 from quarry_mq.store.native import NATIVE, WHY_NOT, Native

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.front import Call, GrpcStatus, Methods
+from quarry_mq.protocol.codes import GrpcStatus
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.front import Call, Methods
 from quarry_mq.server.front.contract import Method
 from quarry_mq.server.observability.tracing import TRACEPARENT, CallSpan, Tracing
 from quarry_mq.server.wire.parsing import request_of

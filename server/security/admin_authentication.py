@@ -7,12 +7,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.signature import admin_signature, parse_authorization
 from quarry_mq.server.errors import Outcome, TooManyFailures, Unauthenticated
 from quarry_mq.server.security.credentials import Credentials, How, Identity
 from quarry_mq.server.security.freshness import Freshness
-from quarry_mq.server.security.signature import admin_signature, parse_authorization
 from quarry_mq.server.security.terms import Source
-from quarry_mq.store.clock import Clock
 
 SHARE_MAX: Final = 50_000
 """Most calls of one user within the window. Each user has a share of its own, which no other user fills."""

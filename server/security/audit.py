@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.security.credentials import Identity
-from quarry_mq.store.clock import Clock
 
 REPEATED_AFTER_S: Final = 60.0
 KINDS_MAX: Final = 1024

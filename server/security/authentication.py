@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.signature import AUTHORIZATION, DATE, date_signature, parse_authorization
 from quarry_mq.server.front import Call
 from quarry_mq.server.security.credentials import Credentials, Identity
 from quarry_mq.server.security.freshness import Freshness
-from quarry_mq.server.security.signature import AUTHORIZATION, DATE, date_signature, parse_authorization
 from quarry_mq.server.security.terms import source_of
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.generations import GenerationCache
 
 REMEMBERED_MAX: Final = 8192

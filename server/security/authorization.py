@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from quarry_mq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from quarry_mq.server.errors import PermissionDenied
 from quarry_mq.server.security.credentials import Identity
 from quarry_mq.server.security.terms import NAME_SHOWN_MAX, Access, Policies, Source, Users
 from quarry_mq.store.generations import GenerationCache
-from quarry_mq.store.metadata.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from quarry_mq.store.security.model import Action, Decision, Policy, ResourceKind, UserKind
 
 DECISIONS_MAX: Final = 16_384

@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.delivery.retry_topics import RetryOwners
 from quarry_mq.server.security.admin_authentication import AdminAuthenticator
 from quarry_mq.server.security.audit import Audit, AuditFile
@@ -18,7 +19,6 @@ from quarry_mq.server.security.freshness import LOCAL, Freshness
 from quarry_mq.server.security.gate import Gate
 from quarry_mq.server.security.metrics import SecurityMetrics
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.security.model import UserKind
 from quarry_mq.store.security.policies import decide

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.signature import Claim, is_same
 from quarry_mq.server.errors import Outcome, TooManyFailures, Unauthenticated
 from quarry_mq.server.security.failures import FailureLimit
-from quarry_mq.server.security.signature import Claim, is_same
 from quarry_mq.server.security.terms import Source, Users
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.security.model import SECRETS_MAX
 from quarry_mq.store.security.subjects import subject_of
 

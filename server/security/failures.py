@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final, NamedTuple
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.addresses import network_of
 from quarry_mq.server.security.terms import Source
-from quarry_mq.store.clock import Clock
 
 CALLERS_MAX: Final = 8192
 """Most callers of each kind that are remembered: beyond it, the one that failed least recently is dropped."""

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Final
 
+from quarry_mq.protocol.signature import DATE_SIZE_MAX
 from quarry_mq.server.errors import Outcome, Unauthenticated
-from quarry_mq.server.security.signature import DATE_SIZE_MAX
 
 _BASIC: Final = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z", re.ASCII)
 _WITH_OFFSET: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)

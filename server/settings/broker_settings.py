@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 from pydantic import PrivateAttr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError, TomlConfigSettingsSource
 
+from quarry_mq.protocol.limits import WireLimits
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.settings.sections import (
     BrokerSection,
@@ -40,7 +41,6 @@ from quarry_mq.server.settings.sections import (
     TransactionsSection,
     is_loopback,
 )
-from quarry_mq.server.wire.limits import WireLimits
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.layout.queue_phase import QueuePlaces
 from quarry_mq.store.retention import ExpirySettings

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.observability.logs import configure_logs
 from quarry_mq.server.shards.launch import Launch
 from quarry_mq.server.shards.output import Output
 from quarry_mq.server.shards.supervisor import ShardSupervisor
-from quarry_mq.store.clock import SystemClock
 
 
 def main() -> int:

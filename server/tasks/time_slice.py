@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
 
 WORK_S: Final = 0.001
 PAUSES_PER_SLICE: Final = 3

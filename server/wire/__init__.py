@@ -1,4 +1,1 @@
-"""Conversion between protobuf and the broker's own types: limits, codes, messages, settings (docs/formats/protocol.md).
-
-With `server.rpc` and the CLI's online client this is the only importer of `server._generated`.
-"""
+"""Conversion between protobuf and the broker's own types: messages, settings, status (docs/formats/protocol.md)."""

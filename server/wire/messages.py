@@ -11,17 +11,17 @@ from hashlib import md5
 from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Final
 
-from quarry_mq.server import property_names as reserved
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.messages import property_names as reserved
+from quarry_mq.protocol.messages.bodies import compression_name, plain_body
+from quarry_mq.protocol.messages.property_names import KEYS, LIGHT_QUEUES, TAGS, UNIQUE_KEY
+from quarry_mq.protocol.messages.system_flag import COMPRESSED, COMPRESSION_MASK, TransactionState
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.times import TIME_MS_MAX, fill_ms, to_ms
 from quarry_mq.server.wire.message_types import stored_message_type
-from quarry_mq.server.wire.times import TIME_MS_MAX, fill_ms, to_ms
 from quarry_mq.server.wire.validate import CheckedMessage, has_control_character
 from quarry_mq.store.message import Host, Message, host_text
 from quarry_mq.store.metadata.lite import light_queue_name
 from quarry_mq.store.record import StoredMessage, offset_message_id
-from quarry_mq.store.record.compressed_bodies import compression_name, plain_body
-from quarry_mq.store.record.properties import KEYS, LIGHT_QUEUES, TAGS, UNIQUE_KEY
-from quarry_mq.store.record.system_flag import COMPRESSED, COMPRESSION_MASK, TransactionState
 
 NO_HOST: Final = Host(bytes(4), 0)
 """The address of peers that have none, such as those on Unix sockets."""

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.native import Native

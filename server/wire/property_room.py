@@ -10,26 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from quarry_mq.server import property_names as reserved
-from quarry_mq.server.wire.limits import (
+from quarry_mq.protocol.limits import (
     BORN_HOST_SIZE_MAX,
     ENTRIES_MAX,
     MESSAGE_ID_SIZE_MAX,
     NAME_SIZE_MAX,
     TRACE_CONTEXT_SIZE_MAX,
 )
+from quarry_mq.protocol.messages import property_names as reserved
 from quarry_mq.store.pending import topics as held
-from quarry_mq.store.record import properties as stored
 from quarry_mq.store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
-
-RESENT_FROM: Final = "QUARRY_RESENT_FROM"
-"""Property of a message that a job sends again: topic, queue and queue offset of the original."""
-RESENT_ID: Final = "QUARRY_RESENT_ID"
-"""Property of a message that a job sends again: the original's message id."""
-REPLAYED_FROM: Final = "QUARRY_REPLAYED_FROM"
-"""Property of a message that `pipeline replay` sends: topic, queue and queue offset of the original."""
-REPLAYED_ID: Final = "QUARRY_REPLAYED_ID"
-"""Property of a message that `pipeline replay` sends: the original's message id."""
 
 _NUMBER_SIZE: Final = 20
 """Characters of a number of 64 bits with a sign."""
@@ -40,10 +30,10 @@ _SEPARATORS_SIZE: Final = 2
 
 _PLACE_SIZE: Final = NAME_SIZE_MAX + 2 * (1 + _NUMBER_SIZE)
 MARKS: Final[Mapping[str, int]] = {
-    RESENT_FROM: _PLACE_SIZE,
-    RESENT_ID: MESSAGE_ID_SIZE_MAX,
-    REPLAYED_FROM: _PLACE_SIZE,
-    REPLAYED_ID: MESSAGE_ID_SIZE_MAX,
+    reserved.RESENT_FROM: _PLACE_SIZE,
+    reserved.RESENT_ID: MESSAGE_ID_SIZE_MAX,
+    reserved.REPLAYED_FROM: _PLACE_SIZE,
+    reserved.REPLAYED_ID: MESSAGE_ID_SIZE_MAX,
 }
 """User properties that mark a message as a copy that was sent again, and the size of the largest value.
 
@@ -51,8 +41,8 @@ They do not count against the number of properties a message may have, so every 
 """
 
 ADDED_LATER: Final[Mapping[str, int]] = {
-    stored.REAL_TOPIC: NAME_SIZE_MAX,
-    stored.REAL_QUEUE: _NUMBER_SIZE,
+    reserved.REAL_TOPIC: NAME_SIZE_MAX,
+    reserved.REAL_QUEUE: _NUMBER_SIZE,
     held.DELIVER_AT_MS: _NUMBER_SIZE,
     held.TIMER_OUT_MS: _NUMBER_SIZE,
     held.DEQUEUED_MS: _NUMBER_SIZE,
@@ -60,16 +50,16 @@ ADDED_LATER: Final[Mapping[str, int]] = {
     reserved.TRANSACTION_ID: MESSAGE_ID_SIZE_MAX,
     reserved.DEAD_LETTER_TOPIC: NAME_SIZE_MAX,
     reserved.DEAD_LETTER_MESSAGE_ID: MESSAGE_ID_SIZE_MAX,
-    stored.ORIGIN_GROUP: NAME_SIZE_MAX,
-    stored.RETRY_TOPIC: NAME_SIZE_MAX,
+    reserved.ORIGIN_GROUP: NAME_SIZE_MAX,
+    reserved.RETRY_TOPIC: NAME_SIZE_MAX,
     **MARKS,
 }
 """Properties that the copies of a message may have beside its own, and the size of the largest value."""
 
 _FROM_FIELDS: Final[Mapping[str, int]] = {
-    stored.TAGS: 0,  # counted with the user properties, as the keys are
-    stored.KEYS: ENTRIES_MAX,
-    stored.UNIQUE_KEY: MESSAGE_ID_SIZE_MAX,
+    reserved.TAGS: 0,  # counted with the user properties, as the keys are
+    reserved.KEYS: ENTRIES_MAX,
+    reserved.UNIQUE_KEY: MESSAGE_ID_SIZE_MAX,
     reserved.PRODUCER_GROUP: NAME_SIZE_MAX,
     reserved.BORN_TIMESTAMP: _NUMBER_SIZE,
     reserved.BORN_HOST: BORN_HOST_SIZE_MAX,
@@ -78,8 +68,8 @@ _FROM_FIELDS: Final[Mapping[str, int]] = {
     reserved.MESSAGE_GROUP: 0,  # as large as a setting allows
     reserved.PRIORITY: _NUMBER_SIZE,
     reserved.LITE_TOPIC: NAME_SIZE_MAX,
-    stored.LIGHT_QUEUES: NAME_SIZE_MAX,  # the name for a lite topic; other names are user properties
-    stored.LIGHT_QUEUE_OFFSETS: LIGHT_QUEUE_OFFSET_SIZE,
+    reserved.LIGHT_QUEUES: NAME_SIZE_MAX,  # the name for a lite topic; other names are user properties
+    reserved.LIGHT_QUEUE_OFFSETS: LIGHT_QUEUE_OFFSET_SIZE,
     reserved.TRACE_CONTEXT: TRACE_CONTEXT_SIZE_MAX,
     reserved.RECONSUME_TIMES: _NUMBER_SIZE,
 }

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server.wire.limits import WireLimits
-from quarry_mq.server.wire.times import duration, to_ms
+from quarry_mq.protocol.limits import WireLimits
+from quarry_mq.protocol.lite_attributes import NUMBER_MAX
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.times import duration, to_ms
 from quarry_mq.store.metadata import Backoff, CustomizedBackoff, ExponentialBackoff, Group
 from quarry_mq.store.metadata.lite import LiteGroup
-from quarry_mq.store.metadata.lite_attributes import NUMBER_MAX
 
 
 class ClientKind(Enum):

@@ -7,7 +7,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from quarry_mq.kv import EngineCorrupt, EngineFull
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.errors import (
     InvalidReceiptHandle,
     InvalidTransactionId,

@@ -10,20 +10,19 @@ from collections.abc import Iterable, Sized
 from functools import lru_cache
 from typing import Final, NamedTuple, NoReturn
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.limits import ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, NAME_SIZE_MAX, SETTINGS_SQL_MAX, WireLimits
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES, RESERVED_PREFIX, RESERVED_PROPERTIES
+from quarry_mq.protocol.names import ALPHABET, GROUP_NAME_MAX, TOPIC_NAME_MAX, is_in_alphabet
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.times import to_ms
 from quarry_mq.server.filters import IllegalExpression, MessageFilter, SqlFilter, TagFilter
 from quarry_mq.server.filters.java_text import is_blank
-from quarry_mq.server.property_names import RESERVED_PREFIX, RESERVED_PROPERTIES
-from quarry_mq.server.wire.limits import ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, NAME_SIZE_MAX, SETTINGS_SQL_MAX, WireLimits
 from quarry_mq.server.wire.message_types import derive_message_type
 from quarry_mq.server.wire.property_room import LIGHT_QUEUE_OFFSET_SIZE, MARKS, uncounted
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.server.wire.text_sizes import check_texts
-from quarry_mq.server.wire.times import to_ms
 from quarry_mq.store.metadata import IllegalGroupName, IllegalTopicName, check_group_name, check_topic_name
-from quarry_mq.store.metadata.names import ALPHABET, GROUP_NAME_MAX, TOPIC_NAME_MAX, is_in_alphabet
-from quarry_mq.store.record.properties import LIGHT_QUEUES
 
 NAME_SHOWN_MAX: Final = 60
 POLLING_CODE_SINCE: Final = "5.0.3"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from quarry_mq.protocol.progress import Progress, ReportProgress
 from quarry_mq.store.backup.manifest import Manifest
 from quarry_mq.store.fs import CopyingDisk
-from quarry_mq.store.progress import Progress, ReportProgress
 
 
 def _first_link(disk: CopyingDisk, directory: Path, path: str) -> Path | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from quarry_mq.protocol.progress import Progress, ReportProgress
 from quarry_mq.store.backup.check import damaged_files
 from quarry_mq.store.backup.folder import newest_backup
 from quarry_mq.store.backup.links import links
@@ -13,7 +14,6 @@ from quarry_mq.store.backup.manifest import BackupFile, Manifest, read_manifest
 from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreLocked
 from quarry_mq.store.fs import CopyingDisk
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.progress import Progress, ReportProgress
 
 DAMAGED_NAMED_MAX: Final = 20
 _MAY_LIE_THERE: Final = frozenset({"lock", "lost+found", ".snapshot"})

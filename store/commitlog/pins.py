@@ -9,7 +9,7 @@ from __future__ import annotations
 from threading import Lock
 from typing import NamedTuple
 
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.offsets import PhysicalOffset
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quarry_mq.store.clock import JUMP_MAX_MS, Clock
+from quarry_mq.protocol.clock import JUMP_MAX_MS, Clock
 
 
 class StoreTimes:

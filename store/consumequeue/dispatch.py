@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUE_OFFSETS, LIGHT_QUEUES
+from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK, TransactionState
+from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_TOPIC_PREFIX
 from quarry_mq.store.consumequeue.again import StoredQueues
 from quarry_mq.store.generations import GenerationCache
 from quarry_mq.store.message import DispatchRequest
-from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage, tags_code
-from quarry_mq.store.record.properties import LIGHT_QUEUE_OFFSETS, LIGHT_QUEUES
-from quarry_mq.store.record.system_flag import TRANSACTION_MASK, TransactionState
-from quarry_mq.store.record.tags import SCHEDULE_TOPIC
 
 LIGHT_QUEUE_NUMBER: Final = 0
 _NEVER_LIGHT: Final = (RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SCHEDULE_TOPIC)

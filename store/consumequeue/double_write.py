@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from heapq import merge
 from threading import Condition
 
+from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.consumequeue.files.layout import is_file_name
 from quarry_mq.store.consumequeue.files.store import FileConsumeQueues, topic_order
 from quarry_mq.store.consumequeue.light_queues import LiteParentsStep
@@ -22,7 +23,6 @@ from quarry_mq.store.consumequeue.names import LastEntry, LightQueueStep, QueueE
 from quarry_mq.store.consumequeue.protocol import OneByOne
 from quarry_mq.store.consumequeue.rocks.store import RocksConsumeQueues
 from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest
-from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
 

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from quarry_mq.kv import Family, KeyRange
 from quarry_mq.kv.keys import prefix_end, prefix_range
+from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX, is_light_queue
 from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND_SIZE,
     CHECKPOINT_TOPIC,
@@ -30,7 +31,6 @@ from quarry_mq.store.consumequeue.rocks_layout import (
     parse_bound_key,
     topic_prefix,
 )
-from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX, is_light_queue
 from quarry_mq.store.offsets import PhysicalOffset, QueueId
 
 QUEUES_OF_MOST_TOPICS: Final = 16

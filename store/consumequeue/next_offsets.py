@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
+from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
 from quarry_mq.store.message import DispatchRequest, Message
-from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.offsets import QueueId, QueueOffset
-from quarry_mq.store.record.properties import LIGHT_QUEUES
 
 
 class LightFloor:

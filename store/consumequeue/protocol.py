@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.consumequeue.light_queues import LiteParentsStep
 from quarry_mq.store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
 from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest
-from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 
 

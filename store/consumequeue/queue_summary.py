@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from quarry_mq.kv import Family, KeyRange, KeyValueEngine
+from quarry_mq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_light_queue, is_system_topic
 from quarry_mq.store.consumequeue import FileConsumeQueueReader
 from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND_SIZE,
@@ -23,7 +24,6 @@ from quarry_mq.store.consumequeue.rocks_layout import (
 )
 from quarry_mq.store.errors import Unavailable
 from quarry_mq.store.fs import Disk
-from quarry_mq.store.metadata.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_light_queue, is_system_topic
 from quarry_mq.store.offsets import PhysicalOffset, QueueId
 
 ROWS_PER_SCAN: Final = 1_000

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from quarry_mq.protocol.messages.property_names import TAGS
 from quarry_mq.store.index.keys import Hashes, key_hashes, key_text, keys_of, tag_text
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.offsets import PhysicalOffset
-from quarry_mq.store.record.properties import TAGS
 
 Integers = NDArray[np.int64]
 

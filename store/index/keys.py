@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from quarry_mq.store.record.properties import KEYS, UNIQUE_KEY
+from quarry_mq.protocol.messages.property_names import KEYS, UNIQUE_KEY
 from quarry_mq.store.record.tags import java_hash
 
 Hashes = NDArray[np.int32]

@@ -26,7 +26,7 @@ from typing import Final
 
 import structlog
 
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.consumequeue.dispatch import StoredNumbering
 from quarry_mq.store.errors import StoreDamaged, StoreUnusable

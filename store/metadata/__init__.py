@@ -8,18 +8,7 @@ from quarry_mq.store.metadata.groups import (
     Group,
     GroupTable,
 )
-from quarry_mq.store.metadata.names import (
-    IllegalGroupName,
-    IllegalTopicName,
-    check_group_name,
-    check_topic_name,
-    dead_letter_topic_name,
-    is_light_queue,
-    is_system_group,
-    is_system_topic,
-    pop_retry_topic_name,
-    retry_topic_name,
-)
+from quarry_mq.store.metadata.names import IllegalGroupName, IllegalTopicName, check_group_name, check_topic_name
 from quarry_mq.store.metadata.offsets import ConsumerOffsetTable
 from quarry_mq.store.metadata.topics import QUEUES_MAX, READ_WRITE, Permission, Topic, TopicTable, TopicType
 
@@ -41,10 +30,4 @@ __all__ = [
     "TopicType",
     "check_group_name",
     "check_topic_name",
-    "dead_letter_topic_name",
-    "is_light_queue",
-    "is_system_group",
-    "is_system_topic",
-    "pop_retry_topic_name",
-    "retry_topic_name",
 ]

@@ -9,9 +9,10 @@ from types import MappingProxyType
 from typing import Final
 
 from quarry_mq.kv import KeyValueEngine
+from quarry_mq.protocol import lite_attributes
+from quarry_mq.protocol.names import is_system_group
 from quarry_mq.store.errors import GroupNotFound, Invalid
-from quarry_mq.store.metadata import lite_attributes
-from quarry_mq.store.metadata.names import check_group_name, is_system_group
+from quarry_mq.store.metadata.names import check_group_name
 from quarry_mq.store.metadata.owners import Owners, insert_owned, remove_owned, take_over_owned
 from quarry_mq.store.metadata.row_json import Document, check_attributes, encode_document
 from quarry_mq.store.metadata.rows import NamedRows, NamesFound, Resolve, RowJournal
@@ -191,7 +192,9 @@ def _check(group: Group) -> None:
     if fault is not None:
         raise Invalid(f"group {group.name}: backoff: {fault}")
     check_attributes(f"group {group.name}", group.attributes)
-    lite_attributes.check_lite_attributes(f"group {group.name}", group.attributes, lite_attributes.OF_GROUPS)
+    fault = lite_attributes.lite_attribute_fault(group.attributes, lite_attributes.OF_GROUPS)
+    if fault is not None:
+        raise Invalid(f"group {group.name}: {fault}")
 
 
 def backoff_fault(backoff: Backoff) -> str | None:

@@ -9,9 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
-from quarry_mq.store.metadata import lite_attributes
-from quarry_mq.store.metadata.groups import Group
-from quarry_mq.store.metadata.lite_attributes import (
+from quarry_mq.protocol import lite_attributes
+from quarry_mq.protocol.lite_attributes import (
     CLIENT_EVENTS_DEFAULT,
     CLIENT_QUOTA_DEFAULT,
     EXPIRATION_MAX_MINUTES,
@@ -20,7 +19,8 @@ from quarry_mq.store.metadata.lite_attributes import (
     LiteModel,
     read_or,
 )
-from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX
+from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
+from quarry_mq.store.metadata.groups import Group
 from quarry_mq.store.metadata.topics import Topic, TopicType
 
 LITE_TOPIC_PREFIX: Final = f"{LIGHT_QUEUE_PREFIX}$"
@@ -36,7 +36,7 @@ _LITE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LiteGroup:
-    """The lite topic settings of a group that is bound to a topic. See `store.metadata.lite_attributes`."""
+    """The lite topic settings of a group that is bound to a topic. See `protocol.lite_attributes`."""
 
     bind_topic: str
     """The one topic whose lite topics the group reads."""

@@ -10,18 +10,10 @@ from types import MappingProxyType
 from typing import Final
 
 from quarry_mq.kv import KeyValueEngine
+from quarry_mq.protocol import lite_attributes
+from quarry_mq.protocol.names import DEAD_LETTER_PREFIX, is_light_queue, is_system_group, is_system_topic, is_topic_name
 from quarry_mq.store.errors import AlreadyExists, Invalid, StoreDamaged, TopicNotFound
-from quarry_mq.store.metadata import lite_attributes
-from quarry_mq.store.metadata.names import (
-    DEAD_LETTER_PREFIX,
-    IllegalTopicName,
-    check_internal_topic_name,
-    check_topic_name,
-    is_light_queue,
-    is_system_group,
-    is_system_topic,
-    is_topic_name,
-)
+from quarry_mq.store.metadata.names import IllegalTopicName, check_internal_topic_name, check_topic_name
 from quarry_mq.store.metadata.owners import Owners, insert_owned, remove_owned, take_over_owned
 from quarry_mq.store.metadata.row_json import Document, check_attributes, encode_document
 from quarry_mq.store.metadata.rows import NamedRows, NamesFound, Resolve, RowJournal
@@ -277,4 +269,6 @@ def _check(topic: Topic, *, internal: bool) -> None:
         if not 1 <= queues <= QUEUES_MAX:
             raise Invalid(f"topic {topic.name}: {name} is {queues}; 1 to {QUEUES_MAX} are allowed")
     check_attributes(f"topic {topic.name}", topic.attributes)
-    lite_attributes.check_lite_attributes(f"topic {topic.name}", topic.attributes, lite_attributes.OF_TOPICS)
+    fault = lite_attributes.lite_attribute_fault(topic.attributes, lite_attributes.OF_TOPICS)
+    if fault is not None:
+        raise Invalid(f"topic {topic.name}: {fault}")

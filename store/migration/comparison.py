@@ -31,12 +31,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.consumequeue.double_write import DoubleWriteConsumeQueues, merge_queues
 from quarry_mq.store.consumequeue.files.layout import is_file_name
 from quarry_mq.store.consumequeue.search import first_at_least
 from quarry_mq.store.consumequeue.windows import QueueUnits, UnitReader, UnitWindow
-from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.migration.agreement import (
     FIRST_DIFFERENCES_MAX,
     AgreementReport,

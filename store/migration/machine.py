@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from quarry_mq.kv import KeyValueEngine
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.consumequeue import DoubleWriteConsumeQueues, RocksConsumeQueues
 from quarry_mq.store.engines import StoreEngines

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Final
 
+from quarry_mq.protocol.progress import Progress, ReportProgress
 from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.consumequeue import ColumnRequests, FileConsumeQueues, RocksConsumeQueues
 from quarry_mq.store.consumequeue.files.layout import is_file_name
@@ -14,7 +15,6 @@ from quarry_mq.store.consumequeue.windows import UnitReader, UnitWindow
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.migration.held_units import HeldNumbering, HeldUnits
 from quarry_mq.store.offsets import PhysicalOffset, QueueId
-from quarry_mq.store.progress import Progress, ReportProgress
 from quarry_mq.store.recovery.recovery import whole_runs
 
 UNITS_PER_WINDOW: Final = 65_536

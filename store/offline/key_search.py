@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.progress import Progress, ReportProgress
 from quarry_mq.store.errors import MessageGivenUp, NotAStore, OffsetOutOfRange, StoreDamaged, StoreLocked, StoreUnusable
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.index.hash.index import HashIndex, index_files
@@ -26,7 +27,6 @@ from quarry_mq.store.index.wanted import WantedMessages
 from quarry_mq.store.layout.kind import StoreKind
 from quarry_mq.store.offline.store import OfflineStore
 from quarry_mq.store.offsets import PhysicalOffset
-from quarry_mq.store.progress import Progress, ReportProgress
 from quarry_mq.store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
 from quarry_mq.store.scan import RecordBatch, scan_log
 from quarry_mq.store.settings import HASH_ITEMS, HASH_SLOTS, IndexSettings

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from quarry_mq.kv import KeyValueEngine, KvError
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
 from quarry_mq.store.commitlog import CommitLogReader, KeptSize, SegmentList
 from quarry_mq.store.consumequeue import FileConsumeQueueReader, RocksConsumeQueues, open_consume_queue_engine
 from quarry_mq.store.consumequeue.queue_summary import QueueSummary, SummarySource, summarize_queues
@@ -26,7 +27,6 @@ from quarry_mq.store.message import ConsumeQueueEntry
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.pending import HeldBefore, HeldMessages, open_held_engine, progress_now, reading
 from quarry_mq.store.record import Corrupt, Decoded, EndOfData, StoredMessage, Torn
-from quarry_mq.store.record.properties import LIGHT_QUEUES
 from quarry_mq.store.state.engine import open_state_engine
 from quarry_mq.store.state.families import META
 from quarry_mq.store.state.identity import check_format

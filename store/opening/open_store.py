@@ -22,7 +22,8 @@ from typing import Final
 import structlog
 
 from quarry_mq.kv import EngineFull, KeyValueEngine, KvError
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.progress import ReportProgress
 from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
 from quarry_mq.store.commitlog.pins import SegmentPins
 from quarry_mq.store.consumequeue import RocksConsumeQueues
@@ -44,7 +45,6 @@ from quarry_mq.store.opening.parts import StoreParts, open_parts, stop_of
 from quarry_mq.store.opening.queues import adopt_topics, advising
 from quarry_mq.store.opening.repair import NO_ORDERS, Damage, Orders, give_up_damaged, set_queues_aside
 from quarry_mq.store.pending import HeldMessages, reading
-from quarry_mq.store.progress import ReportProgress
 from quarry_mq.store.recovery.checkpoint import StoreCheckpoint, durable_offset, known_of, read_checkpoint, taken_over
 from quarry_mq.store.recovery.recovery import RecoveryReport, backfill, bring_up_to, recover
 from quarry_mq.store.replication import Ledger, SharedKind, SharedRows

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from quarry_mq.kv import KeyValueEngine
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.store.commitlog import CommitLogReader, KeptSize, SegmentList
 from quarry_mq.store.engines import StoreEngines
 from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreUnusable

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quarry_mq.kv import EngineCorrupt
+from quarry_mq.protocol.progress import ReportProgress
 from quarry_mq.store.commitlog import SegmentList, bytes_behind
 from quarry_mq.store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
 from quarry_mq.store.consumequeue.dispatch import StoredNumbering
@@ -18,7 +19,6 @@ from quarry_mq.store.offline.store import OfflineStore, open_log
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.opening.parts import stop_of
 from quarry_mq.store.opening.repair import Damage, Orders, find_damage
-from quarry_mq.store.progress import ReportProgress
 from quarry_mq.store.recovery.checkpoint import Known, durable_offset, known_of
 from quarry_mq.store.recovery.recovery import Findings, examine, refusal
 from quarry_mq.store.recovery.verdict import Stop, Verdict

@@ -9,7 +9,8 @@ from pathlib import Path
 import structlog
 
 from quarry_mq.kv import EngineCorrupt, KeyValueEngine
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.store.consumequeue import (
     ConsumeQueueStore,
     FileConsumeQueueReader,
@@ -24,7 +25,7 @@ from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.kind import FoundStore, StoreKind, inspect_store
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueuePhase, doubled_topics, parse_phase, phase_of
-from quarry_mq.store.metadata import QUEUES_MAX, READ_WRITE, Topic, TopicTable, TopicType, is_light_queue
+from quarry_mq.store.metadata import QUEUES_MAX, READ_WRITE, Topic, TopicTable, TopicType
 from quarry_mq.store.migration import MigrationRows, MigrationStep, Removing, forget_deleted, remove_database
 from quarry_mq.store.migration.open_queues import OpenQueues
 from quarry_mq.store.offsets import PhysicalOffset

@@ -16,6 +16,7 @@ from typing import Final
 
 import structlog
 
+from quarry_mq.protocol.progress import Progress, ReportProgress
 from quarry_mq.store.commitlog import SegmentList, end_of_bytes, keep
 from quarry_mq.store.consumequeue.dispatch import StoredNumbering
 from quarry_mq.store.engines import StoreEngines
@@ -25,7 +26,6 @@ from quarry_mq.store.layout.paths import PHYSICAL_OFFSET_MAXIMUM, StorePaths
 from quarry_mq.store.layout.queue_phase import parse_phase
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.opening.parts import StoreParts, open_identity, stop_of
-from quarry_mq.store.progress import Progress, ReportProgress
 from quarry_mq.store.record import Corrupt, EndOfData, Torn, encode_replacement
 from quarry_mq.store.record.layout import BLANK_SIZE, RECORD_SIZE_MINIMUM
 from quarry_mq.store.recovery.checkpoint import durable_offset, known_of

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from quarry_mq.protocol.names import SCHEDULE_TOPIC
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.pending.changes import number_of
 from quarry_mq.store.pending.topics import HALF_TOPIC, TIMER_OUT_MS, TIMER_TOPIC
-from quarry_mq.store.record.tags import SCHEDULE_TOPIC
 
 VERSION: Final = 1
 

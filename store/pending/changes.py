@@ -21,6 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from quarry_mq.protocol.messages.property_names import TAGS, UNIQUE_KEY
+from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK, TransactionState
+from quarry_mq.protocol.names import SCHEDULE_TOPIC
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 from quarry_mq.store.pending.rows import DueMessage, HalfMessage, Resolution
@@ -38,9 +41,8 @@ from quarry_mq.store.pending.topics import (
     TIMER_TOPIC,
 )
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.record.properties import TAGS, UNIQUE_KEY, EncodedProperties, has_property
-from quarry_mq.store.record.system_flag import TRANSACTION_MASK, TransactionState
-from quarry_mq.store.record.tags import SCHEDULE_TOPIC, tags_code
+from quarry_mq.store.record.properties import EncodedProperties, has_property
+from quarry_mq.store.record.tags import tags_code
 
 ReadRecord = Callable[[PhysicalOffset], StoredMessage | None]
 """A function that returns the record at an offset; None where the log has none, or none any more."""

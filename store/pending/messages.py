@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from quarry_mq.kv import KeyRange, KeyValueEngine, WriteBatch
+from quarry_mq.protocol.messages.property_names import UNIQUE_KEY
 from quarry_mq.store.commitlog import CommitLogReader
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.message import DispatchRequest
@@ -44,7 +45,6 @@ from quarry_mq.store.pending.rows import (
     unpack_offset,
 )
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.record.properties import UNIQUE_KEY
 from quarry_mq.store.settings import CHECK_AFTER_MS
 
 RESOLUTIONS_KEPT: Final = 65_536

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from quarry_mq.store.record.tags import SCHEDULE_TOPIC
+from quarry_mq.protocol.names import SCHEDULE_TOPIC
 
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"

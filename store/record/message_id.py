@@ -9,12 +9,12 @@ from itertools import count
 from struct import Struct
 from typing import Final
 
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.messages.property_names import UNIQUE_KEY
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import Host
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record.layout import IPV4_LENGTH, IPV6_LENGTH, PORT_MAXIMUM
-from quarry_mq.store.record.properties import UNIQUE_KEY
 
 _PORT_AND_OFFSET: Final = Struct(">iq")
 _TEXT_LENGTHS: Final = {2 * (length + _PORT_AND_OFFSET.size): length for length in (IPV4_LENGTH, IPV6_LENGTH)}

@@ -5,26 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from quarry_mq.protocol.messages.property_names import TRANSIENT_PREFIX
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.record import layout
 from quarry_mq.store.record.layout import CRC_PROPERTY, PROPERTIES_LENGTH_MAXIMUM
-
-TAGS: Final = "TAGS"
-KEYS: Final = "KEYS"
-UNIQUE_KEY: Final = "UNIQ_KEY"
-WAIT: Final = "WAIT"
-DELAY_LEVEL: Final = "DELAY"
-REAL_TOPIC: Final = "REAL_TOPIC"
-REAL_QUEUE: Final = "REAL_QID"
-RETRY_TOPIC: Final = "RETRY_TOPIC"
-"""The topic that a message in a retry topic was sent to."""
-ORIGIN_GROUP: Final = "ORIGIN_GROUP"
-"""The group that a message in a retry topic is for."""
-LIGHT_QUEUES: Final = "INNER_MULTI_DISPATCH"
-LIGHT_QUEUE_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
-
-TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
-"""Prefix of properties that live only between the parts of a running broker: they are never stored."""
 
 NAME_END: Final = chr(layout.NAME_END)
 ENTRY_END: Final = chr(layout.ENTRY_END)

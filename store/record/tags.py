@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-from quarry_mq.store.record.properties import DELAY_LEVEL, TAGS
-
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-"""The topic of messages that wait for a delay level. Their tags code is the time of delivery."""
+from quarry_mq.protocol.messages.property_names import DELAY_LEVEL, TAGS
+from quarry_mq.protocol.names import SCHEDULE_TOPIC
 
 _SECOND: Final = 1_000
 _MINUTE: Final = 60 * _SECOND

@@ -14,7 +14,7 @@ from threading import RLock
 from typing import Final
 
 from quarry_mq.kv import KeyValueEngine, WriteBatch
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.store.replication.horizons import StoredHorizons
 from quarry_mq.store.replication.layout import (
     CLOCK,

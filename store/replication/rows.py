@@ -9,14 +9,14 @@ from enum import StrEnum
 from struct import Struct
 from typing import Final
 
-from quarry_mq.store.errors import Invalid
-from quarry_mq.store.metadata.names import (
+from quarry_mq.protocol.names import (
     INTERNAL_TOPIC_NAME_MAX,
     RETRY_PREFIX,
     is_light_queue,
     is_system_group,
     is_system_topic,
 )
+from quarry_mq.store.errors import Invalid
 from quarry_mq.store.replication.horizons import NOTHING_TOLD, Horizons
 from quarry_mq.store.security.model import USER_NAME
 

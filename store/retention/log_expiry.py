@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Event
 from typing import Final, Protocol
 
-from quarry_mq.store.clock import JUMP_MAX_MS, CautiousClock, Clock
+from quarry_mq.protocol.clock import JUMP_MAX_MS, CautiousClock, Clock
 from quarry_mq.store.commitlog import CommitLogReader, SegmentList
 from quarry_mq.store.commitlog.pins import SegmentPins
 from quarry_mq.store.consumequeue import ConsumeQueueStore

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.store.commitlog import CommitLogReader
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.paths import expired_directory

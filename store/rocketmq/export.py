@@ -28,9 +28,10 @@ from typing import Any, Final
 from quarry_mq.kv import KeyValueEngine
 from quarry_mq.kv.options import FamilyOptions
 from quarry_mq.kv.rocks import RocksEngine
+from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.fs import Disk
-from quarry_mq.store.metadata import ConsumerOffsetTable, GroupTable, TopicTable, is_light_queue
+from quarry_mq.store.metadata import ConsumerOffsetTable, GroupTable, TopicTable
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.pending import HeldBefore
 from quarry_mq.store.rocketmq.held_progress import HALVES_RESOLVED, held_files

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from quarry_mq.kv import KeyValueEngine
+from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.metadata import ConsumerOffsetTable, GroupTable, TopicTable, is_light_queue
+from quarry_mq.store.metadata import ConsumerOffsetTable, GroupTable, TopicTable
 from quarry_mq.store.rocketmq.held_progress import read_held_progress
 from quarry_mq.store.rocketmq.model import ConsumerOffset, RocketmqMetadata, Warnings
 from quarry_mq.store.rocketmq.rows import groups_of, offsets_of, topics_of

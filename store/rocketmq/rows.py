@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from quarry_mq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_light_queue, is_system_group, is_system_topic
 from quarry_mq.store.metadata import (
     Backoff,
     CustomizedBackoff,
@@ -19,12 +20,9 @@ from quarry_mq.store.metadata import (
     Topic,
     TopicType,
     check_group_name,
-    is_light_queue,
-    is_system_group,
-    is_system_topic,
 )
 from quarry_mq.store.metadata.groups import ATTEMPTS_MAX, backoff_fault
-from quarry_mq.store.metadata.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_internal_topic_name
+from quarry_mq.store.metadata.names import check_internal_topic_name
 from quarry_mq.store.metadata.topics import SYSTEM_ATTRIBUTE
 from quarry_mq.store.offsets import QUEUE_NUMBER_MAX, QueueId, QueueOffset
 from quarry_mq.store.rocketmq.model import ConsumerOffset, Warnings

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES, TAGS
 from quarry_mq.store.record.layout import ENTRY_END, NAME_END
-from quarry_mq.store.record.properties import LIGHT_QUEUES, TAGS
 from quarry_mq.store.record.tags import java_hash
 from quarry_mq.store.scan.columns import Bytes, Flags, Integers, RecordBatch, RecordColumns, distinct, pieces
 

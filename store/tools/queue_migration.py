@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from quarry_mq.kv import EngineCorrupt, KeyValueEngine
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.progress import Progress, ReportProgress
 from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.consumequeue import FileConsumeQueues, RocksConsumeQueues, units_in_files
 from quarry_mq.store.consumequeue.rocks_layout import UNITS_FAMILY
@@ -46,7 +47,6 @@ from quarry_mq.store.opening.repair import (
     set_databases_aside,
     set_names_aside,
 )
-from quarry_mq.store.progress import Progress, ReportProgress
 from quarry_mq.store.settings import UNITS_PER_FILE, StoreSettings
 from quarry_mq.store.state.identity import StoreIdentity
 

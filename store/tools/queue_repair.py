@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.progress import Progress, ReportProgress
 from quarry_mq.store.commitlog import CommitLogReader, SegmentList
 from quarry_mq.store.consumequeue import DoubleWriteConsumeQueues, FileConsumeQueues, RocksConsumeQueues, UnitColumns
 from quarry_mq.store.consumequeue.windows import UnitWindow
@@ -26,7 +27,6 @@ from quarry_mq.store.migration.comparison import begin_comparison
 from quarry_mq.store.migration.queue_copy import windows_of
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
-from quarry_mq.store.progress import Progress, ReportProgress
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.settings import StoreSettings
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from quarry_mq.kv import KvError
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.store.engines import RocksStoreEngines
 from quarry_mq.store.errors import Invalid, StoreLocked, StoreUnusable
 from quarry_mq.store.fs import Disk

@@ -7,10 +7,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from quarry_mq.protocol.progress import ReportProgress
 from quarry_mq.store.offline.store import OfflineStore
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.pending import HeldBefore, HeldMessages, open_held_engine, reading
-from quarry_mq.store.progress import ReportProgress
 from quarry_mq.store.recovery.recovery import bring_up_to
 from quarry_mq.store.verify.report import Check, Difference, Findings, Note
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from quarry_mq.protocol.messages.property_names import TAGS
 from quarry_mq.store.consumequeue.dispatch import is_queued
 from quarry_mq.store.errors import StoreDamaged, StoreUnusable
 from quarry_mq.store.index.facts import DAMAGED, IndexFile, IndexKind, checked, index_files, items_in
@@ -29,7 +30,6 @@ from quarry_mq.store.offline.key_search import indexes_of
 from quarry_mq.store.offline.store import OfflineStore
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.record.properties import TAGS
 from quarry_mq.store.state.families import META
 from quarry_mq.store.verify.log import walk
 from quarry_mq.store.verify.report import Check, Difference, Findings, Note

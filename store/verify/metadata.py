@@ -12,10 +12,11 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from quarry_mq.kv import KeyRange, KeyValueEngine
+from quarry_mq.protocol.names import is_light_queue, is_system_topic
 from quarry_mq.store.consumequeue import UnitColumns
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.metadata import ConsumerOffsetTable, TopicTable, is_light_queue, is_system_topic
+from quarry_mq.store.metadata import ConsumerOffsetTable, TopicTable
 from quarry_mq.store.offline.store import OfflineStore, QueueReader
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.rocketmq import RocketmqMetadata

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, UnitColumns
 from quarry_mq.store.consumequeue.files.layout import is_file_name
-from quarry_mq.store.metadata import is_light_queue
 from quarry_mq.store.offline.store import OfflineStore
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage

@@ -9,13 +9,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from quarry_mq.protocol.progress import Progress, ReportProgress
 from quarry_mq.store.consumequeue.rocks_layout import CHECKPOINT_KEY, CHECKPOINT_SIZE, I64, OFFSET_FAMILY, UNITS_FAMILY
 from quarry_mq.store.index.indexes import KeyIndexes
 from quarry_mq.store.layout.kind import StoreKind
 from quarry_mq.store.migration import MigrationRows, Removing
 from quarry_mq.store.offline.store import OfflineStore, QueueSource
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
-from quarry_mq.store.progress import Progress, ReportProgress
 from quarry_mq.store.record import Blank, Corrupt, Torn
 from quarry_mq.store.rocketmq import read_metadata
 from quarry_mq.store.scan import RecordBatch

@@ -17,8 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from quarry_mq.kv import EngineCorrupt, EngineFull
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.server.admin_port import server as admin_port
 from quarry_mq.server.admin_port.calls.edge import STATUS_CODES, status_code
 from quarry_mq.server.admin_port.metadata.messages import PERMISSIONS, TOPIC_TYPES

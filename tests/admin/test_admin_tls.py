@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.server.admin_port.server import AdminServer
 from quarry_mq.server.front import LiveTls
 from tests.admin.broker import AdminBench

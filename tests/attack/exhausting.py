@@ -17,8 +17,8 @@ from contextlib import suppress
 from itertools import count
 from typing import Final
 
-from quarry_mq.server.front.h2.protocol.frames import Flag, FrameType, frame
-from quarry_mq.server.front.h2.protocol.header_blocks import encode_fields
+from quarry_mq.protocol.h2.frames import Flag, FrameType, frame
+from quarry_mq.protocol.h2.header_blocks import encode_fields
 from tests.attack.wire import PREFIX, STREAM_OF, TABLE_SIZE_0, WIDE_GREETING, Headers, block, call, signed
 from tests.hostile.test_requests import good_request
 

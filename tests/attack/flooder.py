@@ -15,7 +15,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from quarry_mq.server.front.h2.protocol.frames import ErrorCode, ping, reset, settings
+from quarry_mq.protocol.h2.frames import ErrorCode, ping, reset, settings
 from tests.attack.mutation import Mutator
 from tests.attack.wire import WIDE_GREETING, block, call, signed
 from tests.hostile.caller import METHODS

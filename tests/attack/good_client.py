@@ -10,8 +10,8 @@ from random import Random
 from typing import Final, NamedTuple
 
 from bench.raw_client import RawClient
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from tests.attack.wire import PREFIX, Headers, block, call
 from tests.hostile.test_requests import good_request
 

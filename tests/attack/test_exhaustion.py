@@ -25,7 +25,7 @@ import pytest
 
 from bench.raw_client import RawClient
 from quarry_mq.cli.demo import free_ports
-from quarry_mq.server.security.signature import signed_admin_headers
+from quarry_mq.protocol.signature import signed_admin_headers
 from tests.attack.conftest import SETTINGS
 from tests.attack.console_user import ConsoleUser
 from tests.attack.exhausting import KINDS, LARGE_TOPIC

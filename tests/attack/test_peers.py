@@ -12,7 +12,7 @@ import pytest
 
 from bench.raw_client import RawClient
 from quarry_mq.cli.demo import free_ports
-from quarry_mq.server.front.h2.protocol.frames import ErrorCode, Flag, FrameType, frame, reset
+from quarry_mq.protocol.h2.frames import ErrorCode, Flag, FrameType, frame, reset
 from tests.attack.conftest import SETTINGS, Footprint, started
 from tests.attack.good_client import GoodClient
 from tests.attack.wire import PREFIX, SHUT_GREETING, WIDE_GREETING, block, call

@@ -6,9 +6,9 @@ import time
 from struct import Struct
 from typing import Final
 
-from quarry_mq.server.front.h2.protocol.frames import Flag, FrameType, Setting, frame, settings, window_update
-from quarry_mq.server.front.h2.protocol.header_blocks import encode_fields
-from quarry_mq.server.security.signature import signed_messaging_headers
+from quarry_mq.protocol.h2.frames import Flag, FrameType, Setting, frame, settings, window_update
+from quarry_mq.protocol.h2.header_blocks import encode_fields
+from quarry_mq.protocol.signature import signed_messaging_headers
 from tests.hostile.http2 import PREFACE, SERVICE
 
 PREFIX: Final = Struct(">BI")

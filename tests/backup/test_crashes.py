@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.backup import (
     BackupPlan,
     PlannedFile,
@@ -18,7 +19,6 @@ from quarry_mq.store.backup import (
 )
 from quarry_mq.store.backup.folder import is_finished
 from quarry_mq.store.backup.plan import frozen_below, plan_offline
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.errors import NotAStore
 from quarry_mq.store.layout.kind import inspect_store
 from quarry_mq.store.layout.paths import StorePaths

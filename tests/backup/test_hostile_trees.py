@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from isal import isal_zlib
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.backup import BackupPlan, newest_backup, read_manifest, restore, write_backup
 from quarry_mq.store.backup.manifest import MANIFEST_NAME
 from quarry_mq.store.backup.plan import BackupPoint, plan_live, plan_offline
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreUnusable
 from quarry_mq.store.fs import PosixCopyingDisk
 from quarry_mq.store.layout.paths import StorePaths

@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from bench.raw_client import GREETING, RawClient, make_requests
-from quarry_mq.server.front.h2.protocol import frames
-from quarry_mq.server.front.h2.protocol.frames import FrameType
+from quarry_mq.protocol.h2 import frames
+from quarry_mq.protocol.h2.frames import FrameType
 
 CALLS = 400
 BODY = bytes(1_000)

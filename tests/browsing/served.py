@@ -13,10 +13,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from quarry_mq.server._generated.quarry.admin.v1 import browsing_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.storage_pb2_grpc import StorageServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import browsing_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.storage_pb2_grpc import StorageServiceStub
 from quarry_mq.store.metadata import TopicType
 from tests.conformance.broker import RunningBroker, running_broker
 from tests.conformance.client import Client, message

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2
-from quarry_mq.server._generated.quarry.admin.v1 import lite_topics_pb2 as lite_pb
-from quarry_mq.server._generated.quarry.admin.v1 import storage_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.lite_attributes import BIND_TOPIC
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1 import lite_topics_pb2 as lite_pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import storage_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.server.admin import pending, storage
 from quarry_mq.server.admin.storage import HOUR_MS, expires_at_ms
 from quarry_mq.server.lag import lite_backlog as backlog
 from quarry_mq.store.metadata import Group, TopicType
-from quarry_mq.store.metadata.lite_attributes import BIND_TOPIC
 from quarry_mq.store.retention import ExpirySettings
 from tests.browsing.served import Served, served
 from tests.conformance.broker import until

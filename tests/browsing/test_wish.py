@@ -11,16 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.messages import bodies as compressed_bodies
+from quarry_mq.protocol.messages.system_flag import COMPRESSED, Compression
 from quarry_mq.server.admin.browsing import wish
 from quarry_mq.server.admin.browsing.cursor import pack_cursor, parse_cursor
 from quarry_mq.server.admin.browsing.wish import EVERYTHING, MessageWish, contains
 from quarry_mq.server.tasks.time_slice import TimeSlice
-from quarry_mq.store.clock import SystemClock
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
-from quarry_mq.store.record import StoredMessage, compressed_bodies, decode_record, encode_record
-from quarry_mq.store.record.system_flag import COMPRESSED, Compression
+from quarry_mq.store.record import StoredMessage, decode_record, encode_record
 
 HOST = Host(bytes(4), 0)
 

@@ -11,22 +11,22 @@ from typing import Any
 
 import grpc
 
-from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2, migration_pb2
-from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.jobs_pb2_grpc import (
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2, migration_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import (
     JobServiceServicer,
     add_JobServiceServicer_to_server,
 )
-from quarry_mq.server._generated.quarry.admin.v1.migration_pb2_grpc import (
+from quarry_mq.protocol.proto.quarry.admin.v1.migration_pb2_grpc import (
     MigrationServiceServicer,
     add_MigrationServiceServicer_to_server,
 )
-from quarry_mq.server._generated.quarry.admin.v1.overview_pb2_grpc import (
+from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import (
     OverviewServiceServicer,
     add_OverviewServiceServicer_to_server,
 )
 from quarry_mq.server.counters.stages import ReceiveStages, SendStages
-from quarry_mq.store.clock import SystemClock
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -12,8 +12,8 @@ import grpc
 import pytest
 
 from quarry_mq.cli.online.connection.client import MessagingClient, Reader
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from tests.cli.online_runner import Quarry
 from tests.e2e.broker import Broker, environment_of
 

@@ -15,8 +15,8 @@ import grpc
 import pytest
 
 from quarry_mq.cli.context_file import FILE_VARIABLE
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from tests.certificates import make_tls
 from tests.cli.online_runner import Quarry
 from tests.e2e.broker import PROJECT, SMALL_SEGMENTS, Broker, clean_environment, until

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from quarry_mq.cli.online.bench.figures import Figures, Plan
 from quarry_mq.cli.online.bench.latencies import LARGEST_US, Latencies
 from quarry_mq.cli.online.bench.schedule import Schedule
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 
 
 def plan(**more: float | None) -> Plan:

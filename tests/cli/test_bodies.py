@@ -8,9 +8,8 @@ import zlib
 import pytest
 
 from quarry_mq.cli.online.messages.found_messages import body_fields
-from quarry_mq.server.wire.bodies import body_text
-from quarry_mq.store.record import compressed_bodies
-from quarry_mq.store.record.compressed_bodies import uncompressed
+from quarry_mq.protocol.messages import bodies as compressed_bodies
+from quarry_mq.protocol.messages.bodies import body_text, uncompressed
 
 
 def test_gzip_and_zlib_are_told_apart() -> None:

@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 
 from quarry_mq.cli.main import app
 from quarry_mq.cli.online.maintenance import storage
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
+from quarry_mq.protocol.lite_attributes import BIND_TOPIC
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.metadata import Group, Topic, TopicType
 from quarry_mq.store.metadata.lite import light_queue_name
-from quarry_mq.store.metadata.lite_attributes import BIND_TOPIC
 from quarry_mq.store.opening.open_store import open_store
 from quarry_mq.store.settings import StoreSettings
 from tests.cli.online_runner import Quarry

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from quarry_mq.cli.context_file import FILE_VARIABLE, NAME_VARIABLE, Context, ContextInvalid, read_context
 from quarry_mq.cli.main import app
 from quarry_mq.cli.online.connection.channel import call_metadata, open_channel
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from tests.certificates import make_tls
 from tests.cli.said import hint_in
 from tests.e2e.broker import Broker, environment_of

@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 from quarry_mq.cli.doctor import machine, network, places
 from quarry_mq.cli.doctor.findings import Finding, Verdict
 from quarry_mq.cli.main import app
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.settings.broker_settings import BrokerSettings, load_settings
 from quarry_mq.server.settings.sections import NetworkSection
-from quarry_mq.store.clock import SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.settings import StoreSettings

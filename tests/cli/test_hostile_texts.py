@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 
 from quarry_mq.cli.offline.opened_store import logs_aside
 from quarry_mq.cli.terminal.text import harmless, say
-from quarry_mq.server.property_names import DEAD_LETTER_TOPIC
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.messages.property_names import DEAD_LETTER_TOPIC
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.opening.open_store import open_store

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.index.tiered.folders import Stage
 from quarry_mq.store.message import Host, Message

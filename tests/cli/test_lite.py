@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quarry_mq.cli.online.topics import lite
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.metadata.lite import light_queue_name

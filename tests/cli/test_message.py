@@ -13,12 +13,12 @@ import pytest
 from typer.testing import Result
 
 from quarry_mq.cli.online.messages import message_query
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.messages.system_flag import COMPRESSED
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.metadata.lite import light_queue_name
 from quarry_mq.store.opening.open_store import open_store
-from quarry_mq.store.record.system_flag import COMPRESSED
 from quarry_mq.store.settings import StoreSettings
 from tests.cli.online_runner import Quarry, broker_over
 from tests.cli.said import complaint

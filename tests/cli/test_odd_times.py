@@ -11,14 +11,15 @@ import pytest
 
 from quarry_mq.cli.online.messages.consume import message_fields
 from quarry_mq.cli.terminal.times import moment, time_text
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.names import SCHEDULE_TOPIC
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.times import TIME_MS_MAX
 from quarry_mq.server.admin.storage import expires_at_ms
-from quarry_mq.server.wire.times import TIME_MS_MAX
-from quarry_mq.store.clock import SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.opening.open_store import open_store
-from quarry_mq.store.record.tags import SCHEDULE_TOPIC, tags_code
+from quarry_mq.store.record.tags import tags_code
 from quarry_mq.store.retention import ExpirySettings
 from quarry_mq.store.settings import StoreSettings
 from tests.cli.online_runner import Quarry, broker_over

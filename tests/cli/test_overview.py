@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from quarry_mq.cli.main import app
-from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from tests.cli import overview_stub
 from tests.cli.overview_stub import Stub, overview
 

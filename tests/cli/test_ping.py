@@ -16,9 +16,9 @@ import pytest
 
 from quarry_mq.cli.context_file import FILE_VARIABLE
 from quarry_mq.cli.online.ping.tries import figures_of, paced
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from tests.cli.online_runner import Quarry
 from tests.e2e.broker import PROJECT, SMALL_SEGMENTS, Broker, clean_environment
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.security.model import SECRET_TEXT, UserKind
 from quarry_mq.store.security.sealer import Sealer, read_keys

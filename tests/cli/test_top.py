@@ -22,8 +22,8 @@ from quarry_mq.cli.online.top.screen.lines import Canvas
 from quarry_mq.cli.online.top.screen.pages import head
 from quarry_mq.cli.online.top.screen.tables import topic_details
 from quarry_mq.cli.online.top.snapshot import object_of, plain_text
-from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2
-from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from tests.cli import overview_stub
 from tests.cli.overview_stub import NOW_MS, Stub, later, overview, served
 from tests.cli.said import complaint

@@ -14,7 +14,7 @@ import pytest
 
 from quarry_mq.cli.online.connection.administration import admin_port
 from quarry_mq.cli.online.connection.client import MessagingClient, Outgoing, Reader
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 from tests.e2e.broker import Broker, clean_environment, environment_of
 from tests.terminal import Terminal
 

@@ -15,7 +15,7 @@ from textual.widgets import Input, Static
 from quarry_mq.cli.online.top.facts import Order
 from quarry_mq.cli.online.top.screen.view import TopView
 from quarry_mq.cli.online.top.screen.widgets import Details, Help, Page, Rows
-from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from tests.cli import overview_stub
 from tests.cli.overview_stub import Stub, later, overview, served
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.cluster.membership.member import Member
 from quarry_mq.server.cluster.membership.members import Members
 from quarry_mq.server.cluster.replication.exchange import Exchange, Page, Peer
 from quarry_mq.server.errors import MemberUnreachable
-from quarry_mq.store.clock import SystemClock
 from quarry_mq.store.replication import Applied, Position
 from tests.shared import members as stores
 

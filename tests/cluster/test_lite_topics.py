@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.cluster.membership.member import MemberState
 from quarry_mq.store.metadata import Group, TopicType
 from quarry_mq.store.metadata.lite import light_queue_name

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.cluster.membership.member import MemberState
 from quarry_mq.server.cluster.membership.members import Members
-from quarry_mq.store.clock import SystemClock
 from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.offsets import QueueId
 from tests.cluster.brokers import CONSUMERS, TOPIC, BrokerCluster, groups_of, soon

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.server.admin_port.official.edge import Names
 from quarry_mq.server.admin_port.official.topics import TopicCalls
 from quarry_mq.server.cluster.membership.member import MemberState

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quarry_mq.server.wire.property_room import RESENT_ID
+from quarry_mq.protocol.messages.property_names import RESENT_ID
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.cluster.brokers import TOPIC, BrokerCluster, groups_of
 from tests.cluster.conftest import WithCluster

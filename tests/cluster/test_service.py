@@ -12,7 +12,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from quarry_mq.server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from quarry_mq.protocol.clock import ManualClock, SystemClock
+from quarry_mq.protocol.proto.quarry.cluster.v1 import cluster_pb2 as pb
 from quarry_mq.server.admin_port.cluster.client import PeerClient
 from quarry_mq.server.admin_port.cluster.service import ClusterService, GroupCalls
 from quarry_mq.server.admin_port.cluster.shared_rows import EXCHANGE
@@ -24,7 +25,6 @@ from quarry_mq.server.errors import MemberUnreachable, NotAMember
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front.grpcio import bind
 from quarry_mq.server.process.certificates import PeerTls
-from quarry_mq.store.clock import ManualClock, SystemClock
 from quarry_mq.store.errors import Invalid
 from tests.certificates import Tls, make_tls
 from tests.cluster.nodes import Network, Node

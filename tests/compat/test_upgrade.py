@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.maintenance.key_index import Move
 from quarry_mq.store.layout.paths import StorePaths
 from tests.cli.offline_runner import run

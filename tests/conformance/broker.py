@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import pytest
 from prometheus_client import CollectorRegistry
 
+from quarry_mq.protocol.clock import Clock, SystemClock
 from quarry_mq.server import broker as broker_module
 from quarry_mq.server.broker import Broker
 from quarry_mq.server.cluster.cluster import Cluster
@@ -22,7 +23,6 @@ from quarry_mq.server.rpc.messaging import Messaging
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.loop_threads import LoopThreads
 from quarry_mq.server.tasks.supervision import Supervisor
-from quarry_mq.store.clock import Clock, SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.metadata import Group, Topic, TopicType
 from quarry_mq.store.metadata.groups import ATTEMPTS_DEFAULT

@@ -11,9 +11,9 @@ from typing import Any, Final, Self
 
 import grpc
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
 
 REQUEST_TIMEOUT_S: Final = 60.0
 _number = itertools.count(1)

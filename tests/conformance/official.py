@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc.aio
 
-from quarry_mq.server._generated.apache.rocketmq.v2.admin_pb2_grpc import AdminStub
+from quarry_mq.protocol.proto.apache.rocketmq.v2.admin_pb2_grpc import AdminStub
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client
 

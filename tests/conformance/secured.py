@@ -8,7 +8,7 @@ from typing import Final
 
 from cryptography.fernet import Fernet
 
-from quarry_mq.server.security.signature import signed_messaging_headers
+from quarry_mq.protocol.signature import signed_messaging_headers
 from quarry_mq.store.security.model import Action, Decision, Resource, Rule, User, UserKind
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client

@@ -11,8 +11,8 @@ import pytest
 from cryptography.fernet import Fernet
 from google.protobuf.message import Message
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.rpc.clients.telemetry import STRANGERS_MAX
 from quarry_mq.server.rpc.methods import METHOD_NAMES
 from quarry_mq.store.errors import SecretsUnreadable

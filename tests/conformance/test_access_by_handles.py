@@ -6,8 +6,8 @@ from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.delivery.handle_key import HandleKey
 from quarry_mq.server.delivery.receipt_handle import ReceiptHandle
 from quarry_mq.server.held.recall_handle import RecallHandle

@@ -15,11 +15,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from structlog.testing import capture_logs
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as official_pb2
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
-from quarry_mq.server._generated.quarry.admin.v1 import (
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as official_pb2
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import (
     admin_pb2,
     browsing_pb2,
     clients_pb2,
@@ -36,10 +36,10 @@ from quarry_mq.server._generated.quarry.admin.v1 import (
     storage_pb2,
     verification_pb2,
 )
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
+from quarry_mq.protocol.signature import signed_admin_headers
 from quarry_mq.server.admin_port.calls.access import ACCESSES, SUPER_SERVICES
-from quarry_mq.server.security.signature import signed_admin_headers
 from quarry_mq.store.security.model import User, UserKind
 from quarry_mq.store.security.subjects import subject_of
 from tests.certificates import make_tls

@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2, browsing_pb2
-from quarry_mq.server._generated.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2, browsing_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
 from quarry_mq.store.security.model import UserKind
 from tests.admin.test_slots import CREATE_TOPIC, WATCH, stranger
 from tests.conformance.broker import RunningBroker

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, consumer_settings, message
 from tests.conformance.conftest import WithBroker

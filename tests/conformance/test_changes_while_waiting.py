@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.store.metadata import Group, Permission, Topic, TopicType
 from quarry_mq.store.security.model import Resource
 from tests.conformance.broker import RunningBroker, until

@@ -9,13 +9,13 @@ import grpc
 import grpc.aio
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1 import browsing_pb2, dead_letters_pb2
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import browsing_pb2, dead_letters_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 from tests.conformance.broker import PATIENCE_S, RunningBroker, until
 from tests.conformance.client import Client, consumer_settings, message, resource
 from tests.conformance.conftest import WithBroker, both_ways

@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 import pytest
 
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2, jobs_pb2, overview_pb2
-from quarry_mq.server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2, jobs_pb2, overview_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1 import dead_letters_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 from quarry_mq.server.append.copies import copy_of
 from quarry_mq.store.message import Message
 from quarry_mq.store.record import StoredMessage

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.store.clock import BelievedClock
+from quarry_mq.protocol.clock import BelievedClock
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.pending.topics import TIMER_TOPIC

@@ -16,18 +16,18 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server._generated.quarry.cluster.v1 import cluster_pb2
-from quarry_mq.server.admin_port.calls.access import ACCESSES, SUPER_SERVICES, admin_needs, short_name
-from quarry_mq.server.admin_port.methods import methods, path_of
+from quarry_mq.protocol.admin_methods import methods, path_of, short_name
+from quarry_mq.protocol.limits import ENTRIES_MAX
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.quarry.cluster.v1 import cluster_pb2
+from quarry_mq.protocol.signature import signed_admin_headers, signed_messaging_headers
+from quarry_mq.server.admin_port.calls.access import ACCESSES, SUPER_SERVICES, admin_needs
 from quarry_mq.server.cluster.signing import ClusterKeys
 from quarry_mq.server.rpc.access import NEEDS, needs_of
 from quarry_mq.server.rpc.methods import METHOD_NAMES
 from quarry_mq.server.security.authorization import Need
-from quarry_mq.server.security.signature import signed_admin_headers, signed_messaging_headers
 from quarry_mq.server.security.terms import Access
-from quarry_mq.server.wire.limits import ENTRIES_MAX
 from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.security.model import Action, Decision, Resource, ResourceKind, UserKind
 from quarry_mq.store.security.sealer import new_key

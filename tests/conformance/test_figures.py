@@ -9,11 +9,11 @@ from threading import Event, Thread
 
 from prometheus_client import generate_latest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.counters.top_counts import OTHER
 from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.offsets import QueueId
-from quarry_mq.store.record.properties import LIGHT_QUEUES
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, consumer_settings, message, producer_settings
 from tests.conformance.conftest import WithBroker

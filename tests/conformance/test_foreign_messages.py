@@ -11,11 +11,11 @@ from typing import Final
 import lz4.frame
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.messages.system_flag import COMPRESSED, Compression
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.times import TIME_MS_MAX
 from quarry_mq.server.wire import messages as wire_messages
-from quarry_mq.server.wire.times import TIME_MS_MAX
 from quarry_mq.store.message import Message
-from quarry_mq.store.record.system_flag import COMPRESSED, Compression
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker, both_ways

@@ -11,16 +11,16 @@ import grpc.aio
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as official_pb2
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2.admin_pb2_grpc import AdminStub
-from quarry_mq.server._generated.quarry.admin.v1 import browsing_pb2, dead_letters_pb2, jobs_pb2, query_pb2, storage_pb2
-from quarry_mq.server._generated.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.storage_pb2_grpc import StorageServiceStub
-from quarry_mq.server.security.signature import signed_admin_headers
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as official_pb2
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2.admin_pb2_grpc import AdminStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import browsing_pb2, dead_letters_pb2, jobs_pb2, query_pb2, storage_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.storage_pb2_grpc import StorageServiceStub
+from quarry_mq.protocol.signature import signed_admin_headers
 from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage, decode_record, offset_message_id

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.store.metadata import Group, TopicType
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, consumer_settings, message, producer_settings

@@ -9,10 +9,10 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.verification_pb2 import BeginVerificationRequest
-from quarry_mq.server._generated.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.verification_pb2 import BeginVerificationRequest
+from quarry_mq.protocol.proto.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
 from quarry_mq.store.security.model import UserKind
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.conftest import WithBroker

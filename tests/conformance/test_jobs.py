@@ -13,17 +13,17 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from quarry_mq.cli.main import app
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2, dead_letters_pb2, verification_pb2
-from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
+from quarry_mq.protocol.messages.property_names import RESENT_FROM, RESENT_ID
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2, dead_letters_pb2, verification_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
 from quarry_mq.server.admin import administration as administration_module
 from quarry_mq.server.admin import dead_letter_box as box_module
 from quarry_mq.server.jobs.running_job import Running
 from quarry_mq.server.tasks import time_slice
-from quarry_mq.server.wire.property_room import RESENT_FROM, RESENT_ID
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker, run, running_broker

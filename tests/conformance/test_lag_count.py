@@ -17,8 +17,8 @@ from typing import Final
 
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.delivery.model import Place
 from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.fs import PosixDisk

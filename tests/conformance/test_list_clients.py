@@ -8,11 +8,11 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.quarry.admin.v1 import clients_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.clients_pb2_grpc import ClientServiceStub
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.quarry.admin.v1 import clients_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.clients_pb2_grpc import ClientServiceStub
+from quarry_mq.protocol.signature import signed_admin_headers
 from quarry_mq.server.admin_port.metadata import clients as clients_module
-from quarry_mq.server.security.signature import signed_admin_headers
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, producer_settings
 from tests.conformance.conftest import WithBroker

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.lite.starts import Start
 from quarry_mq.server.lite.subscriptions import Asking
 from quarry_mq.store.metadata.lite import LiteGroup

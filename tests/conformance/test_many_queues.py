@@ -18,13 +18,13 @@ import grpc
 import pytest
 
 from quarry_mq.kv import KeyRange
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as admin
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
+from quarry_mq.protocol.names import is_light_queue
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as admin
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.consumequeue.rocks_layout import I64, UNITS_FAMILY
-from quarry_mq.store.metadata import is_light_queue
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
-from quarry_mq.store.record.properties import LIGHT_QUEUES
 from tests.conformance.broker import RunningBroker, running_broker
 from tests.conformance.client import Client, message
 

@@ -10,11 +10,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from quarry_mq.protocol.signature import signed_admin_headers
 from quarry_mq.server.admin_port.messages import queries
-from quarry_mq.server.security.signature import signed_admin_headers
 from quarry_mq.server.wire.messages import host_from_text
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.metadata import TopicType

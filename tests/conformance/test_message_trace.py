@@ -5,8 +5,8 @@ from __future__ import annotations
 import grpc.aio
 import pytest
 
-from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from quarry_mq.store.metadata import Group, TopicType
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, message

@@ -14,13 +14,13 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as official
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1 import browsing_pb2, dead_letters_pb2
-from quarry_mq.server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
-from quarry_mq.server.security.signature import signed_messaging_headers
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as official
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import browsing_pb2, dead_letters_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
+from quarry_mq.protocol.signature import signed_messaging_headers
 from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.offsets import QueueOffset
 from quarry_mq.store.security.model import UserKind

@@ -13,8 +13,8 @@ from typing import Final
 import grpc.aio
 import pytest
 
-from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from quarry_mq.store.index.tiered.object_store import cloud
 from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 from quarry_mq.store.offsets import PhysicalOffset

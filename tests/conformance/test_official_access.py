@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.protocol.signature import signed_admin_headers
 from quarry_mq.server.admin_port.calls.access import is_change
-from quarry_mq.server.security.signature import signed_admin_headers
 from quarry_mq.store.security.model import UserKind
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import resource

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.signature import signed_admin_headers
 from quarry_mq.server.admin_port.official import commands as commands_module
 from quarry_mq.server.rpc.clients import client_commands
-from quarry_mq.server.security.signature import signed_admin_headers
 from quarry_mq.store.security.model import Resource, UserKind
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, consumer_settings, message, resource

@@ -8,10 +8,10 @@ from typing import Final
 import grpc
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.front.h2.protocol.frames import FRAME_HEAD, FRAME_HEAD_SIZE, Flag, FrameType, frame
-from quarry_mq.server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX, MESSAGE_PREFIX_SIZE
+from quarry_mq.protocol.h2.frames import FRAME_HEAD, FRAME_HEAD_SIZE, Flag, FrameType, frame
+from quarry_mq.protocol.h2.grpc_messages import MESSAGE_PREFIX, MESSAGE_PREFIX_SIZE
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.rpc.methods import REQUEST_SIZES, SMALL_REQUEST_SIZE
 from tests.attack.wire import TABLE_SIZE_0, WIDE_GREETING, block
 from tests.conformance.broker import RunningBroker, until

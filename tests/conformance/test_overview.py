@@ -17,11 +17,11 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from quarry_mq.cli.main import app
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2
-from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 from quarry_mq.server.admin.figures import measures as measures_module
 from quarry_mq.server.admin.figures import recorder as recording_module
 from quarry_mq.server.admin.figures.concerns import concerns

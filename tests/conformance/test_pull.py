@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, message, resource
 from tests.conformance.conftest import WithBroker

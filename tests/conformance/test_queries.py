@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from quarry_mq.cli.main import app
-from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from quarry_mq.store.index import IndexState
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import StoredMessage, decode_record

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.store.metadata import Permission, Topic, TopicType
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, message, resource

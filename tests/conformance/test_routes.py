@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
 from quarry_mq.store.metadata.topics import Permission
 from tests.conformance.broker import RunningBroker

@@ -11,8 +11,8 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from quarry_mq.kv import KvError
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.store import message_store
 from quarry_mq.store.message import Appended, EncodedMessage, Message
 from quarry_mq.store.metadata import Permission, Topic, TopicType

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
 from tests.certificates import Tls, make_tls
 from tests.conformance.broker import run as run_test
 from tests.conformance.broker import running_broker

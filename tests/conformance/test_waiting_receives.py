@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.delivery import Delivered
 from tests.conformance.broker import QUICK, RunningBroker, running_broker, until
 from tests.conformance.client import Client, message

@@ -10,12 +10,13 @@ from typing import Any, Final
 
 import grpc
 
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2, browsing_pb2
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import (
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2, browsing_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import (
     AdminServiceServicer,
     add_AdminServiceServicer_to_server,
 )
-from quarry_mq.server._generated.quarry.admin.v1.browsing_pb2_grpc import (
+from quarry_mq.protocol.proto.quarry.admin.v1.browsing_pb2_grpc import (
     BrowsingServiceServicer,
     add_BrowsingServiceServicer_to_server,
 )
@@ -23,7 +24,6 @@ from quarry_mq.server.admin_port.console.calls import AdminCalls, plain_channel
 from quarry_mq.server.console.contract import ConsoleParts, Rules
 from quarry_mq.server.console.thread import ConsoleThread
 from quarry_mq.server.front import LiveTls
-from quarry_mq.store.clock import SystemClock
 from tests.console.browser import Browser
 
 TAIL: Final = "BrowsingService/TailMessages"

@@ -10,13 +10,13 @@ from typing import Final
 
 import grpc
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as official
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2.admin_pb2_grpc import AdminStub
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1 import dead_letters_pb2
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as official
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2.admin_pb2_grpc import AdminStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import dead_letters_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 from tests.e2e import languages
 from tests.e2e.broker import Broker, until
 from tests.e2e.clients import Clients, Outgoing, SimpleConsumer

@@ -13,6 +13,8 @@ from typing import Any, Final
 import lz4.frame
 import pytest
 
+from quarry_mq.protocol.messages.property_names import DELIVER_AT_MS, KEYS, LITE_TOPIC, MESSAGE_GROUP, TAGS, UNIQUE_KEY
+from quarry_mq.protocol.messages.system_flag import COMPRESSED, Compression, TransactionState
 from quarry_mq.server.admin_port.console.message_json import (
     BODIES_MAX,
     BODY_BEYOND_MAX,
@@ -21,12 +23,9 @@ from quarry_mq.server.admin_port.console.message_json import (
     Room,
     message_fields,
 )
-from quarry_mq.server.property_names import DELIVER_AT_MS, LITE_TOPIC, MESSAGE_GROUP
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 from quarry_mq.store.record import encode_properties, encode_record
-from quarry_mq.store.record.properties import KEYS, TAGS, UNIQUE_KEY
-from quarry_mq.store.record.system_flag import COMPRESSED, Compression, TransactionState
 from tests.record import zstd
 
 AT: Final = 4096

@@ -14,7 +14,7 @@ import pytest
 
 from quarry_mq import server
 from quarry_mq.cli.terminal.text import harmless
-from quarry_mq.server.admin_port.methods import methods
+from quarry_mq.protocol.admin_methods import methods
 
 STATIC: Final = Path(server.__file__).parent / "console" / "static"
 SIZE_MAX: Final = 300_000

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from quarry_mq.cli.demo import free_ports
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.opening.open_store import open_store
 from quarry_mq.store.security.model import Action, Resource, Rule, Secret, User, UserKind

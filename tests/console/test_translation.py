@@ -12,11 +12,11 @@ from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as official
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2, browsing_pb2, overview_pb2, query_pb2
+from quarry_mq.protocol.admin_methods import methods, methods_by_short_name
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as official
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2, browsing_pb2, overview_pb2, query_pb2
 from quarry_mq.server.admin_port.console.translation import answer_text, request_from
-from quarry_mq.server.admin_port.methods import methods, methods_by_short_name
 from quarry_mq.server.console.contract import CallFailed
 from tests.console.test_message_json import AT, record
 

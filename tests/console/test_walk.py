@@ -21,9 +21,9 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from quarry_mq.cli.demo import free_ports
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
 from quarry_mq.store.security.sealer import new_key
 from tests.conformance.client import consumer_settings
 from tests.console.chromium import PHONE, WIDE, Console, Scheme, chromium, needs_chromium, window

@@ -18,17 +18,17 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
 from quarry_mq.kv.engine import KeyRange
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as official_admin
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as quarry_admin
-from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2, migration_pb2, verification_pb2
-from quarry_mq.server.admin_port.methods import methods
+from quarry_mq.protocol.admin_methods import methods
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as official_admin
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as quarry_admin
+from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2, migration_pb2, verification_pb2
+from quarry_mq.protocol.signature import signed_admin_headers
 from quarry_mq.server.cluster.membership.member import Member
 from quarry_mq.server.observability.logs import levels
-from quarry_mq.server.security.signature import signed_admin_headers
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.store.clock import SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.opening.open_store import open_store

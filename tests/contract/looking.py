@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from quarry_mq.protocol.lite_attributes import BIND_TOPIC
 from quarry_mq.store.metadata import Group
-from quarry_mq.store.metadata.lite_attributes import BIND_TOPIC
 from tests.contract.bench import GROUP, LITE_PARENT, LITE_TOPIC, MESSAGE_ID, TOPIC, Bench
 from tests.contract.operations import NO_PARENT
 from tests.contract.rows import CONTROL, ENDLESS, Fields, Never, Refusal, Row, Table, bad_names, of_service

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import grpc
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from tests.contract.bench import CLIENT_ID, GROUP, KEY, LITE_PARENT, LITE_TOPIC, MESSAGE_ID, TOPIC, Bench
 from tests.contract.rows import CONTROL, ENDLESS, Fields, Never, Refusal, Row, Table, bad_names, of_service
 

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.admin_port.server import REQUEST_SIZE_MAX
 from tests.contract.bench import METHODS, Bench, Ending, running_bench
 from tests.contract.rows import Code, Elsewhere, Never, Refusal, Row, SuperUsers, Unseen, request_of

@@ -8,7 +8,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from quarry_mq.server.front import Call, FrontKind, FrontLimits, GrpcStatus, Method
+from quarry_mq.protocol.codes import GrpcStatus
+from quarry_mq.server.front import Call, FrontKind, FrontLimits, Method
 from tests.contracts.front_client import (
     BIDI,
     STREAM,

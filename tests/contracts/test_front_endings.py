@@ -10,7 +10,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from quarry_mq.server.front import Call, Front, FrontKind, GrpcStatus, Method, make_front
+from quarry_mq.protocol.codes import GrpcStatus
+from quarry_mq.server.front import Call, Front, FrontKind, Method, make_front
 from tests.contracts.front_client import (
     BIDI,
     PATIENCE_S,

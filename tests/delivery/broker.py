@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.delivery import (
     Delivered,
     Delivery,
@@ -19,7 +20,6 @@ from quarry_mq.server.delivery import (
 from quarry_mq.server.delivery.receipt_handle import ReceiptHandle
 from quarry_mq.server.filters import MessageFilter, TagFilter
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.consumequeue import LightQueueStep
 from quarry_mq.store.errors import MessageGivenUp
 from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest, Host

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.errors import InvalidReceiptHandle
-from quarry_mq.store.clock import ManualClock
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.delivery import InFlightTable
 from quarry_mq.server.delivery.fetch import fetched
 from quarry_mq.server.delivery.state.registry import FILTERS_LENGTH_MAX
@@ -13,7 +14,6 @@ from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.filters import SqlFilter, TagFilter
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import DeliverySection, LimitsSection
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.message import ConsumeQueueEntry
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench, ListedMessages

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from quarry_mq.cli.demo import free_ports
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2, service_pb2, service_pb2_grpc
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2, service_pb2, service_pb2_grpc
 from tests.certificates import Tls, make_tls
 from tests.deploy.manifests import DEPLOY, Manifests, manifests
 from tests.e2e.broker import Broker, quarry

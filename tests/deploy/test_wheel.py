@@ -15,7 +15,7 @@ import pytest
 
 from tests.deploy.manifests import ROOT
 from tests.e2e.broker import SMALL_SEGMENTS, Broker, clean_environment
-from tests.house.source import PACKAGE
+from tests.house.source import PACKAGE, PUBLIC
 
 FOREIGN: Final = ("cli", "kv", "pipeline", "server", "store")
 """Names that other people's packages may have, too."""
@@ -66,7 +66,8 @@ def names(path: Path) -> list[str]:
 
 def sources() -> set[str]:
     """The files that the wheel has to hold, by the folders of the repository."""
-    listed = run("git", "ls-files", "-z", *FOREIGN, f"{PACKAGE}/__init__.py").split("\0")
+    own = (f"{PACKAGE}/{each}" for each in ("__init__.py", *PUBLIC))
+    listed = run("git", "ls-files", "-z", *FOREIGN, *own).split("\0")
     return {each if each.startswith(PACKAGE) else f"{PACKAGE}/{each}" for each in listed if each}
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.opening.open_store import open_store
 from quarry_mq.store.security.model import Action, Resource, Rule, Secret, User, UserKind

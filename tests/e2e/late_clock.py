@@ -6,8 +6,8 @@ import time
 from typing import Final
 
 from quarry_mq.cli import main
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.cluster.replication import deletions as forgetting
-from quarry_mq.store.clock import SystemClock
 
 AHEAD_MS: Final = 40 * 86_400_000
 

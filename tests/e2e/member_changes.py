@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2, security_pb2
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2, security_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
 
 CALL_TIMEOUT_S: Final = 10.0
 TRIES_MAX: Final = 6

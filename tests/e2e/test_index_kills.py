@@ -18,8 +18,8 @@ import grpc
 import pytest
 
 from quarry_mq.cli.online.connection.client import CallRefused, MessagingClient, Outgoing
-from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import StoredMessage, decode_record
 from tests.e2e.broker import Broker, environment_of, until

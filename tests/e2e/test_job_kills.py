@@ -12,20 +12,19 @@ from typing import Any
 import grpc
 import pytest
 
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2
-from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
+from quarry_mq.protocol.messages.property_names import RESENT_ID, UNIQUE_KEY
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
 from quarry_mq.server.admin.dead_letter_box import SENT_AT_ONCE as LETTERS_AT_ONCE
 from quarry_mq.server.admin.jobs.resend import SENT_AT_ONCE
 from quarry_mq.server.delivery.dead_letters import ORIGIN_TOPIC
-from quarry_mq.server.wire.property_room import RESENT_ID
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.offline.store import OfflineStore
 from quarry_mq.store.offsets import QueueId
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.record.properties import UNIQUE_KEY
 from tests.conformance.broker import RunningBroker, run, running_broker
 from tests.conformance.jobs import stand_in_lite_topics
 from tests.e2e.broker import Broker, until

@@ -15,7 +15,7 @@ import pytest
 
 from bench import scratch_store
 from quarry_mq.kv.options import MIB
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.metadata import Topic, TopicType

@@ -9,7 +9,7 @@ from time import monotonic, sleep
 from typing import Final
 
 from quarry_mq.kv.memory import MemoryEngine
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.commitlog import CommitLogReader
 from quarry_mq.store.commitlog.pins import SegmentPins
 from quarry_mq.store.fs import Disk

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.store.clock import BelievedClock, CautiousClock, ManualClock, SteadyClock
+from quarry_mq.protocol.clock import BelievedClock, CautiousClock, ManualClock, SteadyClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.message import EncodedMessage

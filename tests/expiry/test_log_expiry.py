@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 from structlog.testing import capture_logs
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.layout.paths import expired_directory
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset

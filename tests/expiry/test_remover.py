@@ -11,7 +11,7 @@ from threading import Event, Thread
 
 import pytest
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.commitlog import CommitLogReader, SegmentList
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.fs import PosixDisk

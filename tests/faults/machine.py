@@ -10,8 +10,10 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from quarry_mq.protocol.clock import ManualClock
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
+from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.server.delivery.state.inflight import InFlight, InFlightTable
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.commitlog import BegunFlush
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues
 from quarry_mq.store.engines import StoreEngines
@@ -21,11 +23,10 @@ from quarry_mq.store.index.tiered.folders import Stage
 from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 from quarry_mq.store.layout.queue_phase import QueueMode
 from quarry_mq.store.message import Appended, Host, Message
-from quarry_mq.store.metadata import Topic, TopicType, is_light_queue
+from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.native import NATIVE
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
-from quarry_mq.store.record.properties import LIGHT_QUEUES
 from quarry_mq.store.settings import Durability, IndexSettings, StoreSettings
 from quarry_mq.store.state.in_flight_key import subscription_prefix
 from tests.faults.code_paths import BEGUN, CACHED_QUEUES_MAX, COMPARED, ENCODED, CodePath, encoded_message

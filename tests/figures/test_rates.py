@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.counters.rates import RecentRates
 from quarry_mq.server.counters.traffic import Traffic
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.message import Appended
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 

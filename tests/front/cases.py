@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 
 import hpack
 
-from quarry_mq.server.front.h2.protocol import frames
-from quarry_mq.server.front.h2.protocol.frames import PREFACE, WINDOW_MAX, ErrorCode, Flag, FrameType, Setting
-from quarry_mq.server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX, with_prefix
-from quarry_mq.server.front.h2.protocol.header_blocks import encode_fields
+from quarry_mq.protocol.h2 import frames
+from quarry_mq.protocol.h2.frames import PREFACE, WINDOW_MAX, ErrorCode, Flag, FrameType, Setting
+from quarry_mq.protocol.h2.grpc_messages import MESSAGE_PREFIX, with_prefix
+from quarry_mq.protocol.h2.header_blocks import encode_fields
 from tests.front.engine import BIDI, ECHO, GREETING, KEEP, RAISE, SIZE_0, STREAM, call, data, headers, request_fields
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from quarry_mq.server.front import Call, FrontFigures, FrontLimits, GrpcStatus, Method
+from quarry_mq.protocol.codes import GrpcStatus
+from quarry_mq.protocol.h2 import frames
+from quarry_mq.protocol.h2.frames import FRAME_HEAD, FRAME_HEAD_SIZE, PREFACE, U32, Flag, FrameType
+from quarry_mq.protocol.h2.grpc_messages import with_prefix
+from quarry_mq.protocol.h2.header_blocks import encode_fields
+from quarry_mq.server.front import Call, FrontFigures, FrontLimits, Method
 from quarry_mq.server.front.h2.call import Client, H2Call
 from quarry_mq.server.front.h2.connection import Connection
-from quarry_mq.server.front.h2.protocol import frames
-from quarry_mq.server.front.h2.protocol.frames import FRAME_HEAD, FRAME_HEAD_SIZE, PREFACE, U32, Flag, FrameType
-from quarry_mq.server.front.h2.protocol.grpc_messages import with_prefix
-from quarry_mq.server.front.h2.protocol.header_blocks import encode_fields
 from quarry_mq.server.front.h2.protocol.scanner import ScannerMaker
 from quarry_mq.server.front.h2.switchboard import Switchboard
 

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from quarry_mq.server.front.h2.protocol.frames import FRAME_HEAD, FRAME_HEAD_SIZE, PREFACE
+from quarry_mq.protocol.h2.frames import FRAME_HEAD, FRAME_HEAD_SIZE, PREFACE
 from tests.front.cases import CASES, SOUND
 from tests.front.engine import BIDI, ECHO, KEEP, NOTHING, STREAM, Engine, frames_of, headers
 

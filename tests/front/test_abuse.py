@@ -14,14 +14,14 @@ from typing import Final, NamedTuple
 import hpack
 import pytest
 
+from quarry_mq.protocol.h2 import frames
+from quarry_mq.protocol.h2.frames import FRAME_SIZE_MAX, ErrorCode, Flag, FrameType, Setting
+from quarry_mq.protocol.h2.grpc_messages import with_prefix
+from quarry_mq.protocol.h2.header_blocks import encode_fields
 from quarry_mq.server.front import FrontLimits
 from quarry_mq.server.front.h2.calls import STREAMS_MAX
 from quarry_mq.server.front.h2.connection import CONTINUATIONS_MAX
 from quarry_mq.server.front.h2.limits.allowance import BURST, PER_MESSAGE, PER_SECOND
-from quarry_mq.server.front.h2.protocol import frames
-from quarry_mq.server.front.h2.protocol.frames import FRAME_SIZE_MAX, ErrorCode, Flag, FrameType, Setting
-from quarry_mq.server.front.h2.protocol.grpc_messages import with_prefix
-from quarry_mq.server.front.h2.protocol.header_blocks import encode_fields
 from quarry_mq.server.front.h2.protocol.states import State
 from tests.front.engine import (
     BIDI,

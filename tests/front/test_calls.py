@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from quarry_mq.server.front import Call, FrontLimits, GrpcStatus, Method
+from quarry_mq.protocol.codes import GrpcStatus
+from quarry_mq.protocol.h2 import frames
+from quarry_mq.protocol.h2.frames import ErrorCode, Flag, Setting
+from quarry_mq.protocol.h2.grpc_messages import with_prefix
+from quarry_mq.server.front import Call, FrontLimits, Method
 from quarry_mq.server.front.h2.call import H2Call
-from quarry_mq.server.front.h2.protocol import frames
-from quarry_mq.server.front.h2.protocol.frames import ErrorCode, Flag, Setting
-from quarry_mq.server.front.h2.protocol.grpc_messages import with_prefix
 from tests.front.engine import BIDI, ECHO, KEEP, NOTHING, Engine, Kept, call, data, headers, resets, statuses
 
 

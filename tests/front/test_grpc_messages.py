@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarry_mq.server.front.h2.protocol.frames import FRAME_SIZE_MAX
-from quarry_mq.server.front.h2.protocol.grpc_messages import (
+from quarry_mq.protocol.codes import GrpcStatus
+from quarry_mq.protocol.h2.frames import FRAME_SIZE_MAX
+from quarry_mq.protocol.h2.grpc_messages import (
     MESSAGE_PREFIX,
     BadMessage,
     pack_messages,
@@ -25,9 +26,8 @@ from quarry_mq.server.front.h2.protocol.grpc_messages import (
     trailers,
     with_prefix,
 )
-from quarry_mq.server.front.h2.protocol.header_blocks import split_block
-from quarry_mq.server.front.h2.protocol.message_reader import MessageReader
-from quarry_mq.server.front.status import GrpcStatus
+from quarry_mq.protocol.h2.header_blocks import split_block
+from quarry_mq.protocol.h2.message_reader import MessageReader
 
 SIZE_MAX: Final = 10_000
 

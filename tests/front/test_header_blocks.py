@@ -12,8 +12,8 @@ from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarry_mq.server.front.h2.protocol.frames import ErrorCode, PeerError
-from quarry_mq.server.front.h2.protocol.header_blocks import (
+from quarry_mq.protocol.h2.frames import ErrorCode, PeerError
+from quarry_mq.protocol.h2.header_blocks import (
     FIELDS_MAX,
     STATIC_TABLE,
     BlockDecoder,

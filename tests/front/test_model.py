@@ -15,10 +15,9 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from quarry_mq.server.front import Call, GrpcStatus, Method
-from quarry_mq.server.front.h2.call import H2Call
-from quarry_mq.server.front.h2.protocol import frames
-from quarry_mq.server.front.h2.protocol.frames import (
+from quarry_mq.protocol.codes import GrpcStatus
+from quarry_mq.protocol.h2 import frames
+from quarry_mq.protocol.h2.frames import (
     FRAME_SIZE_MAX,
     WINDOW_DEFAULT,
     ErrorCode,
@@ -26,7 +25,9 @@ from quarry_mq.server.front.h2.protocol.frames import (
     FrameType,
     Setting,
 )
-from quarry_mq.server.front.h2.protocol.grpc_messages import with_prefix
+from quarry_mq.protocol.h2.grpc_messages import with_prefix
+from quarry_mq.server.front import Call, Method
+from quarry_mq.server.front.h2.call import H2Call
 from quarry_mq.server.front.h2.sender import WAITING_CALL_SIZE
 from quarry_mq.server.front.h2.switchboard import WHOLE_REQUEST_S
 from tests.front.engine import NOTHING, Engine, Frame, data, headers, statuses

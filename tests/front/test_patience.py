@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from quarry_mq.protocol.h2 import frames
+from quarry_mq.protocol.h2.frames import ErrorCode, Flag, FrameType, PeerError, Setting
+from quarry_mq.protocol.h2.grpc_messages import with_prefix
+from quarry_mq.protocol.h2.header_blocks import encode_fields
 from quarry_mq.server.front import Call, FrontFigures, FrontLimits, Method
 from quarry_mq.server.front.h2.call import Client
 from quarry_mq.server.front.h2.connection import Connection
 from quarry_mq.server.front.h2.patience import GREETING_S, IDLE_S, PROBE_AFTER_S, PROBE_ANSWER_S, STALL_S, Patience
-from quarry_mq.server.front.h2.protocol import frames
-from quarry_mq.server.front.h2.protocol.frames import ErrorCode, Flag, FrameType, PeerError, Setting
-from quarry_mq.server.front.h2.protocol.grpc_messages import with_prefix
-from quarry_mq.server.front.h2.protocol.header_blocks import encode_fields
 from quarry_mq.server.front.h2.protocol.states import State
 from quarry_mq.server.front.h2.switchboard import Switchboard
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quarry_mq.server.front.h2.protocol.frames import PeerError
-from quarry_mq.server.front.h2.protocol.header_blocks import BlockDecoder, decoded, encode_fields
+from quarry_mq.protocol.h2.frames import PeerError
+from quarry_mq.protocol.h2.header_blocks import BlockDecoder, decoded, encode_fields
 from quarry_mq.server.front.h2.protocol.request_head import (
     FAST_BLOCK_SIZE_MAX,
     FIELDS_KNOWN_MAX,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quarry_mq.protocol.h2 import frames
+from quarry_mq.protocol.h2.frames import ErrorCode, FrameType
 from quarry_mq.server.front.h2.limits.allowance import BURST, PER_MESSAGE, PER_SECOND, Allowance
-from quarry_mq.server.front.h2.protocol import frames
-from quarry_mq.server.front.h2.protocol.frames import ErrorCode, FrameType
 from quarry_mq.server.front.h2.protocol.states import TRANSITIONS, State
 from quarry_mq.server.front.h2.protocol.stream_rules import RULES, Outcome, StreamState
 from tests.front.engine import BIDI, GREETING, KEEP, NOTHING, Engine, call, data, ended_by, headers, resets

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quarry_mq.server.front import Call, FrontLimits, Method
-from quarry_mq.server.front.h2 import sender as sending
-from quarry_mq.server.front.h2.protocol import frames
-from quarry_mq.server.front.h2.protocol.frames import (
+from quarry_mq.protocol.h2 import frames
+from quarry_mq.protocol.h2.frames import (
     FRAME_SIZE_MAX,
     WINDOW_DEFAULT,
     WINDOW_MAX,
@@ -19,7 +17,9 @@ from quarry_mq.server.front.h2.protocol.frames import (
     FrameType,
     Setting,
 )
-from quarry_mq.server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX_SIZE, with_prefix
+from quarry_mq.protocol.h2.grpc_messages import MESSAGE_PREFIX_SIZE, with_prefix
+from quarry_mq.server.front import Call, FrontLimits, Method
+from quarry_mq.server.front.h2 import sender as sending
 from quarry_mq.server.front.h2.sender import WAITING_CALL_SIZE
 from tests.front.engine import (
     ECHO,

@@ -6,11 +6,8 @@ import asyncio
 
 import pytest
 
-from quarry_mq.server.front import Method, make_front
-from quarry_mq.server.front.h2 import H2Front
-from quarry_mq.server.front.h2.front import WRITE_BUFFER_MAX
-from quarry_mq.server.front.h2.protocol import frames
-from quarry_mq.server.front.h2.protocol.frames import (
+from quarry_mq.protocol.h2 import frames
+from quarry_mq.protocol.h2.frames import (
     FRAME_HEAD_SIZE,
     WINDOW_DEFAULT,
     WINDOW_MAX,
@@ -18,6 +15,9 @@ from quarry_mq.server.front.h2.protocol.frames import (
     FrameType,
     Setting,
 )
+from quarry_mq.server.front import Method, make_front
+from quarry_mq.server.front.h2 import H2Front
+from quarry_mq.server.front.h2.front import WRITE_BUFFER_MAX
 from tests.contracts.front_client import PATIENCE_S, echo, run, soon
 from tests.front.engine import ECHO, GREETING, Frame, call, frames_of
 

@@ -8,15 +8,15 @@ from contextlib import suppress
 
 import pytest
 
+from quarry_mq.protocol.h2 import frames
+from quarry_mq.protocol.h2.frames import ErrorCode
+from quarry_mq.protocol.h2.grpc_messages import with_prefix
 from quarry_mq.server.front import FrontLimits
 from quarry_mq.server.front.h2 import H2Front
 from quarry_mq.server.front.h2.connection import UNLIMITED
 from quarry_mq.server.front.h2.front import H2Protocol
 from quarry_mq.server.front.h2.limits import turns
 from quarry_mq.server.front.h2.limits.turns import FRAMES_PER_TURN, PUT_OFF_MAX, SECONDS_PER_TURN, Turns, address_of
-from quarry_mq.server.front.h2.protocol import frames
-from quarry_mq.server.front.h2.protocol.frames import ErrorCode
-from quarry_mq.server.front.h2.protocol.grpc_messages import with_prefix
 from tests.contracts.front_client import run, soon
 from tests.front.engine import BIDI, GREETING, KEEP, Engine, body_of, call, data, ended_by, frames_of, headers, statuses
 from tests.front.test_abuse import stream_of

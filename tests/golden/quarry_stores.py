@@ -26,8 +26,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from quarry_mq.cli.demo import free_ports
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from tests.conformance.client import Client, message, resource
 
 ARCHIVES: Final = Path(__file__).parent

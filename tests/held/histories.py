@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
+from quarry_mq.protocol.messages.property_names import TAGS, UNIQUE_KEY
+from quarry_mq.protocol.messages.system_flag import TransactionState
+from quarry_mq.protocol.names import SCHEDULE_TOPIC
 from quarry_mq.store.message import Appended, Message
 from quarry_mq.store.message_store import MessageStore
 from quarry_mq.store.offsets import QueueOffset
@@ -21,9 +24,7 @@ from quarry_mq.store.pending.topics import (
     TIMER_OUT_MS,
     TIMER_TOPIC,
 )
-from quarry_mq.store.record.properties import TAGS, UNIQUE_KEY
-from quarry_mq.store.record.system_flag import TransactionState
-from quarry_mq.store.record.tags import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from quarry_mq.store.record.tags import DELAY_LEVELS_MS
 from quarry_mq.store.settings import CHECK_AFTER_MS
 from tests.store.assembly import message
 

@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 
 import grpc
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.rpc.methods import METHOD_NAMES, REQUEST_SIZES, SMALL_REQUEST_SIZE
 from tests.e2e.broker import Broker
 from tests.e2e.load.raw_client import Refused, check_body, stamped_body

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.process.http import CONNECTIONS_MAX
 from tests.e2e.broker import Broker, until
 from tests.hostile.absurd import GOOD_NAME

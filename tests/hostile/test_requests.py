@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.wire.limits import ENTRIES_MAX
+from quarry_mq.protocol.limits import ENTRIES_MAX
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from tests.e2e.broker import Broker, until
 from tests.hostile.absurd import GOOD_NAME, absurd_request, request_type
 from tests.hostile.caller import CLIENT, METHODS, Caller, assert_unharmed

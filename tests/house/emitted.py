@@ -12,14 +12,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.progress import Progress
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.observability.metrics.instruments import watch, watch_certificates, watch_health
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.process.process_figures import ProcessFigures, RecoveryFigures
 from quarry_mq.server.process.process_metrics import process_figures, recovery_figures, watch_python
-from quarry_mq.store.clock import SystemClock
 from quarry_mq.store.metadata import TopicType
-from quarry_mq.store.progress import Progress
 from quarry_mq.store.security.sealer import new_key
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 from tests.conformance.client import Client, consumer_settings, message, producer_settings

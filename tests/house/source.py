@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PACKAGES: Final = ("kv", "store", "server", "cli", "pipeline", "bench")
 PACKAGE: Final = "quarry_mq"
-GENERATED: Final = ROOT / "server" / "_generated"
+PUBLIC: Final = ("protocol",)
+"""Packages whose folders lie in that of the import package. Those of the others lie at the top, and are linked."""
+PACKAGES: Final = (*PUBLIC, "kv", "store", "server", "cli", "pipeline", "bench")
+GENERATED: Final = ROOT / PACKAGE / "protocol" / "proto"
 TEXT_SUFFIXES: Final = {".py", ".md", ".toml", ".proto", ".yaml", ".yml", ".js", ".java", ".xml", ".json", ".sh", ""}
 SKIPPED_FOLDERS: Final = re.compile(r"^(\..*|__pycache__|node_modules|build|dist|target|.*\.egg-info)$")
 
@@ -24,10 +26,14 @@ class Import(NamedTuple):
     line: int
 
 
+def folder_of(package: str) -> Path:
+    return ROOT / PACKAGE / package if package in PUBLIC else ROOT / package
+
+
 @cache
 def production_files() -> list[Path]:
     """Python files of the packages that are installed or run, generated code left out."""
-    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    files = [path for package in PACKAGES for path in folder_of(package).rglob("*.py")]
     return sorted(path for path in files if not path.is_relative_to(GENERATED))
 
 
@@ -61,7 +67,7 @@ def tree(path: Path) -> ast.Module:
 def imports(path: Path) -> tuple[Import, ...]:
     """Of the whole file, those inside functions too. Relative ones are resolved."""
     found = []
-    package = path.relative_to(ROOT).parent.parts
+    package = Path(name(path)).parent.parts
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             found += [Import(alias.name, node.lineno) for alias in node.names]
@@ -77,5 +83,5 @@ def imports(path: Path) -> tuple[Import, ...]:
 
 
 def name(path: Path) -> str:
-    """As messages show it: relative, with forward slashes."""
-    return path.relative_to(ROOT).as_posix()
+    """As messages show it: relative to the top, or to the folder of the import package, with forward slashes."""
+    return path.relative_to(ROOT).as_posix().removeprefix(f"{PACKAGE}/")

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 
+from quarry_mq.protocol.admin_methods import methods
 from quarry_mq.server.admin_port.calls.access import ALL, CLUSTER, JOB_SERVICE, SUPER_SERVICES, admin_needs
-from quarry_mq.server.admin_port.methods import methods
 from quarry_mq.server.security.terms import Access
 from tests.commands import commands
 from tests.contract.rows import Elsewhere, Never, SuperUsers

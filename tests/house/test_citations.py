@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.house.source import PACKAGE, PACKAGES, ROOT, name, python_files, text_files, tree
+from tests.house.source import PACKAGE, PACKAGES, ROOT, folder_of, name, python_files, text_files, tree
 
 DOCS: Final = ROOT / "docs"
 FOLDERS: Final = ("docs", "native", "proto", "deploy", "tests", *PACKAGES, PACKAGE)
@@ -108,14 +108,15 @@ def names_in(path: Path) -> frozenset[str]:
 def file_exists(path: str) -> bool:
     if path.startswith(MADE_LATER) or PLACEHOLDER.search(path):
         return True
-    folder, _, last = path.rpartition("/")
-    return any((ROOT / folder / each).exists() for each in (last, f"{last}.py")) or any(
-        (ROOT / folder).glob(f"{last}-*.md")
+    top, _, rest = path.partition("/")
+    place = folder_of(top) / rest
+    return (
+        place.exists() or place.with_name(f"{place.name}.py").exists() or any(place.parent.glob(f"{place.name}-*.md"))
     )
 
 
 def module_exists(dotted: str) -> bool:
-    place = ROOT
+    place = folder_of(dotted.partition(".")[0]).parent
     for at, part in enumerate(parts := dotted.split(".")):
         if (place / part).is_dir():
             place /= part

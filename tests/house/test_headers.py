@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 
+from quarry_mq.protocol.signature import AUTHORIZATION, DATE
 from quarry_mq.server.front.caller import LOGGED_HEADERS
 from quarry_mq.server.observability.tracing import TRACEPARENT
 from quarry_mq.server.rpc.context import HEADERS
-from quarry_mq.server.security.signature import AUTHORIZATION, DATE
 from tests.house.source import name, production_files
 
 ASKED = {

@@ -21,7 +21,7 @@ def test_the_page_has_the_limits_of_the_edge_and_of_the_front() -> None:
 
 def test_what_is_counted_is_a_known_limit() -> None:
     """Each begins at 0: a rate of what appears with its first event would miss that one."""
-    server = (path for path in production_files() if "server" in path.parts)
+    server = (path for path in production_files() if {"server", "protocol"} & {*path.parts})
     counted = {name for path in server for name in COUNTED.findall(path.read_text())}
     assert len(counted) > 10
     assert counted <= {*FRONT_LIMITS, *EDGE_LIMITS}

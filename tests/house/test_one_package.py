@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from tests.house.source import PACKAGE, ROOT, name, python_files, text_files, tree
+from tests.house.source import PACKAGE, PUBLIC, ROOT, name, python_files, text_files, tree
 
 FOLDERS: Final = tuple(sorted(each.name for each in (ROOT / PACKAGE).iterdir() if each.is_symlink()))
 CHOICE: Final = "|".join(FOLDERS)
@@ -21,8 +21,13 @@ SUSPECT: Final = re.compile(rf"\b(?:from|import)\s+({CHOICE})\b|-m[\"', ]+({CHOI
 """Text that every file that breaks the rule contains: other files are not parsed."""
 
 
-FOLDER_RULES: Final = {"tests/house/test_imports.py", "tests/house/test_rooms.py", "tests/house/test_one_package.py"}
-"""Files whose rules are about folders, and name them by dots."""
+FOLDER_RULES: Final = {
+    "tests/bench/test_journey.py",
+    "tests/house/test_imports.py",
+    "tests/house/test_one_package.py",
+    "tests/house/test_rooms.py",
+}
+"""Files whose rules and tables are about folders, and name them by dots."""
 
 
 def is_module(text: str) -> bool:
@@ -56,10 +61,12 @@ def second_names(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, each
 
 
-def test_the_package_is_links_to_the_folders_at_the_top() -> None:
+def test_the_package_is_links_to_the_folders_at_the_top_beside_the_public_ones() -> None:
     assert FOLDERS == ("cli", "kv", "pipeline", "server", "store")
     for each in FOLDERS:
         assert (ROOT / PACKAGE / each).readlink() == Path("..") / each
+    kept = {each.name for each in (ROOT / PACKAGE).iterdir() if each.is_dir() and not each.is_symlink()}
+    assert kept - {"__pycache__"} == {*PUBLIC}
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel == {"packages": [PACKAGE]}
 

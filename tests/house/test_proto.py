@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATED = ROOT / "server" / "_generated"
+GENERATED = ROOT / "quarry_mq" / "protocol" / "proto"
 DESCRIBE = Path(__file__).with_name("descriptors.py")
 
-OURS = tuple(
-    f"quarry_mq.server._generated.apache.rocketmq.v2.{name}_pb2" for name in ("definition", "service", "admin")
-)
+OURS = tuple(f"quarry_mq.protocol.proto.apache.rocketmq.v2.{name}_pb2" for name in ("definition", "service", "admin"))
 THEIRS = tuple(f"rocketmq.grpc_protocol.{name}_pb2" for name in ("definition", "service", "admin"))
 
 PACKAGE = "apache.rocketmq.v2"
@@ -117,7 +115,7 @@ def test_the_admin_service_is_whole(ours: dict[str, object]) -> None:
 def test_our_generated_code_is_private() -> None:
     """The official client's package and ours may be installed side by side; only a process must choose."""
     program = (
-        "import sys; import quarry_mq.server._generated.apache.rocketmq.v2.service_pb2; print('apache' in sys.modules)"
+        "import sys; import quarry_mq.protocol.proto.apache.rocketmq.v2.service_pb2; print('apache' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, get_args, get_origin
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from pydantic import ByteSize
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2, definition_pb2
-from quarry_mq.server._generated.quarry.admin import v1
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2, definition_pb2
+from quarry_mq.protocol.proto.quarry.admin import v1
 from quarry_mq.server.settings.live_settings import live_fields
 
 WHAT_TEXTS_NAME: Final = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.process.health import LOOP_STALL_S, HealthState, Phase
-from quarry_mq.store.clock import ManualClock
 
 
 @pytest.fixture

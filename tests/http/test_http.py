@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.observability.metrics.instruments import watch_health
 from quarry_mq.server.process.health import LOOP_STALL_S, HealthState
 from quarry_mq.server.process.http import CONNECTION_S, CONNECTIONS_MAX, REQUEST_SIZE_MAX, HttpEndpoint
-from quarry_mq.store.clock import ManualClock
 
 
 class Bench:

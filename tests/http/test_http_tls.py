@@ -13,11 +13,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.front import LiveTls
 from quarry_mq.server.observability.metrics.instruments import watch_health
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.process.http import CONNECTION_S, CONNECTIONS_MAX, HttpEndpoint, TokenFile
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.errors import Invalid
 from tests.certificates import Tls, make_tls
 from tests.http.test_http import wait_until_all_are_served

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.index.hash.index import HashIndex
 from quarry_mq.store.index.hash.layout import HashHeader, shape_of

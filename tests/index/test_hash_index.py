@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import pytest
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.index.hash.index import HashIndex, HashIndexState

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.index.hash.index import HashIndex
 from quarry_mq.store.index.hash.layout import shape_of
 from quarry_mq.store.index.hash.shape import find_shape

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.errors import Unavailable
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.fs.posix import PosixSegment

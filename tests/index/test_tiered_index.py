@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import pytest
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.index.key_files import Answer
 from quarry_mq.store.index.tiered.chain_file import Found, IndexItems, IndexShape
 from quarry_mq.store.index.tiered.folders import Stage

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from quarry_mq.server.front import Call, GrpcStatus, Method, Methods
+from quarry_mq.protocol.codes import GrpcStatus
+from quarry_mq.server.front import Call, Method, Methods
 
 PREFIX: Final = "/interop.Service/"
 STREAM_COUNT: Final = 100

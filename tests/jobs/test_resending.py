@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.admin.jobs.resend import SENT_AT_ONCE, MessageResendWork, Outcomes
 from quarry_mq.server.delivery import StateWriter
 from quarry_mq.server.jobs import JobKind, Jobs, MessageResend
 from quarry_mq.server.jobs import jobs as jobs_module
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.consumequeue.search import TimeBoundary
 from quarry_mq.store.errors import Invalid, Unavailable
 from quarry_mq.store.metadata import Topic, TopicTable, TopicType

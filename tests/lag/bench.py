@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from prometheus_client.core import Metric
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.server.admin.administration import Administration, BrokerFacts, QueueReset
 from quarry_mq.server.admin.dead_letter_box import DeadLetterBox
 from quarry_mq.server.admin_port.official.edge import Names

@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.store.offsets import QueueId
 from tests.lag import rows

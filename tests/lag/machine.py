@@ -12,6 +12,7 @@ from typing import ClassVar, Final
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from quarry_mq.protocol.lite_attributes import BIND_TOPIC
 from quarry_mq.server.delivery import ReceiveRequest
 from quarry_mq.server.delivery.model import Place as End
 from quarry_mq.server.delivery.model import ResetTarget, StoredSince
@@ -24,7 +25,6 @@ from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
 from quarry_mq.store.message import Message
 from quarry_mq.store.metadata import Group, Topic, TopicType
 from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name
-from quarry_mq.store.metadata.lite_attributes import BIND_TOPIC
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.faults.machine import HOST
 from tests.lag import rows

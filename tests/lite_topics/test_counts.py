@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quarry_mq.kv.memory import MemoryEngine
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.errors import LiteTopicsFull
 from quarry_mq.server.lite import counts
 from quarry_mq.server.lite.counts import LiteTopicCounts

@@ -7,8 +7,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from quarry_mq.server._generated.quarry.admin.v1 import lite_topics_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import lite_topics_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
 from quarry_mq.server.admin_port.calls.access import admin_needs
 from quarry_mq.server.lite import listing
 from quarry_mq.store.consumequeue import names

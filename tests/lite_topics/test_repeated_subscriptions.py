@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from quarry_mq.kv import EngineFull, KeyRange
 from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.protocol.clock import ManualClock
+from quarry_mq.protocol.lite_attributes import LiteModel
 from quarry_mq.server.delivery import StateWriter
 from quarry_mq.server.errors import LiteQuotaExceeded
 from quarry_mq.server.lite.starts import Start
 from quarry_mq.server.lite.subscriptions import Asking, LiteSubscriptions
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.metadata.lite import LiteGroup
-from quarry_mq.store.metadata.lite_attributes import LiteModel
 from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 from quarry_mq.store.offsets import QueueOffset
 from quarry_mq.store.state.families import FAMILIES

@@ -17,9 +17,9 @@ from typing import Any, Literal
 import pytest
 import structlog
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.observability.logs import Repeats, configure_logs, standard
 from quarry_mq.server.observability.logs.cleaning import VALUE_LENGTH_MAX
-from quarry_mq.store.clock import ManualClock
 
 FORGED = 'x\n2026-11-22T00:00:00Z [error    ] store poisoned\r\x1b[2J\u2028 "}\n{"event": "store poisoned"}'
 """What a client may send to make the log say what nobody logged."""

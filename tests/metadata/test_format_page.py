@@ -8,19 +8,17 @@ import pytest
 
 from quarry_mq.kv import KeyRange
 from quarry_mq.kv.memory import MemoryEngine
-from quarry_mq.store.metadata import (
-    QUEUES_MAX,
-    ConsumerOffsetTable,
-    ExponentialBackoff,
-    Group,
-    Topic,
-    TopicType,
+from quarry_mq.protocol.names import (
+    GROUP_NAME_MAX,
+    INTERNAL_TOPIC_NAME_MAX,
+    SYSTEM_TOPICS,
+    TOPIC_NAME_MAX,
     dead_letter_topic_name,
     pop_retry_topic_name,
     retry_topic_name,
 )
+from quarry_mq.store.metadata import QUEUES_MAX, ConsumerOffsetTable, ExponentialBackoff, Group, Topic, TopicType
 from quarry_mq.store.metadata.groups import ATTEMPTS_MAX, BACKOFF_MULTIPLIER_MAX, BACKOFF_STEPS_MAX, encode_group
-from quarry_mq.store.metadata.names import GROUP_NAME_MAX, INTERNAL_TOPIC_NAME_MAX, SYSTEM_TOPICS, TOPIC_NAME_MAX
 from quarry_mq.store.metadata.row_json import ATTRIBUTES_SIZE_MAX
 from quarry_mq.store.metadata.topics import encode_topic
 from quarry_mq.store.offsets import QueueId, QueueOffset

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from quarry_mq.kv import KeyValueEngine
+from quarry_mq.protocol.lite_attributes import LiteModel
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.metadata import Group, GroupTable, Topic, TopicTable, TopicType, check_topic_name
 from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name, lite_topic_ttl_ms, parse_light_queue_name
-from quarry_mq.store.metadata.lite_attributes import LiteModel
 from quarry_mq.store.metadata.names import IllegalTopicName
 from quarry_mq.store.metadata.topics import TOPICS_FAMILY, encode_topic
 

@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarry_mq.store.errors import Invalid
-from quarry_mq.store.metadata import (
-    IllegalGroupName,
-    IllegalTopicName,
-    check_group_name,
-    check_topic_name,
+from quarry_mq.protocol.names import (
     dead_letter_topic_name,
     is_light_queue,
     is_system_group,
@@ -19,6 +14,8 @@ from quarry_mq.store.metadata import (
     pop_retry_topic_name,
     retry_topic_name,
 )
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.metadata import IllegalGroupName, IllegalTopicName, check_group_name, check_topic_name
 from quarry_mq.store.metadata.names import check_internal_topic_name
 
 ALPHABET = "%|abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.consumequeue import DoubleWriteConsumeQueues
 from quarry_mq.store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
 from quarry_mq.store.migration.agreement import AgreementReport, QueueDifference

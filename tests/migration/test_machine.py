@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.errors import Busy, Forbidden, StoreUnusable
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase, QueuePlace, QueuePlaces

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quarry_mq.kv import KeyRange
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.consumequeue import open_consume_queue_engine
 from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY, unit_key
 from quarry_mq.store.errors import NotAStore, StoreLocked, StoreUnusable

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quarry_mq.kv import WriteBatch
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.consumequeue import DoubleWriteConsumeQueues, FileConsumeQueues, RocksConsumeQueues
 from quarry_mq.store.consumequeue.rocks_layout import BOUND, OFFSET_FAMILY, UNITS_FAMILY, maximum_key, unit_key
 from quarry_mq.store.errors import StoreUnusable

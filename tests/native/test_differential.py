@@ -17,9 +17,9 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.wire.limits import ENTRIES_MAX
+from quarry_mq.protocol.limits import ENTRIES_MAX
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.store.native import NATIVE
 from tests.native.mutations import Field, Mutator, parsed
 from tests.native.twins import Twins, running_twins

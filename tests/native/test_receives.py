@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.messages.property_names import RESERVED_PROPERTIES
+from quarry_mq.protocol.messages.system_flag import COMPRESSED, Compression
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.delivery import Delivered
-from quarry_mq.server.property_names import RESERVED_PROPERTIES
 from quarry_mq.server.rpc.receives.receive_answers import UNUSUAL_PROPERTIES, message_items
 from quarry_mq.store.message import Host
 from quarry_mq.store.native import NATIVE, Native
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.record.system_flag import COMPRESSED, Compression
 from tests.record import zstd
 
 needs_native = pytest.mark.skipif(NATIVE is None, reason="no native part")

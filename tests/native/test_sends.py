@@ -10,11 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.property_names import RESERVED_PREFIX, RESERVED_PROPERTIES
-from quarry_mq.server.rpc.sends.plain_sends import make_reader
-from quarry_mq.server.wire.limits import (
+from quarry_mq.protocol.limits import (
     BORN_HOST_SIZE_MAX,
     DEFAULT_LIMITS,
     ENTRIES_MAX,
@@ -22,6 +18,10 @@ from quarry_mq.server.wire.limits import (
     NAME_SIZE_MAX,
     WireLimits,
 )
+from quarry_mq.protocol.messages.property_names import RESERVED_PREFIX, RESERVED_PROPERTIES
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.rpc.sends.plain_sends import make_reader
 from quarry_mq.server.wire.messages import NO_HOST, to_message
 from quarry_mq.server.wire.status import fill_ok
 from quarry_mq.server.wire.validate import CheckedMessage, check_send

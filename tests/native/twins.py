@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.clock import ManualClock
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.broker import Broker
 from quarry_mq.server.front import Call
 from quarry_mq.server.main import FLUSH_THREADS
@@ -19,7 +20,6 @@ from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.loop_threads import LoopThreads
 from quarry_mq.server.tasks.supervision import Supervisor
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.metadata import Topic, TopicType

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from quarry_mq.pipeline.stream.client import BrokerClient
 from quarry_mq.pipeline.stream.options import Connection, source_options
 from quarry_mq.pipeline.stream.reader import StreamReader, stream_schema
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from tests.e2e.broker import Broker
 
 Row = dict[str, Any]

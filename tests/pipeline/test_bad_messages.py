@@ -29,8 +29,9 @@ from quarry_mq.pipeline.stats import Wanted as Counted
 from quarry_mq.pipeline.stats import as_document, report_html, statistics, summary_lines
 from quarry_mq.pipeline.verify import verify
 from quarry_mq.pipeline.wanted import Wanted
-from quarry_mq.server.property_names import BORN_TIMESTAMP
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.messages.property_names import BORN_TIMESTAMP
+from quarry_mq.protocol.messages.system_flag import COMPRESSED, Compression
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths, segment_name
 from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
@@ -38,7 +39,6 @@ from quarry_mq.store.message import Message
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 from quarry_mq.store.opening.open_store import open_store
 from quarry_mq.store.record import encode_record
-from quarry_mq.store.record.system_flag import COMPRESSED, Compression
 from quarry_mq.store.settings import StoreSettings
 from quarry_mq.store.verify import Check
 from tests.e2e.broker import Broker

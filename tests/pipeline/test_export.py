@@ -17,11 +17,11 @@ from quarry_mq.pipeline.export import BodyForm, Exported, Selection, export
 from quarry_mq.pipeline.export.commits import Destination
 from quarry_mq.pipeline.export.job import stored_day
 from quarry_mq.pipeline.files import Folder
+from quarry_mq.protocol.messages.bodies import plain_body
+from quarry_mq.protocol.messages.system_flag import COMPRESSED
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.record.compressed_bodies import plain_body
-from quarry_mq.store.record.system_flag import COMPRESSED
 from tests import golden
 from tests.conftest import GoldenStore
 from tests.pipeline.tables import Row, messages

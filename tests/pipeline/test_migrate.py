@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from quarry_mq.pipeline.migrate import migrate
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.consumequeue.files.layout import UNIT_SIZE
 from quarry_mq.store.errors import StoreLocked
 from quarry_mq.store.fs import PosixDisk

@@ -18,7 +18,7 @@ from quarry_mq.kv import KeyRange
 from quarry_mq.pipeline.rebuild import rebuild
 from quarry_mq.pipeline.rebuild.tables import SortedUnits
 from quarry_mq.pipeline.rebuild.unit_rows import sample_keys, unit_rows
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.consumequeue import open_consume_queue_engine
 from quarry_mq.store.consumequeue.rocks_layout import (
     CHECKPOINT_KEY,

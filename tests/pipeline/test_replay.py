@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 from quarry_mq.pipeline.replay import REPLAYED_FROM, REPLAYED_ID, Target, replay
 from quarry_mq.pipeline.replay.job import stored_bodies
 from quarry_mq.pipeline.wanted import Wanted
-from quarry_mq.server.property_names import RESERVED_PROPERTIES
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.messages.bodies import plain_body
+from quarry_mq.protocol.messages.property_names import RESERVED_PROPERTIES
+from quarry_mq.protocol.messages.system_flag import COMPRESSED, Compression
 from quarry_mq.store.fs import PosixDisk
-from quarry_mq.store.record.compressed_bodies import plain_body
-from quarry_mq.store.record.system_flag import COMPRESSED, Compression
 from quarry_mq.store.security.model import User
 from quarry_mq.store.security.sealer import Sealer
 from quarry_mq.store.tools.users import users_of

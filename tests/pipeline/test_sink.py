@@ -21,8 +21,8 @@ from quarry_mq.pipeline.stream.errors import BrokerUnreachable, CallRefused, Unu
 from quarry_mq.pipeline.stream.options import Connection, sink_options
 from quarry_mq.pipeline.stream.outgoing import check_columns, messages_of
 from quarry_mq.pipeline.stream.sender import Sender
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from tests.e2e.broker import Broker
 from tests.e2e.clients import Clients
 from tests.e2e.conftest import StartClients

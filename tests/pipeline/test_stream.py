@@ -18,7 +18,7 @@ from quarry_mq.pipeline.source import InvalidOption
 from quarry_mq.pipeline.stream.errors import BrokerUnreachable, CallRefused, MessagesLost
 from quarry_mq.pipeline.stream.options import source_options
 from quarry_mq.pipeline.stream.reader import LOOK_INTERVAL_S, StreamReader, stream_schema
-from quarry_mq.store.clock import ManualClock, SystemClock
+from quarry_mq.protocol.clock import ManualClock, SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.security.model import User
 from quarry_mq.store.security.sealer import Sealer

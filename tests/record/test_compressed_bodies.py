@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quarry_mq.store.record import compressed_bodies
-from quarry_mq.store.record.compressed_bodies import (
+from quarry_mq.protocol.messages import bodies as compressed_bodies
+from quarry_mq.protocol.messages.bodies import (
     compression_name,
     inflated,
     plain_body,
     uncompressed,
     uncompressed_parts,
 )
-from quarry_mq.store.record.system_flag import COMPRESSED, Compression
+from quarry_mq.protocol.messages.system_flag import COMPRESSED, Compression
 from tests.record import zstd
 
 METHODS: Final[list[tuple[str, Compression, Callable[[bytes], bytes]]]] = [

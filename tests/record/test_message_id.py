@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import Host
 from quarry_mq.store.offsets import PhysicalOffset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quarry_mq.store.record.system_flag import (
+from quarry_mq.protocol.messages.system_flag import (
     Compression,
     TransactionState,
     compression,

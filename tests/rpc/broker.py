@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from google.protobuf.message import Message
 
 from quarry_mq.kv.memory import MemoryEngine
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.clock import ManualClock
+from quarry_mq.protocol.codes import GrpcStatus
+from quarry_mq.protocol.limits import DEFAULT_LIMITS
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.cluster.membership.members import Members
 from quarry_mq.server.faults import FaultLog
-from quarry_mq.server.front import Call, GrpcStatus, Method
+from quarry_mq.server.front import Call, Method
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.rpc.clients.session import SessionService
@@ -23,9 +26,7 @@ from quarry_mq.server.rpc.methods import messaging_methods
 from quarry_mq.server.rpc.routes.routes import RouteService
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import GroupsSection, TopicsSection
-from quarry_mq.server.wire.limits import DEFAULT_LIMITS
 from quarry_mq.server.wire.settings import ClientSettings
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
 from tests.rpc.fake_call import CLIENT, FakeCall, MessageT
 

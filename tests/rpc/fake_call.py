@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from quarry_mq.server.front import Call, GrpcStatus
+from quarry_mq.protocol.codes import GrpcStatus
+from quarry_mq.server.front import Call
 
 MessageT = TypeVar("MessageT", bound=Message)
 

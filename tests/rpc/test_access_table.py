@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from google.protobuf.message import Message
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as other
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as other
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.rpc.access import NEEDS, needs_of
 from quarry_mq.server.security.authorization import SUPER_USERS_ONLY
 from tests.rpc.broker import consumer, producer, resource

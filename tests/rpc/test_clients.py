@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.wire.settings import ClientKind, ClientSettings
-from quarry_mq.store.clock import ManualClock
 from tests.rpc.fake_call import FakeCall
 
 SETTINGS = ClientSettings(

@@ -8,18 +8,19 @@ import pytest
 import structlog
 from google.protobuf.message import Message
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.clock import ManualClock
+from quarry_mq.protocol.codes import GrpcStatus
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.faults import FaultLog
-from quarry_mq.server.front import Call, GrpcStatus, Method
+from quarry_mq.server.front import Call, Method
 from quarry_mq.server.rpc.context import Edge
 from quarry_mq.server.rpc.methods import METHOD_NAMES, messaging_methods
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.wire.parsing import UNCOUNTED_SIZE
 from quarry_mq.server.wire.status import INTERNAL_TEXT
 from quarry_mq.store import errors
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.native import Native
 from tests.rpc.broker import MESSAGE_METHODS, SERVICE, Broker
 from tests.rpc.fake_call import CLIENT, FakeCall, is_a_call

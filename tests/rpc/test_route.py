@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.routing import RouteQueue, route_queues
 from quarry_mq.server.rpc.routes.route_answers import BYTES_MAX, RouteAnswers

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from tests.rpc.broker import Broker, consumer, producer, resource
 from tests.rpc.fake_call import CLIENT
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES, TAGS
 from quarry_mq.store.record import decode_properties, java_hash
-from quarry_mq.store.record.properties import LIGHT_QUEUES, TAGS
 from quarry_mq.store.scan.tags import StoredProperties
 from tests.scan.logs import odd_properties
 

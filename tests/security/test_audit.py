@@ -8,8 +8,8 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.security.audit import KINDS_MAX, Audit, AuditFile, Subject
-from quarry_mq.store.clock import ManualClock
 
 SEND = Subject("messaging", "SendMessage", "192.0.2.7:50123", "orders", "signature")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quarry_mq.server.security.signature import (
+from quarry_mq.protocol.signature import (
     AUTHORIZATION,
     DATE,
     Claim,

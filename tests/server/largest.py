@@ -7,8 +7,7 @@ from typing import Any, Final
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server.wire.limits import (
+from quarry_mq.protocol.limits import (
     BORN_HOST_SIZE_MAX,
     DEFAULT_LIMITS,
     ENTRIES_MAX,
@@ -17,6 +16,7 @@ from quarry_mq.server.wire.limits import (
     TRACE_CONTEXT_SIZE_MAX,
     WireLimits,
 )
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.wire.property_room import ROOM_FOR_SENDERS
 
 TOPIC: Final = "t" * 127

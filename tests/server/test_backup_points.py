@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.maintenance.backup_points import LEASE_S, POINTS_MAX, BackupPoints, Engines
 from quarry_mq.store.backup import plan_live, write_backup
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.commitlog.pins import SegmentPins
 from quarry_mq.store.errors import Busy, Invalid
 from quarry_mq.store.fs import PosixCopyingDisk

@@ -11,11 +11,11 @@ import trustme
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.front import LiveTls, TlsFiles
 from quarry_mq.server.observability.metrics.instruments import watch_certificates
 from quarry_mq.server.process import certificates as certificates_module
 from quarry_mq.server.process.certificates import Certificates, TlsPorts
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.errors import Invalid
 from tests.certificates import make_tls
 

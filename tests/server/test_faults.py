@@ -9,8 +9,8 @@ import structlog
 from structlog.typing import EventDict
 
 from quarry_mq.kv import EngineClosed, EngineCorrupt, KvError
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.faults import PLACES_MAX, REPEATED_AFTER_S, FaultLog
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.errors import (
     BrokerError,
     Busy,

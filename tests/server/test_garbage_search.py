@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.process.garbage import (
     ALL_INTERVAL_S,
     GROWN_LEAST,
@@ -21,7 +22,6 @@ from quarry_mq.server.process.garbage import (
     GarbageSearch,
 )
 from quarry_mq.server.process.system import own_bytes
-from quarry_mq.store.clock import ManualClock
 
 
 class Circle:

@@ -6,25 +6,25 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.clock import ManualClock
+from quarry_mq.protocol.limits import DEFAULT_LIMITS, WireLimits
+from quarry_mq.protocol.messages.property_names import RESERVED_PROPERTIES
+from quarry_mq.protocol.names import DEAD_LETTER_PREFIX
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.admin.dead_letter_box import _copy
 from quarry_mq.server.admin_port.messages.resend import new_message
 from quarry_mq.server.append.copies import fitted
 from quarry_mq.server.delivery.dead_letters import _dead_letter
 from quarry_mq.server.held.copies import carried_over, committed, delivered, given_up, half_of, held_until, recall
-from quarry_mq.server.property_names import RESERVED_PROPERTIES
 from quarry_mq.server.settings.sections.limits import LimitsSection
-from quarry_mq.server.wire.limits import DEFAULT_LIMITS, WireLimits
 from quarry_mq.server.wire.messages import to_message
 from quarry_mq.server.wire.property_room import ADDED_LATER, ROOM_FOR_LATER, ROOM_FOR_SENDERS
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.server.wire.validate import check_send
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.metadata import Topic, TopicType
-from quarry_mq.store.metadata.names import DEAD_LETTER_PREFIX
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.record import StoredMessage, encode_properties
 from quarry_mq.store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM

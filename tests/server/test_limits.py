@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.rpc.limits import RATES_KEPT_MAX, HeldSizes, LimitsMet, RequestRates
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.errors import Busy
 
 

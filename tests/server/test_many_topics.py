@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 from tests.conformance.client import Client, message, resource

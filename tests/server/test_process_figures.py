@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 
+from quarry_mq.protocol.clock import ManualClock, SystemClock
+from quarry_mq.protocol.progress import Progress
 from quarry_mq.server.process.process_figures import ProcessFigures, RecoveryFigures
-from quarry_mq.store.clock import ManualClock, SystemClock
-from quarry_mq.store.progress import Progress
 
 
 def count(figures: ProcessFigures) -> float:

@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from quarry_mq.kv import EngineFull, KeyRange
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.maintenance.queue_cleanup import CleaningSettings, QueueCleaning
-from quarry_mq.store.clock import SystemClock
 from quarry_mq.store.consumequeue.rocks_layout import UNIT, UNITS_FAMILY
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode

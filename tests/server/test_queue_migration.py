@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.maintenance.queue_migration import OnlineMigration
-from quarry_mq.store.clock import SystemClock
 from quarry_mq.store.errors import Busy, Forbidden
 from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
 from quarry_mq.store.offsets import QueueOffset

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.cluster.reading_order import ReadingOrder
 from quarry_mq.server.errors import OrderWouldBreak
 from quarry_mq.server.tasks.time_slice import TimeSlice
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.metadata import Group, Topic, TopicType
 from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
 

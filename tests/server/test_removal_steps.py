@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.tasks.time_slice import LATE_S, PAUSES_MAX, PAUSES_PER_STEP, STEP_S, RemovalSteps
-from quarry_mq.store.clock import ManualClock
 
 TOOK_S = STEP_S * 2
 

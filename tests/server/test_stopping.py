@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.process.stop import STATUS_STOP_HUNG, Stop, StopTimes
-from quarry_mq.store.clock import SystemClock
 
 PATIENCE_S = 30.0
 LONG = StopTimes(delay_s=3_600, grace_s=3_600, rest_s=3_600)

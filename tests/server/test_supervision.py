@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server import broker, main
 from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.errors import BrokerFailed
@@ -16,7 +17,6 @@ from quarry_mq.server.process.health import HealthState, Phase
 from quarry_mq.server.process.stop import Stop, StopTimes
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.supervision import Supervisor
-from quarry_mq.store.clock import SystemClock
 
 
 async def _fail() -> None:

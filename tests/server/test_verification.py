@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.maintenance.verification import OnlineVerification
-from quarry_mq.store.clock import ManualClock
 from quarry_mq.store.errors import Busy, Invalid
 from quarry_mq.store.verify.verdicts import VERDICTS_KEPT, Verdict, Verdicts, VerdictState
 from tests.server.test_backup_points import Bench

@@ -8,7 +8,7 @@ from pathlib import Path
 from quarry_mq.kv import KeyRange, KeyValueEngine
 from quarry_mq.kv.keys import prefix_range
 from quarry_mq.kv.memory import MemoryEngine
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.opening.open_store import StoreTables
 from quarry_mq.store.replication import (

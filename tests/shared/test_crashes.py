@@ -8,7 +8,7 @@ import pytest
 
 from quarry_mq.kv.engine import WriteBatch
 from quarry_mq.kv.memory import MemoryEngine
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.metadata import Group
 from quarry_mq.store.replication import SharedKind, shared_rows

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.metadata import Group
 from quarry_mq.store.replication import DeletionsMissed, Horizons, PeerMissed, SharedKind
 from tests.shared.members import Member, gathered, in_rocksdb, member

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.replication import AHEAD_MAX_MS, SharedKind
 from quarry_mq.store.replication.rows import COUNTER_MAX

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from quarry_mq.kv import KeyValueEngine
 from quarry_mq.kv.memory import MemoryEngine
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.metadata import Group
 from quarry_mq.store.replication import ChangePage, SharedKind, Version

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quarry_mq.kv import KeyRange
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.opening.open_store import OpenStore, open_store

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.metadata import Group, Topic, TopicType
 from quarry_mq.store.metadata.topics import encode_topic

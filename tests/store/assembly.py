@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quarry_mq.kv.memory import MemoryEngine
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
+from quarry_mq.protocol.progress import Progress
 from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
 from quarry_mq.store.consumequeue import RocksConsumeQueues
 from quarry_mq.store.consumequeue.dispatch import StoredNumbering
@@ -16,7 +17,6 @@ from quarry_mq.store.message import Host, Message
 from quarry_mq.store.message_store import MessageStore
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.pending import FAMILY, HeldMessages, reading
-from quarry_mq.store.progress import Progress
 from quarry_mq.store.recovery.recovery import RecoveryReport, SavePosition, recover
 from quarry_mq.store.recovery.verdict import Stop
 from quarry_mq.store.scan import LogScan, scan_in_bulk

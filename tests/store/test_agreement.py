@@ -9,11 +9,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from quarry_mq.kv import KeyValueEngine
+from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.store.consumequeue import open_consume_queue_engine
 from quarry_mq.store.consumequeue.rocks_layout import BOUND, OFFSET_FAMILY, UNITS_FAMILY, minimum_key, unit_key
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.metadata import is_light_queue
 from quarry_mq.store.offline.store import OfflineStore
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.store.assembly import message

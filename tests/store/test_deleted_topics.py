@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quarry_mq.kv.memory import MemoryEngine
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.offsets import PhysicalOffset

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.progress import Progress
 from quarry_mq.store.consumequeue import FileConsumeQueueReader
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import PosixDisk
@@ -19,7 +20,6 @@ from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.message_store import MessageStore
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
-from quarry_mq.store.progress import Progress
 from quarry_mq.store.settings import SEGMENT_SIZE, StoreSettings
 
 GOLDEN = ("file-clean", "file-kill", "rocks-clean", "double-clean")

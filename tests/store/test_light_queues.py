@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.consumequeue import LastEntry
 from quarry_mq.store.consumequeue.dispatch import StoredNumbering, light_queues
 from quarry_mq.store.fs import PosixDisk

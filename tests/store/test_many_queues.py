@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.consumequeue.search import TimeBoundary
 from quarry_mq.store.errors import MessageTooLarge
 from quarry_mq.store.fs import PosixDisk

@@ -14,7 +14,7 @@ from bench import scratch_store
 from quarry_mq.kv.options import FamilyOptions
 from quarry_mq.kv.rocks import RocksEngine
 from quarry_mq.pipeline.source.log_splits import log_extent, open_segments
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.errors import NotAStore, StoreUnusable
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths

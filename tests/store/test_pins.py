@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.commitlog.pins import SegmentPins
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.offsets import PhysicalOffset

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.fs import Disk, PosixDisk

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.consumequeue import queue_summary
 from quarry_mq.store.consumequeue.queue_summary import (
     CountedQueue,

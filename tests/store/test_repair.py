@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from quarry_mq.kv import EngineCorrupt
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.commitlog import CommitLogReader, SegmentList
 from quarry_mq.store.errors import MessageGivenUp, StoreDamaged
 from quarry_mq.store.fs import PosixDisk

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from quarry_mq.cli.main import app
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.errors import StoreDamaged, StoreUnusable
 from quarry_mq.store.fs import PosixDisk

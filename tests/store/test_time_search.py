@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.consumequeue.search import TimeBoundary, offset_at_time
 from quarry_mq.store.errors import MessageGivenUp, StoreDamaged

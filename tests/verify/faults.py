@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND,
     OFFSET_FAMILY,

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from quarry_mq.kv import KeyValueEngine
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.delivery.state.inflight import InFlight, InFlightTable
-from quarry_mq.store.clock import SystemClock
 from quarry_mq.store.consumequeue import open_consume_queue_engine
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.kind import inspect_store

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from quarry_mq.store.clock import ManualClock
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY, maximum_key, minimum_key, unit_key
 from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.fs import PosixDisk

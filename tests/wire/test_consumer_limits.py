@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.limits import DEFAULT_LIMITS, ENTRIES_MAX, WireLimits
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.filters import TagFilter
-from quarry_mq.server.wire.limits import DEFAULT_LIMITS, ENTRIES_MAX, WireLimits
 from quarry_mq.server.wire.status import Refused, code_of
 from quarry_mq.server.wire.validate import ReceiveTerms, check_ack, check_change, check_filter, check_receive
 from quarry_mq.store.errors import BrokerError

@@ -10,9 +10,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server.property_names import RESERVED_PREFIX, RESERVED_PROPERTIES
-from quarry_mq.server.wire.limits import DEFAULT_LIMITS
+from quarry_mq.protocol.limits import DEFAULT_LIMITS
+from quarry_mq.protocol.messages.property_names import RESERVED_PREFIX, RESERVED_PROPERTIES
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.wire.messages import NO_HOST, fill_message, host_from_text, to_message
 from quarry_mq.server.wire.validate import check_send
 from quarry_mq.store.message import Host, Message, host_text

@@ -9,9 +9,9 @@ import pytest
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.wire.limits import ENTRIES_MAX
+from quarry_mq.protocol.limits import ENTRIES_MAX
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.wire.parsing import BYTES_PER_FIELD, FIELDS_LEAST, FIELDS_MOST, UNCOUNTED_SIZE, request_of
 from quarry_mq.server.wire.status import Refused
 from tests.wire.builders import NOW_MS, message

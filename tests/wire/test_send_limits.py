@@ -6,10 +6,10 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.property_names import RESERVED_PROPERTIES
-from quarry_mq.server.wire.limits import DEFAULT_LIMITS, ENTRIES_MAX, WireLimits
+from quarry_mq.protocol.limits import DEFAULT_LIMITS, ENTRIES_MAX, WireLimits
+from quarry_mq.protocol.messages.property_names import RESERVED_PROPERTIES
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.wire.message_types import ACCEPTED_TYPES, check_types
 from quarry_mq.server.wire.status import Refused, code_of
 from quarry_mq.server.wire.validate import CheckedSend, check_send

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server.wire.limits import DEFAULT_LIMITS, ENTRIES_MAX, WireLimits
+from quarry_mq.protocol.limits import DEFAULT_LIMITS, ENTRIES_MAX, WireLimits
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.wire.settings import ClientKind, ClientSettings, Expression, answer_settings, client_settings
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.server.wire.validate import check_settings

@@ -9,10 +9,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.rpc.access import NEEDS
-from quarry_mq.server.wire.limits import (
+from quarry_mq.protocol.limits import (
     BORN_HOST_SIZE_MAX,
     DEFAULT_LIMITS,
     ENTRIES_MAX,
@@ -20,6 +17,9 @@ from quarry_mq.server.wire.limits import (
     NAME_SIZE_MAX,
     TRACE_CONTEXT_SIZE_MAX,
 )
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.rpc.access import NEEDS
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.server.wire.text_sizes import SHORT_MAX, bound_of, check_texts, is_text, parse_bounded
 from quarry_mq.server.wire.validate import check_send

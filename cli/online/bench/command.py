@@ -22,7 +22,7 @@ from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import json_line
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 
 DURATION_S: Final = 10.0
 INTERRUPTED: Final = 130

@@ -15,10 +15,10 @@ from typing import Any, Final, cast
 
 import grpc
 
-from quarry_mq.server.front.h2.protocol import frames
-from quarry_mq.server.front.h2.protocol.frames import Flag, FrameType, PeerError, Setting
-from quarry_mq.server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX, MESSAGE_PREFIX_SIZE, with_prefix
-from quarry_mq.server.front.h2.protocol.header_blocks import split_block, text_of
+from quarry_mq.protocol.h2 import frames
+from quarry_mq.protocol.h2.frames import Flag, FrameType, PeerError, Setting
+from quarry_mq.protocol.h2.grpc_messages import MESSAGE_PREFIX, MESSAGE_PREFIX_SIZE, with_prefix
+from quarry_mq.protocol.h2.header_blocks import split_block, text_of
 
 LOST: Final = "CONNECTION_LOST"
 """Outcome of calls whose connection was lost."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from quarry_mq.cli.online.bench.latencies import Latencies
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
 
 PERCENTILES: Final = (("p50Ms", 0.5), ("p99Ms", 0.99), ("p999Ms", 0.999))
 _SENT: Final = 1

@@ -15,8 +15,8 @@ from quarry_mq.cli.online.bench.schedule import Schedule
 from quarry_mq.cli.online.bench.session import Dial, Session
 from quarry_mq.cli.online.bench.sides import TAG, Consumer, Mark, Producer
 from quarry_mq.cli.online.connection.client import Reader
-from quarry_mq.store.clock import Clock
-from quarry_mq.store.progress import Progress, ReportProgress
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.progress import Progress, ReportProgress
 
 SILENCE_S: Final = 10.0
 """Seconds of silence after the last send, after which no more messages are expected."""

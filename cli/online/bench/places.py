@@ -14,8 +14,8 @@ from quarry_mq.cli.online.connection.administration import admin_port, refusal
 from quarry_mq.cli.online.groups.groups import CALL_TIMEOUT_S, RESET_TIMEOUT_S, reset_request
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.text import say
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 
 TAKES_NORMAL: Final = (pb.TOPIC_TYPE_UNSPECIFIED, pb.TOPIC_TYPE_NORMAL, pb.TOPIC_TYPE_MIXED)
 

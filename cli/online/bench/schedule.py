@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from quarry_mq.cli.online.bench.figures import Plan
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
 
 LATE_S: Final = 1.0
 """Seconds after the duration in which messages that were due in it are still sent, if there is a rate to keep."""

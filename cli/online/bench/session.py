@@ -13,10 +13,10 @@ from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.online.bench.connection import GOODBYE_TIMEOUT_S, Connection
 from quarry_mq.cli.online.connection.channel import call_metadata
 from quarry_mq.cli.online.connection.client import HEARTBEAT_INTERVAL_S, CallRefused, Reader, Requests
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.front.h2.protocol.header_blocks import encode_fields
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.h2.header_blocks import encode_fields
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 OPEN_TIMEOUT_S: Final = 10.0

@@ -9,9 +9,9 @@ from quarry_mq.cli.online.bench.figures import Figures
 from quarry_mq.cli.online.bench.schedule import Schedule
 from quarry_mq.cli.online.bench.session import Session
 from quarry_mq.cli.online.connection.client import Outgoing, Reader
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 
 TAG: Final = "quarry-bench"
 PROPERTY: Final = "quarry-bench"

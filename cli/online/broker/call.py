@@ -15,8 +15,8 @@ from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import json_line
 from quarry_mq.cli.terminal.text import say
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server.admin_port.methods import methods, stub_of
+from quarry_mq.protocol.admin_methods import methods, stub_of
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 
 CALL_TIMEOUT_S: Final = 600.0
 

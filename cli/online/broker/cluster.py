@@ -9,8 +9,8 @@ import typer
 from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.terminal.output import print_object, print_rows
-from quarry_mq.server._generated.quarry.admin.v1 import members_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.members_pb2_grpc import MembersServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import members_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import MembersServiceStub
 
 CALL_TIMEOUT_S: Final = 30.0
 COLUMNS: Final = ("name", "state", "reachable", "silent_s", "waited_for", "address", "admin_address", "version")

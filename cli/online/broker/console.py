@@ -16,11 +16,11 @@ from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin
 from quarry_mq.cli.online.connection.channel import unsigned_channel
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.text import say
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.admin_port.console.calls import AdminCalls
 from quarry_mq.server.console.contract import ConsoleParts, Entry, Rules
 from quarry_mq.server.console.thread import ConsoleThread
 from quarry_mq.server.observability.logs import configure_logs
-from quarry_mq.store.clock import SystemClock
 
 HOST: Final = "127.0.0.1"
 KEY_BYTES: Final = 32

@@ -14,8 +14,8 @@ from quarry_mq.cli.online.connection.known import known, known_rounded, known_se
 from quarry_mq.cli.terminal.output import print_object, print_rows, speaks_utf8
 from quarry_mq.cli.terminal.sparkline import HOUR_MS, cells, sparkline
 from quarry_mq.cli.terminal.times import time_text
-from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 
 CALL_TIMEOUT_S: Final = 10.0
 MEMBER_COLUMNS: Final = (

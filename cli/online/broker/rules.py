@@ -10,7 +10,7 @@ from quarry_mq.cli.online.broker.users import CALL_TIMEOUT_S, security_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, Prefix
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import print_object, print_rows
-from quarry_mq.server._generated.quarry.admin.v1 import security_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import security_pb2 as pb
 
 COLUMNS: Final = ("resource", "user", "decision", "actions", "sources")
 

@@ -15,8 +15,8 @@ from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Name, Prefix
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.times import time_text
-from quarry_mq.server._generated.quarry.admin.v1 import security_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import security_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
 
 CALL_TIMEOUT_S: Final = 10.0
 RESEAL_TIMEOUT_S: Final = 600.0

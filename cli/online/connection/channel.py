@@ -12,8 +12,8 @@ import grpc
 
 from quarry_mq.cli.context_file import Context, ContextInvalid, check_tls_files
 from quarry_mq.cli.terminal.exit import Exit, end
-from quarry_mq.server.security.signature import signed_admin_headers, signed_messaging_headers
-from quarry_mq.store.clock import Clock, SystemClock
+from quarry_mq.protocol.clock import Clock, SystemClock
+from quarry_mq.protocol.signature import signed_admin_headers, signed_messaging_headers
 
 CHANNEL_OPTIONS: Final = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1))
 """Options of all channels: HTTP proxies in the environment are not for brokers, and answers may have any size."""

@@ -25,10 +25,10 @@ from quarry_mq.cli.online.connection.administration import asked_names, refusal
 from quarry_mq.cli.online.connection.channel import open_channel
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.hints import no_names
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
-from quarry_mq.store.clock import Clock, SystemClock
+from quarry_mq.protocol.clock import Clock, SystemClock
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
 
 CALL_TIMEOUT_S: Final = 10.0
 REQUEST_TIMEOUT_S: Final = 3

@@ -11,11 +11,11 @@ import grpc
 
 from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.online.connection.channel import open_channel
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1 import security_pb2, settings_pb2
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.settings_pb2_grpc import SettingsServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import security_pb2, settings_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.settings_pb2_grpc import SettingsServiceStub
 
 TIMEOUT_S: Final = 1.0
 NAMES_MAX: Final = 500

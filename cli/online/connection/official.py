@@ -9,8 +9,8 @@ from typing import Any
 from quarry_mq.cli.online.connection.administration import asked_names, service_port
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.text import say
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2.admin_pb2_grpc import AdminStub
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2.admin_pb2_grpc import AdminStub
 
 
 class OfficialAdmin:

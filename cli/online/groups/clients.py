@@ -11,8 +11,8 @@ from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.terminal.output import print_rows
 from quarry_mq.cli.terminal.times import time_text
-from quarry_mq.server._generated.quarry.admin.v1 import clients_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.clients_pb2_grpc import ClientServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import clients_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.clients_pb2_grpc import ClientServiceStub
 
 commands: Final = typer.Typer(no_args_is_help=True)
 

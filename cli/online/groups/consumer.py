@@ -13,8 +13,8 @@ from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import print_object
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.cli.terminal.times import time_text
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 
 CALL_TIMEOUT_S: Final = 60.0
 PUSHED: Final = "CONSUME_PASSIVELY"

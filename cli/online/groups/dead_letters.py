@@ -13,9 +13,9 @@ from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.text import say, word
 from quarry_mq.cli.terminal.times import time_text
-from quarry_mq.server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2
-from quarry_mq.server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import dead_letters_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 
 CALL_TIMEOUT_S: Final = 60.0
 COLUMNS: Final = ("offset", "storedAt", "attempts", "resent", "topic", "messageId", "tag")

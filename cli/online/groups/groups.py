@@ -24,10 +24,10 @@ from quarry_mq.cli.online.connection.known import known
 from quarry_mq.cli.online.maintenance.job_progress import Wait, run_job, unless_too_much
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.times import date_ms
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2
-from quarry_mq.store.metadata import lite_attributes
-from quarry_mq.store.metadata.lite_attributes import LiteModel
+from quarry_mq.protocol import lite_attributes
+from quarry_mq.protocol.lite_attributes import LiteModel
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2
 
 commands: Final = typer.Typer(no_args_is_help=True)
 

@@ -9,8 +9,8 @@ import typer
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.online.connection.official import official_port
 from quarry_mq.cli.terminal.output import print_rows
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 
 CALL_TIMEOUT_S: Final = 60.0
 COLUMNS: Final = ("topic", "messages", "inFlight", "ready", "delaySeconds")

@@ -12,8 +12,8 @@ from quarry_mq.cli.online.connection.dry_runs import group_deletion
 from quarry_mq.cli.online.connection.official import official_port
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.times import time_text
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 
 CALL_TIMEOUT_S: Final = 60.0
 CONSUMER_COLUMNS: Final = ("clientId", "language", "version", "hostname", "address")

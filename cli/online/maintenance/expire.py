@@ -11,7 +11,7 @@ from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.online.connection.known import known_time
 from quarry_mq.cli.terminal.output import json_line, print_rows
 from quarry_mq.cli.terminal.text import say
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 
 CALL_TIMEOUT_S: Final = 300.0
 """Seconds for the call: to tell what groups lose, the broker looks at every offset of every group."""

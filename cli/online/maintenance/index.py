@@ -17,8 +17,8 @@ from quarry_mq.cli.online.connection.arguments import AdminOrNone, StoreOrNone, 
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.times import time_text
-from quarry_mq.server._generated.quarry.admin.v1 import index_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.index_pb2_grpc import IndexServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import index_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.index_pb2_grpc import IndexServiceStub
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.index import KeyIndexes
 from quarry_mq.store.index.facts import IndexFile, IndexKind, checked, index_files

@@ -16,9 +16,9 @@ from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import print_object
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say, word
-from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
-from quarry_mq.store.progress import Progress
+from quarry_mq.protocol.progress import Progress
+from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
 
 CALL_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.3

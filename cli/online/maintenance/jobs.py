@@ -19,8 +19,8 @@ from quarry_mq.cli.online.maintenance.job_progress import (
     show_job,
 )
 from quarry_mq.cli.terminal.output import print_object, print_rows
-from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
 
 COLUMNS: Final = ("id", "kind", "state", "done", "total", "by", "ended")
 

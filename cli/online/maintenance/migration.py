@@ -18,8 +18,8 @@ from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.cli.terminal.times import time_text
-from quarry_mq.server._generated.quarry.admin.v1 import migration_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import migration_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
 
 CALL_TIMEOUT_S: Final = 300.0
 """Seconds for a call: a step flushes the queues, and may wait for that."""

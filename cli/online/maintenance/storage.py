@@ -13,8 +13,8 @@ from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.online.connection.known import known, known_rounded, known_time, listed
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.times import time_text
-from quarry_mq.server._generated.quarry.admin.v1 import storage_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.storage_pb2_grpc import StorageServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import storage_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.storage_pb2_grpc import StorageServiceStub
 
 CALL_TIMEOUT_S: Final = 60.0
 PAGE_ROWS: Final = 1_000

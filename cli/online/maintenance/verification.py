@@ -16,8 +16,8 @@ from quarry_mq.cli.online.maintenance.migration import who
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.text import say, word
-from quarry_mq.server._generated.quarry.admin.v1 import verification_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import verification_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
 
 CALL_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.5

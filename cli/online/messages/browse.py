@@ -16,11 +16,11 @@ from quarry_mq.cli.online.messages.found_messages import CALL_TIMEOUT_S, decoded
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.cli.terminal.times import date_ms
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.quarry.admin.v1 import browsing_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
+from quarry_mq.protocol.messages.bodies import uncompressed
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.quarry.admin.v1 import browsing_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.record.compressed_bodies import uncompressed
 
 NEWEST: Final = "newest"
 OLDEST: Final = "oldest"

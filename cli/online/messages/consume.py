@@ -21,11 +21,11 @@ from quarry_mq.cli.online.groups.groups import CALL_TIMEOUT_S, RESET_TIMEOUT_S, 
 from quarry_mq.cli.terminal.output import json_line
 from quarry_mq.cli.terminal.text import say, word
 from quarry_mq.cli.terminal.times import time_text
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
-from quarry_mq.server.wire.times import to_ms
+from quarry_mq.protocol.messages.bodies import uncompressed
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.times import to_ms
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.record.compressed_bodies import uncompressed
 
 BATCH_MAX: Final = 32
 TAIL_WAIT_S: Final = 15.0

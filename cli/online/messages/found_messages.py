@@ -9,8 +9,8 @@ from typing import Any, Final
 from quarry_mq.cli.online.connection.known import known, known_time
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.text import say, word
-from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
-from quarry_mq.server.wire.bodies import body_text
+from quarry_mq.protocol.messages.bodies import body_text
+from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import StoredMessage, client_message_id, decode_record, offset_message_id
 

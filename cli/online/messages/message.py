@@ -17,8 +17,8 @@ from quarry_mq.cli.online.messages.resend import resend
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import print_rows
 from quarry_mq.cli.terminal.times import time_text
-from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 
 COLUMNS: Final = ("messageId", "storedAt", *TRACE_COLUMNS)
 

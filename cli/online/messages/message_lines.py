@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 from quarry_mq.cli.online.connection.client import Outgoing
 from quarry_mq.cli.terminal.times import time_ms
-from quarry_mq.server.wire.times import TIME_MS_MAX
+from quarry_mq.protocol.times import TIME_MS_MAX
 
 LINE_SIZE_MAX: Final = 32 * 1024 * 1024
 """Bytes of a line, at most: a body has at most 4 MiB, which JSON may write with six times as many bytes."""

@@ -17,13 +17,13 @@ from quarry_mq.cli.online.messages.found_messages import CALL_TIMEOUT_S, body_fi
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import print_rows
 from quarry_mq.cli.terminal.times import time_text
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as official
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from quarry_mq.server.wire.times import to_ms
+from quarry_mq.protocol.messages.bodies import uncompressed
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as official
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from quarry_mq.protocol.times import to_ms
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.record.compressed_bodies import uncompressed
 
 COLUMNS: Final = ("messageId", "storedAt", "queue", "offset", "tag", "keys", "size")
 PAGE_ROWS: Final = 256

@@ -25,13 +25,12 @@ from quarry_mq.cli.online.messages.found_messages import (
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.text import one_line, say
-from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from quarry_mq.server.wire.bodies import body_text
+from quarry_mq.protocol.messages.bodies import body_text, plain_body
+from quarry_mq.protocol.messages.property_names import KEYS, TAGS
+from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from quarry_mq.store.message import host_text
 from quarry_mq.store.record import StoredMessage, offset_message_id
-from quarry_mq.store.record.compressed_bodies import plain_body
-from quarry_mq.store.record.properties import KEYS, TAGS
 
 BODY_SHOWN_MAX: Final = 4096
 """Bytes of a body that are shown to people; `--json` and `--body` give all."""

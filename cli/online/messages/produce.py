@@ -32,8 +32,8 @@ from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import json_line
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say, word
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.store.progress import Progress, ReportProgress
+from quarry_mq.protocol.progress import Progress, ReportProgress
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 
 BATCH_MESSAGES: Final = 32
 BATCH_BYTES: Final = 1024 * 1024

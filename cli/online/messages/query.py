@@ -16,8 +16,8 @@ from quarry_mq.cli.online.messages.found_messages import decoded, found_pages
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say
-from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from quarry_mq.store.record import StoredMessage
 
 

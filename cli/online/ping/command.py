@@ -18,7 +18,7 @@ from quarry_mq.cli.online.ping.trips import AdminTrip, MessageTrip, MessagingTri
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import json_line
 from quarry_mq.cli.terminal.text import say
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 
 INTERRUPTED: Final = 130
 LABELS: Final = {"messaging": "messaging", "admin": "admin", "send": "sent", "roundTrip": "round trip"}

@@ -20,7 +20,7 @@ from quarry_mq.cli.online.top.snapshot import ROWS, object_of, plain_text
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import json_line, speaks_utf8
 from quarry_mq.cli.terminal.text import say
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
 
 INTERVAL_DEFAULT_S: Final = 2.0
 INTERVAL_MIN_S: Final = 0.1

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 from quarry_mq.cli.online.top.facts import GroupPage, History, Job, Member, Migration, Overview, TopicPage
 from quarry_mq.cli.online.top.figures import StageFigures, Tally, between, busy_share, left_s, stage_figures
 from quarry_mq.cli.online.top.readings import CallFailed, Failure, Reading, Wish
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
 
 LOOK_BACK_S: Final = 10.0
 """Seconds over which latencies are computed, once watched for that long: one receive of 17 is timed."""

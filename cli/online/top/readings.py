@@ -31,11 +31,11 @@ from quarry_mq.cli.online.top.facts import (
 )
 from quarry_mq.cli.online.top.figures import Tally
 from quarry_mq.cli.terminal.text import one_line
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2, jobs_pb2, migration_pb2
-from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
-from quarry_mq.server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2, jobs_pb2, migration_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 
 CALL_TIMEOUT_S: Final = 10.0
 OPTIONS: Final = (("grpc.max_reconnect_backoff_ms", 2_000), ("grpc.initial_reconnect_backoff_ms", 500))

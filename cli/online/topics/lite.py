@@ -13,8 +13,8 @@ from quarry_mq.cli.online.connection.dry_runs import lite_topic_deletion
 from quarry_mq.cli.online.connection.known import known, known_time, listed
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.text import say
-from quarry_mq.server._generated.quarry.admin.v1 import lite_topics_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import lite_topics_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
 
 commands: Final = typer.Typer(no_args_is_help=True)
 

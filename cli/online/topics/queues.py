@@ -13,7 +13,7 @@ from quarry_mq.cli.offline.queues import Source, list_queues
 from quarry_mq.cli.online.connection.administration import admin_port
 from quarry_mq.cli.online.connection.arguments import broker_of
 from quarry_mq.cli.queue_summary import show_summary
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 from quarry_mq.store.consumequeue.queue_summary import CountedQueue, DiskUse, KindSummary, QueueKind, QueueSummary
 from quarry_mq.store.offsets import QueueId
 

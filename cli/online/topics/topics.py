@@ -22,8 +22,8 @@ from quarry_mq.cli.online.connection.arguments import (
 from quarry_mq.cli.online.connection.dry_runs import topic_deletion
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.text import say
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
-from quarry_mq.store.metadata.lite_attributes import EXPIRATION, EXPIRATION_MAX_MINUTES
+from quarry_mq.protocol.lite_attributes import EXPIRATION, EXPIRATION_MAX_MINUTES
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 
 commands: Final = typer.Typer(no_args_is_help=True)
 

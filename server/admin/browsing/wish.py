@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from quarry_mq.protocol.messages.bodies import uncompressed_parts
+from quarry_mq.protocol.messages.system_flag import compression
 from quarry_mq.server.filters import MessageFilter, SqlFilter, TagFilter
 from quarry_mq.server.filters.java_text import trimmed
 from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.record.compressed_bodies import uncompressed_parts
-from quarry_mq.store.record.system_flag import compression
 
 CONTAINED_MAX: Final = 256
 """Bytes of the text that is searched in bodies."""

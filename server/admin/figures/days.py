@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
 
 
 class Moved(NamedTuple):

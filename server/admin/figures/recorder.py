@@ -11,13 +11,13 @@ from typing import Final
 
 import structlog
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.admin.figures.days import DayTotals, Moved
 from quarry_mq.server.admin.figures.history import INTERVAL_MS, History
 from quarry_mq.server.admin.figures.measures import Gauge, Measure, Percentile, Rate
 from quarry_mq.server.admin.figures.sources import Sources
 from quarry_mq.server.counters.tally import Tally
 from quarry_mq.server.process.system import cpu_seconds, resident_bytes
-from quarry_mq.store.clock import Clock
 
 log = structlog.get_logger(__name__)
 

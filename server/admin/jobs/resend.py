@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from quarry_mq.protocol.names import is_system_topic
 from quarry_mq.server.jobs.asked import MessageResend
 from quarry_mq.server.jobs.running_job import Running
 from quarry_mq.server.maintenance.key_index import FOUND_MAX, KeyIndex
@@ -22,7 +23,6 @@ from quarry_mq.store.errors import (
 )
 from quarry_mq.store.index import TIME_MAX_MS
 from quarry_mq.store.metadata import Topic, TopicTable
-from quarry_mq.store.metadata.names import is_system_topic
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage
 

@@ -13,8 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.tasks.time_slice import TimeSlice
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.metadata.rows import NamesFound
 
 ROWS_PER_STEP: Final = 512

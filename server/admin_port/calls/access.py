@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from quarry_mq.server._generated.quarry.admin.v1.clients_pb2 import CLIENT_TYPE_CONSUMER, CLIENT_TYPE_PRODUCER
+from quarry_mq.protocol.admin_methods import service_of, short_name
+from quarry_mq.protocol.proto.quarry.admin.v1.clients_pb2 import CLIENT_TYPE_CONSUMER, CLIENT_TYPE_PRODUCER
 from quarry_mq.server.admin.origins import has_copies
 from quarry_mq.server.security.authorization import SUPER_USERS_ONLY, Need
 from quarry_mq.server.security.terms import Access
@@ -238,16 +239,6 @@ def _is_copied_from_others(method: str, request: Any) -> bool:
         and request.WhichOneof("work") == "resend_messages"
         and has_copies(request.resend_messages.topic)
     )
-
-
-def short_name(method: str) -> str:
-    """Shorten a path: `/quarry.admin.v1.AdminService/GetTopic` → `AdminService/GetTopic`."""
-    service, _, name = method.removeprefix("/").partition("/")
-    return f"{service.rpartition('.')[2]}/{name}"
-
-
-def service_of(method: str) -> str:
-    return method.removeprefix("/").partition("/")[0]
 
 
 def is_change(method: str) -> bool:

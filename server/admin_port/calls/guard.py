@@ -11,7 +11,9 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.admin_methods import service_of, short_name
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.signature import ADMIN_DATE, ADMIN_NONCE, AUTHORIZATION
 from quarry_mq.server.admin_port.calls.access import (
     JOB_SERVICE,
     OPEN_SERVICES,
@@ -19,8 +21,6 @@ from quarry_mq.server.admin_port.calls.access import (
     SUPER_SERVICES,
     admin_needs,
     is_change,
-    service_of,
-    short_name,
 )
 from quarry_mq.server.admin_port.calls.caller import caller_is
 from quarry_mq.server.admin_port.calls.edge import KINDS, kind_of, refuse
@@ -33,7 +33,6 @@ from quarry_mq.server.security.audit import CLAIMED, NOBODY, Audit, Subject
 from quarry_mq.server.security.authorization import Authorizer, Need
 from quarry_mq.server.security.build import Security
 from quarry_mq.server.security.metrics import SecurityMetrics
-from quarry_mq.server.security.signature import ADMIN_DATE, ADMIN_NONCE, AUTHORIZATION
 from quarry_mq.server.security.terms import source_of
 
 PORT: Final = "admin"

@@ -15,7 +15,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from quarry_mq.server.admin_port.calls.access import OPEN_SERVICES, STRANGERS_SERVICES, service_of
+from quarry_mq.protocol.admin_methods import service_of
+from quarry_mq.server.admin_port.calls.access import OPEN_SERVICES, STRANGERS_SERVICES
 from quarry_mq.server.admin_port.calls.edge import kind_of, status_code
 from quarry_mq.server.admin_port.calls.peer import caller_peer
 from quarry_mq.server.admin_port.calls.slots import REQUEST_WAIT_S, STRANGER_S, CallSlots, Slot, call_has

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.admin_port.cluster.client import PeerClient
 from quarry_mq.server.admin_port.cluster.members import MembersService
 from quarry_mq.server.admin_port.cluster.service import ClusterService, GroupCalls
@@ -25,7 +26,6 @@ from quarry_mq.server.rpc.messaging import Components, Messaging
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.supervision import Supervisor
 from quarry_mq.server.tasks.time_slice import TimeSlice
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.metadata import Topic
 from quarry_mq.store.opening.open_store import OpenStore

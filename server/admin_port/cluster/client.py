@@ -9,7 +9,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from quarry_mq.server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.proto.quarry.cluster.v1 import cluster_pb2 as pb
 from quarry_mq.server.admin_port.cluster.shared_rows import (
     CHANGE_LITE,
     CONFIRM,
@@ -32,7 +33,6 @@ from quarry_mq.server.cluster.replication.exchange import Page
 from quarry_mq.server.cluster.signing import ClusterKeys
 from quarry_mq.server.errors import MemberUnreachable
 from quarry_mq.server.process.certificates import PeerTls
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.replication import Position
 

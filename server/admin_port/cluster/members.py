@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import grpc.aio
 
-from quarry_mq.server._generated.quarry.admin.v1 import members_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.members_pb2_grpc import (
+from quarry_mq.protocol.proto.quarry.admin.v1 import members_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import (
     MembersServiceServicer,
     add_MembersServiceServicer_to_server,
 )

@@ -11,7 +11,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from quarry_mq.server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.proto.quarry.cluster.v1 import cluster_pb2 as pb
 from quarry_mq.server.admin_port.calls.edge import refuse
 from quarry_mq.server.admin_port.calls.slots import member_known
 from quarry_mq.server.admin_port.cluster.shared_rows import (
@@ -38,7 +39,6 @@ from quarry_mq.server.cluster.signing import ClusterKeys
 from quarry_mq.server.errors import NotAMember
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.wire.parsing import parsed
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import Invalid
 
 CHANGES: Final = (FORWARD, CHANGE_LITE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from quarry_mq.server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from quarry_mq.protocol.proto.quarry.cluster.v1 import cluster_pb2 as pb
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.replication import Horizons, Position, SharedRow, Version, known_kind
 

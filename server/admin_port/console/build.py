@@ -15,13 +15,13 @@ from typing import Final
 
 import structlog
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.addresses import split_address
 from quarry_mq.server.admin_port.console.calls import AdminCalls, plain_channel
 from quarry_mq.server.console.contract import ConsoleParts, Rules
 from quarry_mq.server.console.thread import ConsoleThread
 from quarry_mq.server.front import LiveTls
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.store.clock import Clock
 
 PREFIX: Final = "quarry-console-"
 """The prefix of the name of the folder with the socket."""

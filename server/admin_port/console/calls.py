@@ -14,14 +14,14 @@ from typing import Any, Final, cast
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
 
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.admin_methods import methods_by_short_name, path_of, stub_of
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.signature import signed_admin_headers
 from quarry_mq.server.admin_port.calls.peer import BROWSER
 from quarry_mq.server.admin_port.console.translation import answer_text, request_from
-from quarry_mq.server.admin_port.methods import methods_by_short_name, path_of, stub_of
 from quarry_mq.server.console.contract import AdminPort, Caller, CallFailed, Identity
-from quarry_mq.server.security.signature import signed_admin_headers
-from quarry_mq.store.clock import Clock
 
 CALL_TIMEOUT_S: Final = 120.0
 """Seconds that a call with one answer may take; streams may go on as long as they are read."""

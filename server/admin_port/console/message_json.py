@@ -5,15 +5,13 @@ from __future__ import annotations
 import base64
 from typing import Final, NamedTuple
 
-from quarry_mq.server.property_names import DELIVER_AT_MS, LITE_TOPIC, MESSAGE_GROUP
-from quarry_mq.server.wire.bodies import body_text
+from quarry_mq.protocol.messages.bodies import body_text, compression_name, inflated
+from quarry_mq.protocol.messages.property_names import DELIVER_AT_MS, KEYS, LITE_TOPIC, MESSAGE_GROUP, TAGS
+from quarry_mq.protocol.messages.system_flag import TransactionState, compression, transaction_state
 from quarry_mq.store.index.keys import KEY_END
 from quarry_mq.store.message import host_text
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import StoredMessage, client_message_id, decode_record, offset_message_id
-from quarry_mq.store.record.compressed_bodies import compression_name, inflated
-from quarry_mq.store.record.properties import KEYS, TAGS
-from quarry_mq.store.record.system_flag import TransactionState, compression, transaction_state
 
 BODY_IN_LIST_MAX: Final = 64 * 1024
 BODY_MAX: Final = 4 * 1024 * 1024

@@ -10,7 +10,7 @@ from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.admin_port.console.message_json import BODY_IN_LIST_MAX, BODY_MAX, Room, message_fields
 from quarry_mq.server.console.contract import CallFailed
 

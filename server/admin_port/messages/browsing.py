@@ -10,8 +10,9 @@ from typing import Any, Final, NamedTuple
 import grpc
 import grpc.aio
 
-from quarry_mq.server._generated.quarry.admin.v1 import browsing_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.browsing_pb2_grpc import (
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.proto.quarry.admin.v1 import browsing_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.browsing_pb2_grpc import (
     BrowsingServiceServicer,
     add_BrowsingServiceServicer_to_server,
 )
@@ -25,7 +26,6 @@ from quarry_mq.server.admin_port.calls.fields import given, not_negative, printa
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.security.terms import Access
 from quarry_mq.server.tasks.time_slice import Pacing
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.commitlog import CommitLogReader
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import Invalid, OffsetOutOfRange, TopicNotFound

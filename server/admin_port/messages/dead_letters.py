@@ -7,8 +7,8 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from quarry_mq.server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.dead_letters_pb2_grpc import (
+from quarry_mq.protocol.proto.quarry.admin.v1 import dead_letters_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.dead_letters_pb2_grpc import (
     DeadLetterServiceServicer,
     add_DeadLetterServiceServicer_to_server,
 )

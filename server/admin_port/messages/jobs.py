@@ -8,8 +8,8 @@ from typing import Final
 
 import grpc.aio
 
-from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.jobs_pb2_grpc import (
+from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import (
     JobServiceServicer,
     add_JobServiceServicer_to_server,
 )

@@ -9,8 +9,8 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from quarry_mq.server._generated.quarry.admin.v1 import query_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.query_pb2_grpc import (
+from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import (
     QueryServiceServicer,
     add_QueryServiceServicer_to_server,
 )

@@ -7,22 +7,21 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Final
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES, RESENT_FROM, RESENT_ID
+from quarry_mq.protocol.messages.system_flag import COMPRESSED
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.times import fill_ms
 from quarry_mq.server.admin.jobs.resend import Outcomes
 from quarry_mq.server.front.contract import MessageHandler
 from quarry_mq.server.front.local_call import LocalCall
 from quarry_mq.server.wire.messages import COMPRESSED_BY, fill_message, is_gzip_of_sender
-from quarry_mq.server.wire.property_room import RESENT_FROM, RESENT_ID
 from quarry_mq.server.wire.status import Refused
-from quarry_mq.server.wire.times import fill_ms
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import Unavailable, without_frames
 from quarry_mq.store.message import Host, host_text
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.record.properties import LIGHT_QUEUES
-from quarry_mq.store.record.system_flag import COMPRESSED
 
 CLIENT_ID: Final = "jobs"
 ID_VERSION: Final = "01"

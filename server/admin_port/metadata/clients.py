@@ -7,8 +7,8 @@ from typing import Final
 
 import grpc.aio
 
-from quarry_mq.server._generated.quarry.admin.v1 import clients_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.clients_pb2_grpc import (
+from quarry_mq.protocol.proto.quarry.admin.v1 import clients_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.clients_pb2_grpc import (
     ClientServiceServicer,
     add_ClientServiceServicer_to_server,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1 import jobs_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2
 from quarry_mq.server.admin.administration import Administration, GroupChange, QueueReset, TopicChange
 from quarry_mq.server.admin_port.calls.fields import not_negative
 from quarry_mq.server.delivery.model import Place, ResetTarget, StoredSince

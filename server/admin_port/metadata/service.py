@@ -7,8 +7,8 @@ from typing import Any, Final, Protocol
 
 import grpc.aio
 
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceServicer
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceServicer
 from quarry_mq.server.admin.administration import Administration
 from quarry_mq.server.admin_port.calls.edge import answered, answers, pages, refuse, streams
 from quarry_mq.server.admin_port.calls.fields import given, printable

@@ -6,8 +6,8 @@ from typing import Final
 
 import grpc.aio
 
-from quarry_mq.server._generated.quarry.admin.v1 import settings_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.settings_pb2_grpc import (
+from quarry_mq.protocol.proto.quarry.admin.v1 import settings_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.settings_pb2_grpc import (
     SettingsServiceServicer,
     add_SettingsServiceServicer_to_server,
 )

@@ -9,8 +9,9 @@ from typing import Final
 
 import structlog
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.times import fill_ms
 from quarry_mq.server.addresses import host_of
 from quarry_mq.server.admin_port.official.edge import ROWS_MAX, Names, cut
 from quarry_mq.server.admin_port.official.lite_readers import LiteReaders
@@ -19,7 +20,6 @@ from quarry_mq.server.lag.group_progress import Budget, GroupProgress
 from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
 from quarry_mq.server.wire.settings import LITE_CONSUMERS, ClientKind, Expression
 from quarry_mq.server.wire.status import Refused
-from quarry_mq.server.wire.times import fill_ms
 from quarry_mq.store.metadata import ConsumerOffsetTable, Group
 
 log = structlog.get_logger(__name__)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.admin_port.official.clients import ClientCalls
 from quarry_mq.server.admin_port.official.edge import Context, Names
 from quarry_mq.server.admin_port.official.queries import QueryCalls

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import grpc.aio
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.admin_port.calls.edge import ReportsFaults
 from quarry_mq.server.wire.status import Refused, fill_ok, fill_status, is_expected
 from quarry_mq.server.wire.validate import check_group, check_topic

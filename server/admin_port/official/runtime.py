@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.server.admin.administration import BrokerFacts
 from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.counters.throughput import Throughput

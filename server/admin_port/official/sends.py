@@ -6,17 +6,17 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.times import fill_ms
 from quarry_mq.server.admin_port.calls.peer import caller_peer
 from quarry_mq.server.admin_port.official.edge import Context, Names
 from quarry_mq.server.front.contract import MessageHandler
 from quarry_mq.server.front.local_call import LocalCall, call_locally
 from quarry_mq.server.wire.status import Refused
-from quarry_mq.server.wire.times import fill_ms
-from quarry_mq.store.clock import Clock
-from quarry_mq.store.record.properties import LIGHT_QUEUES
 
 CLIENT_ID: Final = "admin-port"
 ID_VERSION: Final = "01"

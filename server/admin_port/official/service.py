@@ -7,8 +7,8 @@ from typing import Final
 
 import grpc.aio
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from quarry_mq.server._generated.apache.rocketmq.v2.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.protocol.proto.apache.rocketmq.v2.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from quarry_mq.server.admin_port.calls.edge import answers
 from quarry_mq.server.admin_port.official.clients import ClientCalls
 from quarry_mq.server.admin_port.official.commands import CommandCalls

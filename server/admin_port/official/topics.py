@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Final, NamedTuple
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.times import TIME_MS_MAX, to_ms
 from quarry_mq.server.admin.administration import Administration
 from quarry_mq.server.admin_port.official.edge import Names
 from quarry_mq.server.cluster.membership.member import MemberState
@@ -15,7 +16,6 @@ from quarry_mq.server.delivery.model import StoredSince
 from quarry_mq.server.tasks.time_slice import Pacing
 from quarry_mq.server.wire.message_types import ACCEPTED_TYPES
 from quarry_mq.server.wire.status import Refused
-from quarry_mq.server.wire.times import TIME_MS_MAX, to_ms
 from quarry_mq.store.metadata import READ_WRITE, Permission
 
 DESCRIPTION: Final = "description"

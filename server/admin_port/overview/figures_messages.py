@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from quarry_mq.server.admin.pages.groups import GroupFigures, GroupPage
 from quarry_mq.server.admin.pages.pages import LIMIT_DEFAULT, LIMIT_MAX, Order, Wanted
 from quarry_mq.server.admin.pages.pairs import PairFigures

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2
-from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from quarry_mq.server.admin.figures.history import INTERVAL_MS, Excerpt
 from quarry_mq.server.admin.figures.overview import Overview, ProcessNow, StageTimes
 

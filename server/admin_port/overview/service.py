@@ -7,8 +7,8 @@ from typing import Any, Final
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from quarry_mq.server._generated.quarry.admin.v1 import overview_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.overview_pb2_grpc import (
+from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import (
     OverviewServiceServicer,
     add_OverviewServiceServicer_to_server,
 )

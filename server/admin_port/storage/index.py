@@ -8,8 +8,8 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from quarry_mq.server._generated.quarry.admin.v1 import index_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.index_pb2_grpc import (
+from quarry_mq.protocol.proto.quarry.admin.v1 import index_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.index_pb2_grpc import (
     IndexServiceServicer,
     add_IndexServiceServicer_to_server,
 )

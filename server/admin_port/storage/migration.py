@@ -7,8 +7,8 @@ from typing import Any, Final, Protocol, TypeVar
 import grpc
 import grpc.aio
 
-from quarry_mq.server._generated.quarry.admin.v1 import migration_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.migration_pb2_grpc import (
+from quarry_mq.protocol.proto.quarry.admin.v1 import migration_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.migration_pb2_grpc import (
     MigrationServiceServicer,
     add_MigrationServiceServicer_to_server,
 )

@@ -7,8 +7,8 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from quarry_mq.server._generated.quarry.admin.v1 import storage_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.storage_pb2_grpc import (
+from quarry_mq.protocol.proto.quarry.admin.v1 import storage_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.storage_pb2_grpc import (
     StorageServiceServicer,
     add_StorageServiceServicer_to_server,
 )

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 import grpc
 import grpc.aio
 
-from quarry_mq.server._generated.quarry.admin.v1 import verification_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.verification_pb2_grpc import (
+from quarry_mq.protocol.proto.quarry.admin.v1 import verification_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.verification_pb2_grpc import (
     VerificationServiceServicer,
     add_VerificationServiceServicer_to_server,
 )

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.server.cluster.handover.rules import Barrier, Fence
 from quarry_mq.server.errors import MemberUnreachable, NotAMember
-from quarry_mq.store.clock import Clock
-from quarry_mq.store.metadata import TopicTable, TopicType, is_light_queue
+from quarry_mq.store.metadata import TopicTable, TopicType
 
 ASK_INTERVAL_S: Final = 0.1
 WANTED_S: Final = 60.0

@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.cluster.membership.member import Member, MemberState
 from quarry_mq.server.cluster.membership.views import View
 from quarry_mq.server.errors import NoSuchMember
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import Forbidden, Invalid, StoreDamaged
 from quarry_mq.store.replication import SharedKind, SharedRow, SharedRows
 

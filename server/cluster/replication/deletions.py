@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from quarry_mq.kv import EngineFull
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.store.replication import SharedRows
 
 log = structlog.get_logger(__name__)

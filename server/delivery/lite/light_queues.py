@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.delivery.deliveries import Deliveries
 from quarry_mq.server.delivery.model import MessageSource
 from quarry_mq.server.delivery.open_subscriptions import OpenSubscriptions
 from quarry_mq.server.delivery.state.positions import Positions
 from quarry_mq.server.delivery.state.state_writer import GroupState
 from quarry_mq.server.delivery.state.subscription import Subscription
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.consumequeue import LastEntry, LightQueueStep
 from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
 from quarry_mq.store.metadata.lite import light_queue_prefix, parse_light_queue_name

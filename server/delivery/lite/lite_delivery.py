@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.delivery.fetch.fetch import Taking
 from quarry_mq.server.delivery.lite.light_queues import LightQueues, lite_topics_from
 from quarry_mq.server.delivery.lite.lite_clients import LiteClient, LiteClients, LiteGroupClients
@@ -20,7 +21,6 @@ from quarry_mq.server.delivery.receipt_handle import lite_topic_of
 from quarry_mq.server.delivery.state.state_writer import GroupState
 from quarry_mq.server.delivery.state.subscription import Subscription, WaitingPoll
 from quarry_mq.server.tasks.time_slice import TimeSlice
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name, parse_light_queue_name
 from quarry_mq.store.metadata.lite_subscriptions import ALL_OF_THEM
 from quarry_mq.store.offsets import QueueOffset

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Final
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.delivery.model import Timer, Timers
 from quarry_mq.server.delivery.state.subscription import Subscription
-from quarry_mq.store.clock import Clock
 
 GRAINS_MS: Final = ((10_000, 100), (120_000, 500))
 """Precision in milliseconds of times up to a distance in milliseconds; times further away are kept to the second.

@@ -28,7 +28,7 @@ import structlog
 
 from quarry_mq.kv import KeyRange, KeyValueEngine, WriteBatch
 from quarry_mq.kv.keys import prefix_end, prefix_range
-from quarry_mq.store.clock import JUMP_MAX_MS
+from quarry_mq.protocol.clock import JUMP_MAX_MS
 from quarry_mq.store.metadata.groups import BACKOFF_MS_MAX
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.state.families import INFLIGHT

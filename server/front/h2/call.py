@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from quarry_mq.protocol.codes import GrpcStatus
+from quarry_mq.protocol.h2.grpc_messages import pack_messages, with_prefix
+from quarry_mq.protocol.h2.header_blocks import text_of
+from quarry_mq.protocol.h2.message_reader import MessageReader
 from quarry_mq.server.addresses import host_of
 from quarry_mq.server.front.contract import Call, Method
-from quarry_mq.server.front.h2.protocol.grpc_messages import pack_messages, with_prefix
-from quarry_mq.server.front.h2.protocol.header_blocks import text_of
-from quarry_mq.server.front.h2.protocol.message_reader import MessageReader
-from quarry_mq.server.front.status import GrpcStatus
 from quarry_mq.server.tasks.guarded import run_guarded
 
 OK: Final = GrpcStatus.OK

@@ -8,13 +8,10 @@ from typing import Final
 
 import structlog
 
-from quarry_mq.server.front.caller import told_of
-from quarry_mq.server.front.contract import Method
-from quarry_mq.server.front.h2.call import Client, H2Call
-from quarry_mq.server.front.h2.limits.turns import address_of
-from quarry_mq.server.front.h2.protocol import frames
-from quarry_mq.server.front.h2.protocol.frames import ErrorCode, Flag, FrameType
-from quarry_mq.server.front.h2.protocol.grpc_messages import (
+from quarry_mq.protocol.codes import GrpcStatus
+from quarry_mq.protocol.h2 import frames
+from quarry_mq.protocol.h2.frames import ErrorCode, Flag, FrameType
+from quarry_mq.protocol.h2.grpc_messages import (
     MESSAGE_PREFIX,
     MESSAGE_PREFIX_SIZE,
     NOT_GRPC_TEXT,
@@ -25,13 +22,16 @@ from quarry_mq.server.front.h2.protocol.grpc_messages import (
     trailers,
     with_prefix,
 )
-from quarry_mq.server.front.h2.protocol.header_blocks import decoded
-from quarry_mq.server.front.h2.protocol.message_reader import MessageReader
+from quarry_mq.protocol.h2.header_blocks import decoded
+from quarry_mq.protocol.h2.message_reader import MessageReader
+from quarry_mq.server.front.caller import told_of
+from quarry_mq.server.front.contract import Method
+from quarry_mq.server.front.h2.call import Client, H2Call
+from quarry_mq.server.front.h2.limits.turns import address_of
 from quarry_mq.server.front.h2.protocol.request_head import NotGrpc
 from quarry_mq.server.front.h2.protocol.scanner import RequestHead
 from quarry_mq.server.front.h2.sender import Sender
 from quarry_mq.server.front.h2.switchboard import Switchboard
-from quarry_mq.server.front.status import GrpcStatus
 
 log = structlog.get_logger(__name__)
 

@@ -14,12 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-from quarry_mq.server.front.h2.call import Client, H2Call
-from quarry_mq.server.front.h2.calls import CONNECTION_WINDOW, STREAMS_MAX, Calls
-from quarry_mq.server.front.h2.greeting import HTTP_1_ANSWER, Greeting, answer_to_preface, greeting_in
-from quarry_mq.server.front.h2.limits.allowance import CALLS_PER_FRAME, Allowance
-from quarry_mq.server.front.h2.protocol import frames
-from quarry_mq.server.front.h2.protocol.frames import (
+from quarry_mq.protocol.codes import GrpcStatus
+from quarry_mq.protocol.h2 import frames
+from quarry_mq.protocol.h2.frames import (
     FRAME_HEAD,
     FRAME_HEAD_SIZE,
     FRAME_SIZE_MAX,
@@ -37,8 +34,12 @@ from quarry_mq.server.front.h2.protocol.frames import (
     check_dependency,
     unpadded,
 )
-from quarry_mq.server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX_SIZE
-from quarry_mq.server.front.h2.protocol.header_blocks import BlockDecoder, HuffmanCoded, PartialBlock
+from quarry_mq.protocol.h2.grpc_messages import MESSAGE_PREFIX_SIZE
+from quarry_mq.protocol.h2.header_blocks import BlockDecoder, HuffmanCoded, PartialBlock
+from quarry_mq.server.front.h2.call import Client, H2Call
+from quarry_mq.server.front.h2.calls import CONNECTION_WINDOW, STREAMS_MAX, Calls
+from quarry_mq.server.front.h2.greeting import HTTP_1_ANSWER, Greeting, answer_to_preface, greeting_in
+from quarry_mq.server.front.h2.limits.allowance import CALLS_PER_FRAME, Allowance
 from quarry_mq.server.front.h2.protocol.request_head import (
     FAST_BLOCK_SIZE_MAX,
     HeadReader,
@@ -52,7 +53,6 @@ from quarry_mq.server.front.h2.protocol.states import TRANSITIONS, State
 from quarry_mq.server.front.h2.protocol.stream_rules import RULES, Outcome, StreamState
 from quarry_mq.server.front.h2.sender import Sender
 from quarry_mq.server.front.h2.switchboard import Switchboard
-from quarry_mq.server.front.status import GrpcStatus
 
 CONTINUATIONS_MAX: Final = 64
 """Frames that one header block may have; the size of the block is bounded as well."""

@@ -13,6 +13,8 @@ from typing import Any, Final, cast
 
 import structlog
 
+from quarry_mq.protocol.codes import GrpcStatus
+from quarry_mq.protocol.h2.frames import ErrorCode
 from quarry_mq.server.front.caller import log_call
 from quarry_mq.server.front.contract import Front, FrontLimits, Methods, check_methods
 from quarry_mq.server.front.figures import FrontFigures
@@ -22,12 +24,10 @@ from quarry_mq.server.front.h2.door import Door
 from quarry_mq.server.front.h2.hello import has_hung_up
 from quarry_mq.server.front.h2.limits.turns import Source, Turns
 from quarry_mq.server.front.h2.patience import Patience
-from quarry_mq.server.front.h2.protocol.frames import ErrorCode
 from quarry_mq.server.front.h2.protocol.scanner import ScannerMaker
 from quarry_mq.server.front.h2.protocol.states import State
 from quarry_mq.server.front.h2.switchboard import Switchboard
 from quarry_mq.server.front.inherited import close_inherited, inherited_sockets
-from quarry_mq.server.front.status import GrpcStatus
 from quarry_mq.server.front.tls import LiveTls
 from quarry_mq.server.tasks.guarded import run_guarded
 

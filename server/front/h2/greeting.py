@@ -5,9 +5,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+from quarry_mq.protocol.h2 import frames
+from quarry_mq.protocol.h2.frames import PREFACE, WINDOW_DEFAULT, Setting
 from quarry_mq.server.front.h2.calls import CONNECTION_WINDOW, STREAM_WINDOW, STREAMS_MAX
-from quarry_mq.server.front.h2.protocol import frames
-from quarry_mq.server.front.h2.protocol.frames import PREFACE, WINDOW_DEFAULT, Setting
 
 _HTTP_1: Final = (b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ", b"DELETE ", b"PATCH ", b"CONNECT ", b"TRACE ")
 HTTP_1_ANSWER: Final = (

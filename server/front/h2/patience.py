@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from quarry_mq.protocol.h2.frames import ErrorCode, PeerError
 from quarry_mq.server.front.h2.connection import Connection
-from quarry_mq.server.front.h2.protocol.frames import ErrorCode, PeerError
 from quarry_mq.server.front.h2.protocol.states import State
 
 GREETING_S: Final = 10.0

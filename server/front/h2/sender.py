@@ -14,10 +14,8 @@ from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Final, Protocol
 
-from quarry_mq.server.front.h2.call import H2Call
-from quarry_mq.server.front.h2.limits.unread import Unread
-from quarry_mq.server.front.h2.protocol import frames
-from quarry_mq.server.front.h2.protocol.frames import (
+from quarry_mq.protocol.h2 import frames
+from quarry_mq.protocol.h2.frames import (
     FRAME_SIZE_MAX,
     WINDOW_DEFAULT,
     WINDOW_MAX,
@@ -26,7 +24,9 @@ from quarry_mq.server.front.h2.protocol.frames import (
     FrameType,
     PeerError,
 )
-from quarry_mq.server.front.h2.protocol.grpc_messages import MESSAGE_PREFIX_SIZE, RESPONSE_HEAD, TRAILERS_OK
+from quarry_mq.protocol.h2.grpc_messages import MESSAGE_PREFIX_SIZE, RESPONSE_HEAD, TRAILERS_OK
+from quarry_mq.server.front.h2.call import H2Call
+from quarry_mq.server.front.h2.limits.unread import Unread
 
 UNWRITTEN_MAX: Final = 256 * 1024
 """Bytes of messages that one loop iteration passes to the transport, per connection."""

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
 
 MINUTE_S: Final = 60.0
 NEVER_HELD_BACK: Final = frozenset({"call", "call denied", "admin change"})

@@ -13,12 +13,12 @@ from typing import Final, NamedTuple, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from quarry_mq.protocol.names import is_system_group, is_system_topic
 from quarry_mq.server.clients import Client
 from quarry_mq.server.counters.top_counts import OTHER, Row, TopCounts
 from quarry_mq.server.counters.traffic import InKey, PairKey, TopicKey, Traffic
 from quarry_mq.server.lag.consumer_lag import PairLag
 from quarry_mq.server.wire.settings import ClientKind
-from quarry_mq.store.metadata.names import is_system_group, is_system_topic
 
 STORAGE: Final = {"storage_type": "local", "storage_medium": "disk"}
 READ: Final = 4

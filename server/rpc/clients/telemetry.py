@@ -13,17 +13,18 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.codes import GrpcStatus
+from quarry_mq.protocol.limits import WireLimits
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.errors import Denied, PermissionDenied
-from quarry_mq.server.front import Call, GrpcStatus, Method
+from quarry_mq.server.front import Call, Method
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.rpc.access import needs_of, publish
 from quarry_mq.server.rpc.context import Edge
 from quarry_mq.server.security.authorization import Need
 from quarry_mq.server.security.credentials import Identity
-from quarry_mq.server.wire.limits import WireLimits
 from quarry_mq.server.wire.messages import fill_message
 from quarry_mq.server.wire.settings import LITE_CONSUMERS, ClientSettings, answer_settings, client_settings
 from quarry_mq.server.wire.status import Refused, code_of, fill_ok, status_of

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.times import to_ms
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.rpc.context import Edge
 from quarry_mq.server.wire.status import Refused, fill_ok
-from quarry_mq.server.wire.times import to_ms
 from quarry_mq.server.wire.validate import check_topic
 from quarry_mq.store.consumequeue.search import TimeBoundary
 from quarry_mq.store.errors import Forbidden

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.limits import WireLimits
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.times import to_ms
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.delivery.fetch.pulls import PullRequest, Pulls
 from quarry_mq.server.delivery.retry_topics import for_group
@@ -17,10 +19,8 @@ from quarry_mq.server.front import Call, Method
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.rpc.context import Edge
 from quarry_mq.server.rpc.receives.offsets import QueriedStore, readable_queue
-from quarry_mq.server.wire.limits import WireLimits
 from quarry_mq.server.wire.messages import fill_message
 from quarry_mq.server.wire.status import Refused, fill_ok
-from quarry_mq.server.wire.times import to_ms
 from quarry_mq.server.wire.validate import check_filter, check_group
 from quarry_mq.store.errors import Forbidden, OffsetOutOfRange
 from quarry_mq.store.offsets import QueueId, QueueOffset

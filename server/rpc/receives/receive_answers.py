@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.messages.property_names import RESERVED_PROPERTIES
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.delivery import Delivered
-from quarry_mq.server.property_names import RESERVED_PROPERTIES
 from quarry_mq.server.wire.message_types import SPECIAL_PROPERTIES
 from quarry_mq.server.wire.messages import RARE_PROPERTIES, fill_message
 from quarry_mq.store.native import Native

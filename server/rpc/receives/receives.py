@@ -7,8 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.limits import WireLimits
+from quarry_mq.protocol.names import RETRY_PREFIX
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.times import fill_ms
 from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.delivery import Delivered, Delivery, ReceiveRequest
@@ -20,10 +24,8 @@ from quarry_mq.server.observability.metrics.instruments import ServerMetrics
 from quarry_mq.server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, Edge
 from quarry_mq.server.rpc.receives.plain_acks import PlainAcks
 from quarry_mq.server.rpc.receives.receive_answers import message_items
-from quarry_mq.server.wire.limits import WireLimits
 from quarry_mq.server.wire.settings import LITE_CONSUMERS
 from quarry_mq.server.wire.status import Refused, fill_ok, fill_overall, fill_status
-from quarry_mq.server.wire.times import fill_ms
 from quarry_mq.server.wire.validate import (
     ReceiveTerms,
     check_ack,
@@ -32,11 +34,9 @@ from quarry_mq.server.wire.validate import (
     check_receive,
     check_topic,
 )
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import BrokerError, Forbidden, without_frames
 from quarry_mq.store.metadata import Group, IllegalGroupName, Permission, TopicType
 from quarry_mq.store.metadata.lite import LiteGroup
-from quarry_mq.store.metadata.names import RETRY_PREFIX
 
 
 class MessageService:

@@ -11,30 +11,29 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.limits import BORN_HOST_SIZE_MAX, ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, NAME_SIZE_MAX, WireLimits
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES, RESERVED_PREFIX, RESERVED_PROPERTIES
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.append.group_commit import GroupCommit
 from quarry_mq.server.append.queue_choice import QueueChooser
 from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.front import Call
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics
-from quarry_mq.server.property_names import RESERVED_PREFIX, RESERVED_PROPERTIES
 from quarry_mq.server.rpc.access import publish
 from quarry_mq.server.rpc.context import GATHERED_SIZE_MAX, Edge, RequestHandler
 from quarry_mq.server.rpc.limits import HeldSizes
 from quarry_mq.server.security.credentials import Identity
-from quarry_mq.server.wire.limits import BORN_HOST_SIZE_MAX, ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, NAME_SIZE_MAX, WireLimits
 from quarry_mq.server.wire.message_types import ACCEPTED_TYPES, TYPE_WORDS
 from quarry_mq.server.wire.messages import host_from_text
 from quarry_mq.server.wire.parsing import UNCOUNTED_SIZE, require_few_fields
 from quarry_mq.server.wire.property_room import MARKS
 from quarry_mq.server.wire.validate import check_topic
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.message import Appended, EncodedMessage, Host
 from quarry_mq.store.metadata import Permission, Topic
 from quarry_mq.store.native import Native, SendReader
-from quarry_mq.store.record.properties import LIGHT_QUEUES
 
 _UNUSUAL_NAMES: Final = RESERVED_PROPERTIES | {LIGHT_QUEUES, *MARKS}
 _NORMAL_WORD: Final = TYPE_WORDS[definition.NORMAL]

@@ -7,8 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.limits import WireLimits
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
+from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.times import to_ms
 from quarry_mq.server.append.group_commit import GroupCommit
 from quarry_mq.server.append.queue_choice import QueueChooser, queue_of_group, queue_of_priority
 from quarry_mq.server.cluster.grouped_sends import CLIENTS_SHARE_S, GroupedSend, GroupedSends
@@ -24,20 +29,15 @@ from quarry_mq.server.observability.metrics.instruments import ServerMetrics
 from quarry_mq.server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, Edge
 from quarry_mq.server.rpc.limits import HeldSizes
 from quarry_mq.server.rpc.sends.plain_sends import PlainSends
-from quarry_mq.server.wire.limits import WireLimits
 from quarry_mq.server.wire.message_types import TYPE_WORDS, check_types
 from quarry_mq.server.wire.messages import to_message
 from quarry_mq.server.wire.parsing import parsed
 from quarry_mq.server.wire.status import Refused, fill_ok
-from quarry_mq.server.wire.times import to_ms
 from quarry_mq.server.wire.validate import CheckedMessage, CheckedSend, check_send
-from quarry_mq.store.clock import Clock
 from quarry_mq.store.errors import Forbidden, Invalid, TopicNotFound
 from quarry_mq.store.message import Appended, Host, Message
 from quarry_mq.store.metadata import Permission, Topic, TopicType
-from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.native import Native
-from quarry_mq.store.record.properties import LIGHT_QUEUES
 
 
 class _Accepted(NamedTuple):

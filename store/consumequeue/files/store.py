@@ -21,6 +21,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from quarry_mq.kv import EngineFull, EngineStarved, KvError, descriptor_share
+from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX, is_light_queue
 from quarry_mq.store.consumequeue.again import ascends, end_of_stored, put_again
 from quarry_mq.store.consumequeue.columns import ColumnRequests, UnitColumns
 from quarry_mq.store.consumequeue.files.layout import UNIT, UNIT_SIZE, is_file_name, pack_units, real, units_in
@@ -38,7 +39,6 @@ from quarry_mq.store.consumequeue.windows import UnitWindow
 from quarry_mq.store.fs.protocol import Disk
 from quarry_mq.store.generations import GenerationCache
 from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest
-from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX, is_light_queue
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
 FILES_LOOKED_AT: Final = 100

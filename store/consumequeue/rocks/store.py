@@ -13,6 +13,7 @@ from operator import add
 from typing import Final, cast
 
 from quarry_mq.kv import KeyRange, KeyValueEngine, WriteBatch
+from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.consumequeue.again import ascends, end_of_stored, put_again
 from quarry_mq.store.consumequeue.columns import ColumnRequests, UnitColumns
 from quarry_mq.store.consumequeue.light_queues import LiteParentsStep, last_times_ms, lite_parents, stage_removal
@@ -56,7 +57,6 @@ from quarry_mq.store.consumequeue.rocks_layout import (
 )
 from quarry_mq.store.consumequeue.search import count_between
 from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest
-from quarry_mq.store.metadata.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.native import Native
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from quarry_mq.store.clock import Clock
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import DirectoryEntry, Disk
 from quarry_mq.store.index.chains import ChainShape

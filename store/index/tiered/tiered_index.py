@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from quarry_mq.store.clock import Clock, SystemClock
+from quarry_mq.protocol.clock import Clock, SystemClock
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.index.key_files import Answer, Unread

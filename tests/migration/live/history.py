@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from quarry_mq.store.clock import SystemClock
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES, TAGS, UNIQUE_KEY
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.opening.open_store import open_store
-from quarry_mq.store.record.properties import LIGHT_QUEUES, TAGS, UNIQUE_KEY
 from quarry_mq.store.settings import Durability, StoreSettings
 
 QUEUES_PER_TOPIC: Final = 5

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import grpc
 
-from quarry_mq.server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server._generated.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from tests.e2e.broker import Broker
 from tests.e2e.clients import ClientError, SimpleConsumer
 from tests.e2e.ledger import Ledger

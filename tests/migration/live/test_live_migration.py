@@ -27,8 +27,8 @@ from typing import Any, Final, Self
 
 import pytest
 
-from quarry_mq.server._generated.quarry.admin.v1 import admin_pb2 as pb
-from quarry_mq.server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from tests.compat.rocketmq_store import QueuesIn, digests_of_rocketmq
 from tests.e2e.broker import Broker, quarry, until
 from tests.e2e.clients import ClientProcess, SimpleConsumer

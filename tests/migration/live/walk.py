@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import grpc
 
-from quarry_mq.server._generated.quarry.admin.v1 import migration_pb2
-from quarry_mq.server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import migration_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
 from tests.e2e.broker import PROJECT, Broker, clean_environment, quarry, until
 from tests.e2e.ledger import Ledger
 from tests.migration.live.timeline import Timeline

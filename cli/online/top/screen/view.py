@@ -23,7 +23,7 @@ from quarry_mq.cli.online.top.screen.tables import GROUPS, TOPICS, Shown, group_
 from quarry_mq.cli.online.top.screen.widgets import Details, Help, Page, Rows, Tab, as_text
 from quarry_mq.cli.online.top.screen.work_pages import stages_page, work_page
 from quarry_mq.cli.terminal.times import time_text
-from quarry_mq.store.clock import Clock, SystemClock
+from quarry_mq.protocol.clock import Clock, SystemClock
 
 VIEWS: Final = ("overview", "topics", "groups", "stages", "jobs")
 WANTED: Final = {

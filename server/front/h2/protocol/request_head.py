@@ -12,7 +12,7 @@ import re
 from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
-from quarry_mq.server.front.h2.protocol.header_blocks import (
+from quarry_mq.protocol.h2.header_blocks import (
     BlockDecoder,
     Field,
     HuffmanCoded,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
-from quarry_mq.server.front.h2.protocol.frames import ErrorCode, FrameType
+from quarry_mq.protocol.h2.frames import ErrorCode, FrameType
 
 
 class StreamState(Enum):

@@ -1,0 +1,121 @@
+"""The rules for names of topics and groups, and the names derived from them.
+
+The rules are RocketMQ's, so that every name valid here is valid there (docs/formats/metadata.md). The alphabet
+is ASCII: characters and bytes are the same number.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+TOPIC_NAME_MAX: Final = 127
+"""The longest topic name in characters. The length field of a V1 record's topic is one signed byte."""
+
+GROUP_NAME_MAX: Final = 120
+"""The longest group name in characters. Prefixes of retry and dead letter topics still fit in `TOPIC_NAME_MAX`."""
+
+INTERNAL_TOPIC_NAME_MAX: Final = 255
+"""The longest internal topic name in bytes. Retry topics join a group and a topic, and are stored in V2 records."""
+
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+"""The topic of messages that wait for a delay level. Their tags code is the time of delivery."""
+
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        "TBW102",
+        SCHEDULE_TOPIC,
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",  # the key of RocketMQ's RocksDB checkpoint record
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",  # with the next one, made by every RocketMQ 5.5 broker
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+    }
+)
+
+ALPHABET: Final = "^[%|a-zA-Z0-9_-]+$"
+_ALPHABET: Final = re.compile(ALPHABET, re.ASCII)
+_ALPHABET_TEXT: Final = "letters, digits and % | _ - are allowed"
+_SHOWN_MAX: Final = 60
+
+
+def is_topic_name(name: str) -> bool:
+    """Return whether clients may use a topic of this name."""
+    return topic_name_fault(name) is None
+
+
+def topic_name_fault(name: str) -> str | None:
+    """Return why clients may not use a topic of this name; None if they may."""
+    fault = _fault(name, TOPIC_NAME_MAX)
+    if fault is None and is_system_topic(name):
+        fault = "reserved for the broker"
+    return fault
+
+
+def group_name_fault(name: str) -> str | None:
+    """Return why clients may not use a consumer group of this name; None if they may."""
+    fault = _fault(name, GROUP_NAME_MAX)
+    if fault is None and is_system_group(name):
+        fault = "reserved for the broker"
+    return fault
+
+
+def _fault(name: str, length_max: int) -> str | None:
+    if not name or name.isspace():
+        return "blank"
+    if not is_in_alphabet(name):
+        return _ALPHABET_TEXT
+    if len(name) > length_max:
+        return f"{len(name)} characters, at most {length_max} are allowed"
+    return None
+
+
+def is_in_alphabet(name: str) -> bool:
+    """Return whether names of topics and groups may contain all of its characters."""
+    return _ALPHABET.fullmatch(name) is not None
+
+
+def is_system_topic(name: str) -> bool:
+    """Return whether a broker keeps its own messages in the topic."""
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_system_group(name: str) -> bool:
+    """Return whether a broker uses the group to read its own topics."""
+    return name.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def is_light_queue(name: str) -> bool:
+    """Return whether the name is that of a light queue: a consume queue with number 0 and no topic of its own."""
+    return name.startswith(LIGHT_QUEUE_PREFIX)
+
+
+def retry_topic_name(group: str) -> str:
+    """Return the name of the topic where a group's messages wait for another attempt."""
+    return RETRY_PREFIX + group
+
+
+def pop_retry_topic_name(group: str, topic: str) -> str:
+    """Return the name of the topic where a topic's unacknowledged messages wait, in RocketMQ's default spelling."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def dead_letter_topic_name(group: str) -> str:
+    """Return the name of the topic that gets messages after the group's last attempt."""
+    return DEAD_LETTER_PREFIX + group
+
+
+def shown_name(name: str) -> str:
+    """Return the name for an error message: escaped, and cut so that hostile input cannot fill logs."""
+    return repr(name if len(name) <= _SHOWN_MAX else name[: _SHOWN_MAX - 1] + "…")
