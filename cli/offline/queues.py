@@ -8,7 +8,7 @@ import typer
 
 from quarry_mq.cli.offline.arguments import Json, Queue, Store, Topic
 from quarry_mq.cli.offline.opened_store import opened
-from quarry_mq.cli.offline.record_text import json_line, time_text
+from quarry_mq.cli.offline.record_text import exact_time_text, json_line
 from quarry_mq.cli.terminal.text import one_line, say
 from quarry_mq.store.offline.store import OfflineStore, QueueSource
 from quarry_mq.store.offsets import QueueId
@@ -55,7 +55,7 @@ def units(store: Store, topic: Topic, queue: Queue, source: Source = None, as_js
                 }
                 say(json_line(fields))
             else:
-                stored = "" if entry.store_timestamp_ms is None else time_text(entry.store_timestamp_ms)
+                stored = "" if entry.store_timestamp_ms is None else exact_time_text(entry.store_timestamp_ms)
                 say(
                     f"{entry.queue_offset:>12}  {entry.physical_offset:>15}  {entry.size:>8}  "
                     f"{entry.tags_code:>20}  {stored}".rstrip()

@@ -60,7 +60,7 @@ def record_lines(record: StoredMessage | Blank) -> str:
     if isinstance(record, Blank):
         return f"{record.physical_offset:>15}  {record.size:>8}  blank up to the end of the segment"
     line = (
-        f"{record.physical_offset:>15}  {record.size:>8}  {time_text(record.store_timestamp_ms)}  "
+        f"{record.physical_offset:>15}  {record.size:>8}  {exact_time_text(record.store_timestamp_ms)}  "
         f"{one_line(record.topic)}/{record.queue_number}@{record.queue_offset}  body {len(record.body)}"
     )
     if record.system_flag:
@@ -71,7 +71,7 @@ def record_lines(record: StoredMessage | Blank) -> str:
     return f"{line}\n{'':>17}{properties}" if properties else line
 
 
-def time_text(timestamp_ms: int) -> str:
+def exact_time_text(timestamp_ms: int) -> str:
     """Format a time as UTC with milliseconds; as the bare number if no calendar reaches it."""
     found = moment(timestamp_ms)
     if found is None:

@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from quarry_mq.pipeline.index.split_items import DAY_MS, ITEM, StoredItems, Stretch
+from quarry_mq.pipeline.index.split_items import ITEM, StoredItems, Stretch
+from quarry_mq.protocol.clock import DAY_MS
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.index.tiered.chain_file import ChainedFile, IndexItems, IndexShape
 from quarry_mq.store.index.tiered.compaction import Compaction

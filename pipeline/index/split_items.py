@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarry_mq.pipeline.source.log_splits import LogSplit, open_segments, read_whole_split
+from quarry_mq.protocol.clock import DAY_MS
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.index.items import KeyItems, items_of
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.verify.log import requests_in
 
 ITEM: Final = np.dtype([("hash", "<i4"), ("place", "<i8"), ("time_ms", "<i8")])
-DAY_MS: Final = 24 * 60 * 60 * 1000
 
 StoredItems = NDArray[np.void]
 """Items of the dtype ITEM, in log order."""

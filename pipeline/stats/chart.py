@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from quarry_mq.pipeline.stats.model import Point
 from quarry_mq.pipeline.stats.words import minute_text, time_text
+from quarry_mq.protocol.clock import DAY_MS
 
 WIDTH: Final = 560
 HEIGHT: Final = 170
@@ -17,7 +18,6 @@ TOP: Final = 12
 BOTTOM: Final = 26
 LABELS: Final = 6
 """Times below the axis, at most."""
-_DAY_MS: Final = 24 * 60 * 60_000
 
 
 class Bar(NamedTuple):
@@ -69,7 +69,7 @@ def _times(begin: int, end: int, bucket_ms: int, per_ms: float) -> Iterator[Tick
     buckets = (end - begin) // bucket_ms
     step_ms = max(1, -(-buckets // LABELS)) * bucket_ms
     for time_ms in range(begin, end, step_ms):
-        yield Tick(round(LEFT + (time_ms - begin) * per_ms, 2), minute_text(time_ms, with_day=end - begin > _DAY_MS))
+        yield Tick(round(LEFT + (time_ms - begin) * per_ms, 2), minute_text(time_ms, with_day=end - begin > DAY_MS))
 
 
 def nice_above(value: float) -> float:

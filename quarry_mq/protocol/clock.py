@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import Final, NamedTuple, Protocol
 
-JUMP_MAX_MS: Final = 7 * 86_400_000
+DAY_MS: Final = 86_400_000
+JUMP_MAX_MS: Final = 7 * DAY_MS
 """Milliseconds that a wall clock may jump and still be believed at once: some days of wrong times do no
 lasting harm.
 """

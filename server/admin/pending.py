@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from quarry_mq.kv import KvError
-from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.clock import DAY_MS, Clock
 from quarry_mq.protocol.messages.property_names import REAL_TOPIC, UNIQUE_KEY
 from quarry_mq.server.held import DelayedDelivery, Transactions
 from quarry_mq.server.observability.waiting_figures import WaitingFigures
@@ -20,7 +20,7 @@ from quarry_mq.store.pending import CheckDue, DueMessage, HalfMessage
 from quarry_mq.store.record import StoredMessage
 
 FOREVER_MS: Final = 1 << 62
-WITHIN_MS: Final = (60_000, 3_600_000, 86_400_000, 7 * 86_400_000)
+WITHIN_MS: Final = (60_000, 3_600_000, DAY_MS, 7 * DAY_MS)
 DUE_LOOKED_AT_MAX: Final = 100_000
 CHECKS_LOOKED_AT_MAX: Final = 10_000
 ROWS_AT_ONCE: Final = 500

@@ -1,4 +1,4 @@
-"""Compute recent messages per second of topics and groups that are counted one by one (`server.counters.traffic`)."""
+"""Compute recent messages per second: of the broker, and of topics and groups that are counted one by one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,28 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.server.counters.throughput import SAMPLE_INTERVAL_S, WINDOW_S
 from quarry_mq.server.counters.top_counts import OTHER
 from quarry_mq.server.counters.traffic import Traffic
+
+SAMPLE_INTERVAL_S: Final = 1.0
+WINDOW_S: Final = 10.0
 
 Key = TypeVar("Key", bound=Hashable)
 
 
+class Rates(NamedTuple):
+    """Messages per second that were sent and received, over all names."""
+
+    sent: float
+    received: float
+
+
 class _Counted(NamedTuple):
-    """Counts of messages by name at one time, `OTHER` included."""
+    """Counts of messages at one time: all of them, and by name, `OTHER` included."""
 
     at_s: float
+    sent: int
+    received: int
     by_topic: dict[str, int]
     by_pair: dict[tuple[str, str], int]
 
@@ -77,10 +88,21 @@ class RecentRates:
         seconds = now.at_s - then.at_s
         return RatesNow(_rates(now.by_topic, then.by_topic, seconds), _rates(now.by_pair, then.by_pair, seconds))
 
+    def totals(self) -> Rates:
+        """Return the rates of all messages together over the same time, at no cost for each row."""
+        then = self._samples[0]
+        seconds = self._clock.monotonic_s() - then.at_s
+        if seconds <= 0:
+            return Rates(0.0, 0.0)
+        sent, received = self._traffic.messages_sent - then.sent, self._traffic.messages_received - then.received
+        return Rates(sent / seconds, received / seconds)
+
     def _counted(self) -> _Counted:
         traffic = self._traffic
         return _Counted(
             self._clock.monotonic_s(),
+            traffic.messages_sent,
+            traffic.messages_received,
             _summed((key.topic, row.messages) for key, row in traffic.sent_by_topic.rows()),
             _summed(((key.group, key.topic), row.messages) for key, row in traffic.received_by_group.rows()),
         )

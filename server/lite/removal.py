@@ -1,4 +1,4 @@
-"""Removes light queues, lite topics among them: subscriptions first, then the progress of groups, then the entries.
+"""Removes light queues, lite topics among them: first the progress of groups, then the entries.
 
 Queues that another thread has found are checked again in the step that removes them, on the one thread that appends,
 dispatches and removes. So a message either arrived before and its queue stays, or arrives after and begins a new queue.
@@ -14,13 +14,6 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.maintenance import QueueCommit
 from quarry_mq.server.tasks.time_slice import RemovalSteps
 from quarry_mq.store.consumequeue import LastEntry
-
-Removed = Callable[[Sequence[str]], None]
-"""Called with the names of light queues that are being removed.
-
-The call is in the same loop iteration, before their entries are removed. A name may come twice: a failed removal is
-tried again, and a crash can undo one.
-"""
 
 
 class RemovableLightQueues(Protocol):
@@ -57,14 +50,6 @@ class LightQueueRemoval:
         self._progress = progress
         self._commit = commit
         self._steps = RemovalSteps(self._make_durable, clock)
-        self._hooks: list[Removed] = []
-
-    def on_removed(self, hook: Removed) -> None:
-        """Call the hook for each queue that is removed.
-
-        If it raises BrokerError or kv.KvError the queue stays and is tried again.
-        """
-        self._hooks.append(hook)
 
     async def remove(self, found: Sequence[LastEntry]) -> int:
         """Remove the queues that got no message since they were found, in steps, and return their number.
@@ -83,8 +68,6 @@ class LightQueueRemoval:
         if not names:
             return 0
         # queues last: after a crash in between they are found again
-        for hook in self._hooks:
-            hook(names)
         self._progress.delete_topics(names, durably=False)
         self._queues.remove_ended(ended)
         self._gone(names)

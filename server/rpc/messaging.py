@@ -16,7 +16,6 @@ from quarry_mq.server.cluster.grouped_sends import GroupedSends
 from quarry_mq.server.cluster.lite_spreading import LiteSpreading
 from quarry_mq.server.cluster.membership.members import Members
 from quarry_mq.server.counters.rates import RecentRates
-from quarry_mq.server.counters.throughput import Throughput
 from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.delivery.fetch.pulls import Pulls
@@ -93,7 +92,6 @@ class Messaging:
 
     def __init__(self, components: Components, settings: BrokerSettings) -> None:
         self._components = components
-        self.throughput = Throughput(components.traffic, components.clock)
         self.rates = RecentRates(components.traffic, components.clock)
         limits = settings.for_wire()
         self._rates = RequestRates(components.clock, settings.limits.requests_per_client)
@@ -144,8 +142,7 @@ class Messaging:
             )
 
     def sweep(self) -> None:
-        """Sample the throughput, and end calls of users that lost their rights; to be called every few seconds."""
-        self.throughput.sample()
+        """Sample the rates, and end calls of users that lost their rights; to be called every few seconds."""
         self.rates.sample()
         if self._revocation is not None:
             self._revocation.sweep()

@@ -31,7 +31,7 @@ from quarry_mq.store.consumequeue.rocks_layout import (
     parse_bound_key,
     topic_prefix,
 )
-from quarry_mq.store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.offsets import QUEUE_NUMBER_MAX, PhysicalOffset, QueueId
 
 QUEUES_OF_MOST_TOPICS: Final = 16
 """Rows read first for a topic: topics seldom have more queues, and a short scan is cheaper than an unlimited one."""
@@ -44,7 +44,6 @@ LIGHT_ROWS_PER_STEP: Final = 128
 NAME_SIZE_MAX: Final = 0x7FFF
 """The longest name in bytes: names come from a property, and all properties of a record together are no longer."""
 
-NUMBER_MAX: Final = (1 << 31) - 1
 """The largest queue number that a key holds."""
 
 _SEPARATOR: Final = b"\x01"
@@ -105,7 +104,7 @@ def maxima_of(bounds: Family, topic: str) -> list[tuple[bytes, bytes]]:
 
 def queue_ends(bounds: Family, topic: str, behind: int, limit: int) -> list[QueueEnd]:
     """Return the last positions of the next `limit` queues of a topic with numbers above `behind`, by number."""
-    if behind >= NUMBER_MAX:
+    if behind >= QUEUE_NUMBER_MAX:
         return []
     keys = KeyRange(maximum_key(QueueId(topic, behind + 1)), maxima_range(topic).end)
     return [

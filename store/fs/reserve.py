@@ -10,7 +10,8 @@ from typing import Final, TypeVar
 
 RESERVE_SIZE: Final = 8
 
-_STARVED: Final = {errno.EMFILE, errno.ENFILE}
+STARVED: Final = {errno.EMFILE, errno.ENFILE}
+"""Errors of a call that found no free file descriptor."""
 
 _Opened = TypeVar("_Opened")
 
@@ -44,7 +45,7 @@ class Reserve:
             try:
                 opened = open_it()
             except OSError as error:
-                if error.errno not in _STARVED:
+                if error.errno not in STARVED:
                     raise
                 try:
                     os.close(self._held.pop())

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from quarry_mq.protocol.names import shown_name
 from quarry_mq.store.errors import Invalid, StoreDamaged
 from quarry_mq.store.metadata.groups import ATTEMPTS_MAX, backoff_fault, decode_group
 from quarry_mq.store.metadata.topics import decode_topic
@@ -31,7 +32,6 @@ TIME_MAX_MS: Final = 2**63 - 1
 QUEUES_MAX: Final = QUEUE_NUMBER_MAX
 """The largest number of queues. Topics taken over from RocketMQ keep the numbers that they have."""
 
-NAME_SHOWN_MAX: Final = 60
 FAULT_SHOWN_MAX: Final = 300
 
 
@@ -56,14 +56,14 @@ def check_horizons(here: Horizons, told: Horizons, peer: str) -> None:
     missed = told.missed(here.forgotten)
     if missed is not None:
         raise PeerMissed(
-            f"member {_shown(peer)} was away for longer than deletions are kept, it may hold what was deleted on "
-            f"{_shown(missed)}: there `quarry cluster rejoin NAME` with the name of a member that was not away"
+            f"member {shown_name(peer)} was away for longer than deletions are kept, it may hold what was deleted on "
+            f"{shown_name(missed)}: there `quarry cluster rejoin NAME` with the name of a member that was not away"
         )
     missed = here.missed(told.forgotten)
     if missed is not None:
         raise DeletionsMissed(
             f"this member was away for longer than deletions are kept, it may hold what was deleted on "
-            f"{_shown(missed)}: `quarry cluster rejoin {peer}` takes what is shared anew from there"
+            f"{shown_name(missed)}: `quarry cluster rejoin {peer}` takes what is shared anew from there"
         )
 
 
@@ -74,12 +74,12 @@ def check_rows(rows: Iterable[SharedRow], peer: str, wall_ms: int) -> None:
     for row in rows:
         fault = row_fault(row)
         if fault is not None:
-            where = f"{row.kind} {_shown(row.name)} from member {_shown(peer)}"
+            where = f"{row.kind} {shown_name(row.name)} from member {shown_name(peer)}"
             raise RowRefused(f"{where}: {fault[:FAULT_SHOWN_MAX]}")
         ahead_ms = row.version.time_ms - wall_ms
         if ahead_ms > AHEAD_MAX_MS:
             raise PeerAhead(
-                f"{row.kind} {_shown(row.name)} from member {_shown(peer)} was written {ahead_ms} ms ahead of "
+                f"{row.kind} {shown_name(row.name)} from member {shown_name(peer)} was written {ahead_ms} ms ahead of "
                 f"our clock, at most {AHEAD_MAX_MS} ms are followed: set the clocks of all members"
             )
 
@@ -194,7 +194,3 @@ _VALUE_FAULTS: Final[Mapping[str, Callable[[str, bytes], str | None]]] = {
     SharedKind.POLICY: _policy_fault,
     SharedKind.MEMBER: _no_fault,
 }
-
-
-def _shown(name: str) -> str:
-    return repr(name if len(name) <= NAME_SHOWN_MAX else name[: NAME_SHOWN_MAX - 1] + "…")

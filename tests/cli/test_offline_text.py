@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from quarry_mq.cli.offline.record_text import json_line, record_fields, record_lines, time_text
+from quarry_mq.cli.offline.record_text import exact_time_text, json_line, record_fields, record_lines
 from quarry_mq.store.message import Host, host_text
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import Blank
@@ -36,7 +36,7 @@ def test_hosts(host: Host, expected: str) -> None:
     ],
 )
 def test_times(timestamp_ms: int, expected: str) -> None:
-    assert time_text(timestamp_ms) == expected
+    assert exact_time_text(timestamp_ms) == expected
 
 
 def test_record_with_ipv6_hosts_version_2_and_odd_properties() -> None:

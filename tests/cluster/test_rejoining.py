@@ -7,8 +7,9 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from quarry_mq.protocol.clock import DAY_MS
 from quarry_mq.server.cluster.replication import deletions as forgetting
-from quarry_mq.server.cluster.replication.deletions import DAY_MS, Forgetting
+from quarry_mq.server.cluster.replication.deletions import Forgetting
 from quarry_mq.server.cluster.replication.exchange import Page
 from quarry_mq.server.cluster.replication.rejoin import Rejoining
 from quarry_mq.server.errors import NoSuchMember

@@ -393,7 +393,7 @@ def test_a_deleted_group_begins_anew(with_broker: WithBroker) -> None:
             broker.delivery.delete_group(GROUP)
             broker.store.groups.delete(GROUP)
             assert not list(LiteSubscriptionTable(broker.store.state_engine).all_rows())
-            assert not broker.delivery.lite.client_count
+            assert not len(broker.delivery.lite._clients)
             await client.add("a")
             assert found(await client.got()) == [("a", b"1")]
 

@@ -131,8 +131,6 @@ def test_one_is_deleted_with_all_that_is_known_of_it(with_broker: WithBroker) ->
     async def test(broker: RunningBroker) -> None:
         make_parent(broker, minutes=None)
         store(broker, "a", "a", "ab")
-        heard: list[str] = []
-        lite_topics(broker).removal.on_removed(heard.extend)
         queue = QueueId(light_queue_name("P", "a"), 0)
         batch = broker.store.state_engine.batch()
         broker.store.offsets.stage(batch, "readers", queue, QueueOffset(1))
@@ -140,7 +138,6 @@ def test_one_is_deleted_with_all_that_is_known_of_it(with_broker: WithBroker) ->
         request = pb.DeleteLiteTopicRequest(topic="P", lite_topic="a")
         await call(broker, "DeleteLiteTopic", request)
         assert there(broker) == {"ab"}
-        assert heard == [queue.topic]
         assert broker.store.offsets.get("readers", queue) is None
         assert broker.store.messages.queues_durable_up_to == broker.store.messages.dispatched_up_to
         assert removed(broker, "lite_deleted") == 1

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from quarry_mq.pipeline.index import IndexWish, build_index
 from quarry_mq.pipeline.index.files import plan_files
-from quarry_mq.pipeline.index.split_items import DAY_MS, Stretch
-from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.pipeline.index.split_items import Stretch
+from quarry_mq.protocol.clock import DAY_MS, SystemClock
 from quarry_mq.store.errors import StoreLocked
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.index.message_index import IndexState

@@ -1,4 +1,4 @@
-"""How far groups are behind, found out a little at a time."""
+"""Consumer lag is measured a little at a time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Lag:
         )
 
     def round(self) -> dict[str, PairLag]:
-        """By group."""
+        """Make one sweep and return its pairs, by group."""
         for _ in self.watched.steps():
             self.bench.end_pass()
         return {each.group: each for each in self.watched.pairs}
@@ -259,7 +259,7 @@ def test_retry_topics_count_with_the_topic_that_they_are_beside() -> None:
 
 
 def measured(lag: Lag, group: str, meanwhile: Callable[[], object] = lambda: None) -> PairLag | None:
-    """`meanwhile` is done at the first step."""
+    """Measure the lag of a group; `meanwhile` is called at each step."""
     steps = lag.watched.measure(GroupTopic(group, TOPIC))
     while True:
         try:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.server.counters.throughput import Rates, Throughput
+from quarry_mq.server.counters.rates import Rates, RecentRates
 from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.lag.group_progress import NOTHING, Accumulation, Budget
 from quarry_mq.server.tasks.time_slice import PAUSES_PER_SLICE, TURNS, WORK_S, Pacing
@@ -56,17 +56,17 @@ def test_not_much_long_work_is_done_at_once() -> None:
 
 def test_rates_are_those_of_the_last_seconds() -> None:
     clock, traffic = ManualClock(), Traffic(topics_max=10, groups_max=10)
-    throughput = Throughput(traffic, clock)
-    assert throughput.rates() == Rates(0, 0)
+    rates = RecentRates(traffic, clock)
+    assert rates.totals() == Rates(0, 0)
     appended = [Appended(QueueOffset(0), PhysicalOffset(0), 100, 0)] * 20
     traffic.sent("orders", "normal", appended)
     traffic.received("billing", "orders", 10, 1000, is_retry=False)
     clock.advance(2)
-    assert throughput.rates() == Rates(10, 5)
+    assert rates.totals() == Rates(10, 5)
     for _ in range(30):
-        throughput.sample()
+        rates.sample()
         clock.advance(0.5)
-    assert throughput.rates() == Rates(0, 0)
+    assert rates.totals() == Rates(0, 0)
 
 
 def test_a_delay_that_is_not_known_is_not_known_of_the_whole() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from quarry_mq.cli.offline.record_text import record_fields, time_text
+from quarry_mq.cli.offline.record_text import exact_time_text, record_fields
 from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.online.messages.found_messages import (
@@ -128,8 +128,8 @@ def _print(record: StoredMessage, traced: pb.MessageTrace, body: bytes, *, is_bo
         "topic": record.topic,
         "queue": record.queue_number,
         "offset": record.queue_offset,
-        "storedAt": time_text(record.store_timestamp_ms),
-        "bornAt": time_text(record.born_timestamp_ms),
+        "storedAt": exact_time_text(record.store_timestamp_ms),
+        "bornAt": exact_time_text(record.born_timestamp_ms),
         "bornHost": host_text(record.born_host),
         "storeHost": host_text(record.store_host),
         "logOffset": record.physical_offset,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from quarry_mq.server.cluster.cluster import Cluster
 from quarry_mq.server.counters.rates import RecentRates
-from quarry_mq.server.counters.throughput import Throughput
 from quarry_mq.server.front import Front
 from quarry_mq.server.observability.instrumentation import Background
 from quarry_mq.server.process.certificates import Certificates
@@ -36,10 +35,6 @@ class Sources:
     @property
     def components(self) -> Components:
         return self.messaging.components
-
-    @property
-    def throughput(self) -> Throughput:
-        return self.messaging.throughput
 
     @property
     def rates(self) -> RecentRates:

@@ -50,7 +50,7 @@ def official_admin(
     runtime = RuntimeCalls(
         facts,
         its.clients,
-        messaging.throughput,
+        messaging.rates,
         lambda: None if (figures := front.figures) is None else figures.connections_open,
         settings,
     )

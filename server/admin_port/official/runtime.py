@@ -8,7 +8,7 @@ from typing import Final
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.server.admin.administration import BrokerFacts
 from quarry_mq.server.clients import ClientRegistry
-from quarry_mq.server.counters.throughput import Throughput
+from quarry_mq.server.counters.rates import RecentRates
 from quarry_mq.server.settings.live_settings import LiveSettings
 from quarry_mq.server.wire.settings import ClientKind
 from quarry_mq.store.errors import Invalid
@@ -32,21 +32,21 @@ class RuntimeCalls:
         self,
         facts: BrokerFacts,
         clients: ClientRegistry,
-        throughput: Throughput,
+        rates: RecentRates,
         connections: Callable[[], int | None],
         settings: LiveSettings,
     ) -> None:
         """`connections` returns the number of open connections, None if they are not counted."""
         self._facts = facts
         self._clients = clients
-        self._throughput = throughput
+        self._rates = rates
         self._connections = connections
         self._settings = settings
 
     async def get_proxy_runtime_stats(
         self, _request: pb.GetProxyRuntimeStatsRequest
     ) -> pb.GetProxyRuntimeStatsResponse:
-        rates, kinds, connections = self._throughput.rates(), self._clients.kinds, self._connections()
+        rates, kinds, connections = self._rates.totals(), self._clients.kinds, self._connections()
         producers = kinds.get(ClientKind.PRODUCER, 0)
         return pb.GetProxyRuntimeStatsResponse(
             proxy_name=self._facts.name,

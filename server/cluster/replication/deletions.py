@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from quarry_mq.kv import EngineFull
-from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.clock import DAY_MS, Clock
 from quarry_mq.store.replication import SharedRows
 
 log = structlog.get_logger(__name__)
@@ -17,7 +17,6 @@ START_DELAY_S: Final = 3_600.0
 """Seconds after a start in which nothing is removed: a cluster that was off as a whole first exchanges what it knew."""
 
 INTERVAL_S: Final = 3_600.0
-DAY_MS: Final = 86_400_000
 
 
 class Forgetting:

@@ -64,10 +64,6 @@ class LiteDelivery:
     def drain(self) -> None:
         self._serving.drain()
 
-    @property
-    def client_count(self) -> int:
-        return len(self._clients)
-
     def depths(self, group: str) -> list[LiteDepth]:
         """Return the depth of each receiving client of a group."""
         found = self._clients.group(group)

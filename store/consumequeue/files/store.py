@@ -37,6 +37,7 @@ from quarry_mq.store.consumequeue.rocks_layout import require_no_checkpoint
 from quarry_mq.store.consumequeue.search import count_between, first_at_least
 from quarry_mq.store.consumequeue.windows import UnitWindow
 from quarry_mq.store.fs.protocol import Disk
+from quarry_mq.store.fs.reserve import STARVED
 from quarry_mq.store.generations import GenerationCache
 from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
@@ -46,7 +47,6 @@ OPEN_FILES_MAX: Final = 512
 """Files kept open; fewer when the process may open few."""
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
-_STARVED: Final = {errno.EMFILE, errno.ENFILE}
 
 _pack_unit: Final = UNIT.pack
 
@@ -481,7 +481,7 @@ def _named_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = EngineStarved if error.errno in _STARVED else EngineFull if error.errno in _FULL else KvError
+        kind = EngineStarved if error.errno in STARVED else EngineFull if error.errno in _FULL else KvError
         raise kind(f"{error.filename}: {error.strerror or error}") from error
 
 
