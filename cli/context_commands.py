@@ -31,7 +31,6 @@ Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 NameOrNone = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="The one of this run unless given.", show_default=False)
 ]
-File = Annotated[Path | None, typer.Option(metavar="FILE", show_default=False)]
 
 
 @commands.command(name="list")

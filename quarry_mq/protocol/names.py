@@ -106,11 +106,6 @@ def retry_topic_name(group: str) -> str:
     return RETRY_PREFIX + group
 
 
-def pop_retry_topic_name(group: str, topic: str) -> str:
-    """Return the name of the topic where a topic's unacknowledged messages wait, in RocketMQ's default spelling."""
-    return f"{RETRY_PREFIX}{group}_{topic}"
-
-
 def dead_letter_topic_name(group: str) -> str:
     """Return the name of the topic that gets messages after the group's last attempt."""
     return DEAD_LETTER_PREFIX + group

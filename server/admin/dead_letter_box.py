@@ -20,7 +20,7 @@ import structlog
 
 from quarry_mq.protocol.messages.property_names import KEYS, ORIGIN_GROUP, RETRY_TOPIC, TAGS, UNIQUE_KEY
 from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK
-from quarry_mq.protocol.names import DEAD_LETTER_PREFIX, SYSTEM_GROUP_PREFIX
+from quarry_mq.protocol.names import SYSTEM_GROUP_PREFIX, dead_letter_topic_name
 from quarry_mq.server.append.copies import copy_of
 from quarry_mq.server.append.group_commit import Stored
 from quarry_mq.server.delivery import InFlightTable, MessageSource, StateWriter, retry_topic_name
@@ -161,7 +161,7 @@ class DeadLetterBox:
 
     def waiting(self, group: str) -> int | None:
         """Count the dead letters never sent again; None if too many were refused to count. Raises kv.KvError."""
-        queue = QueueId(DEAD_LETTER_PREFIX + group, 0)
+        queue = QueueId(dead_letter_topic_name(group), 0)
         if self._topics.get(queue.topic) is None:
             return 0
         refused = sum(1 for _ in islice(self._refused(queue), REFUSED_COUNTED_MAX + 1))
@@ -316,7 +316,7 @@ class DeadLetterBox:
     # -- reading
 
     def _queue(self, group: str) -> QueueId:
-        name = DEAD_LETTER_PREFIX + group
+        name = dead_letter_topic_name(group)
         if self._topics.get(name) is None:
             raise TopicNotFound(f"group {group} has no dead letters: there is no topic {name}")
         return QueueId(name, 0)

@@ -21,7 +21,7 @@ from quarry_mq.protocol.messages.property_names import (
     UNIQUE_KEY,
 )
 from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK
-from quarry_mq.protocol.names import DEAD_LETTER_PREFIX
+from quarry_mq.protocol.names import dead_letter_topic_name
 from quarry_mq.server.append.copies import Copies, copy_of, is_final
 from quarry_mq.server.delivery import Forwarded
 from quarry_mq.store.errors import BrokerError
@@ -69,7 +69,7 @@ class DeadLetterStore:
         self._buried = buried
 
     def forward(self, group: str, topic: str, record: StoredMessage, attempts: int, forwarded: Forwarded) -> None:
-        name = DEAD_LETTER_PREFIX + group
+        name = dead_letter_topic_name(group)
         try:
             make_internal_topic(self._topics, name)
         except BrokerError as error:

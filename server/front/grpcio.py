@@ -68,7 +68,6 @@ IDLE_MS: Final = 30 * 60_000
 UNIX: Final = "unix:"
 
 _STATUS_CODES: Final[Mapping[int, grpc.StatusCode]] = {code.value[0]: code for code in grpc.StatusCode}
-_BINARY_SUFFIX: Final = "-bin"
 
 _Context = grpc.aio.ServicerContext[Any, bytes]
 

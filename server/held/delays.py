@@ -96,10 +96,6 @@ class DelayedDelivery:
         self._timer_at_ms = 0
         self._stopped = False
 
-    @property
-    def under_way(self) -> int:
-        return len(self._under_way)
-
     def first_waiting(self) -> DueMessage | None:
         """Return the scheduled message that is due first, among those that are not stored for their consumers yet."""
         found = self._held.first_due(self._next)

@@ -1,9 +1,7 @@
 """The package encodes and decodes records of the commit log, without I/O (docs/formats/commit-log.md)."""
 
-from quarry_mq.store.record.batch import split_batch
 from quarry_mq.store.record.codec import decode_record, encode_blank, encode_record, reaches_over_end, record_size
 from quarry_mq.store.record.message_id import (
-    MessageIdGenerator,
     client_message_id,
     offset_message_id,
     parse_offset_message_id,
@@ -19,7 +17,6 @@ __all__ = [
     "Corrupt",
     "Decoded",
     "EndOfData",
-    "MessageIdGenerator",
     "StoredMessage",
     "Torn",
     "client_message_id",
@@ -35,6 +32,5 @@ __all__ = [
     "parse_offset_message_id",
     "reaches_over_end",
     "record_size",
-    "split_batch",
     "tags_code",
 ]

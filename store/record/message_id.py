@@ -5,11 +5,9 @@ name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import count
 from struct import Struct
 from typing import Final
 
-from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.messages.property_names import UNIQUE_KEY
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import Host
@@ -19,15 +17,7 @@ from quarry_mq.store.record.layout import IPV4_LENGTH, IPV6_LENGTH, PORT_MAXIMUM
 _PORT_AND_OFFSET: Final = Struct(">iq")
 _TEXT_LENGTHS: Final = {2 * (length + _PORT_AND_OFFSET.size): length for length in (IPV4_LENGTH, IPV6_LENGTH)}
 
-CLIENT_ID_VERSION: Final = 1
-CLIENT_ID_EPOCH_S: Final = 1_609_459_200
-"""The moment 2021-01-01T00:00:00Z."""
-
-_CLIENT_ID: Final = Struct(">B6sHII")
-MAC_ADDRESS_LENGTH: Final = 6
-
 assert sorted(_TEXT_LENGTHS) == [32, 56]
-assert _CLIENT_ID.size == 17
 
 
 def offset_message_id(store_host: Host, physical_offset: PhysicalOffset) -> str:
@@ -56,34 +46,3 @@ def client_message_id(properties: Mapping[str, str]) -> str | None:
     The id is an opaque text: clients of several generations use different layouts, and none may be relied upon.
     """
     return properties.get(UNIQUE_KEY) or None
-
-
-class MessageIdGenerator:
-    """The generator makes client message ids, version 1, for messages that come without one.
-
-    An id is 17 bytes as 34 upper-case hex digits: version u8, MAC address 6 bytes, process id (low 16 bits) u16,
-    seconds since 2021 u32, sequence u32. Each generator counts from 0: keep one per process.
-    """
-
-    def __init__(self, *, mac_address: bytes, process_id: int, clock: Clock) -> None:
-        if len(mac_address) != MAC_ADDRESS_LENGTH:
-            raise ValueError(f"a MAC address has {MAC_ADDRESS_LENGTH} bytes, not {len(mac_address)}")
-        self._mac_address = mac_address
-        self._process_id = process_id & 0xFFFF
-        self._clock = clock
-        self._sequence = count()
-
-    def next_id(self) -> str:
-        """Return a new id. May be called from any thread."""
-        seconds = self._clock.wall_ms() // 1000 - CLIENT_ID_EPOCH_S
-        return (
-            _CLIENT_ID.pack(
-                CLIENT_ID_VERSION,
-                self._mac_address,
-                self._process_id,
-                seconds & 0xFFFFFFFF,
-                next(self._sequence) & 0xFFFFFFFF,
-            )
-            .hex()
-            .upper()
-        )

@@ -154,7 +154,7 @@ def test_cited_files_exist() -> None:
 
 
 def test_cited_modules_exist() -> None:
-    """In comments and docstrings; documents name modules by their files."""
+    """Modules are cited in comments and docstrings; documents name modules by their files."""
     python = set(python_files())
     lines = [line for line in prose() if line.path in python]
     cited = [(line, module) for line in lines for module in MODULE.findall(line.text) if module not in settings()]

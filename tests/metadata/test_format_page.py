@@ -14,7 +14,6 @@ from quarry_mq.protocol.names import (
     SYSTEM_TOPICS,
     TOPIC_NAME_MAX,
     dead_letter_topic_name,
-    pop_retry_topic_name,
     retry_topic_name,
 )
 from quarry_mq.store.metadata import QUEUES_MAX, ConsumerOffsetTable, ExponentialBackoff, Group, Topic, TopicType
@@ -85,7 +84,7 @@ def test_every_topic_type_is_listed(kind: TopicType) -> None:
         f"At most {RULES_MAX} rules",
         f"at most {SOURCES_MAX} sources",
         retry_topic_name("<group>"),
-        pop_retry_topic_name("<group>", "<topic>"),
+        retry_topic_name("<group>_<topic>"),
         dead_letter_topic_name("<group>"),
     ],
 )
