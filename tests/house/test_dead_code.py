@@ -22,7 +22,6 @@ HAVE_REASONS: Final = {
     "HEADER_TABLE_SIZE_DEFAULT": "a number of HTTP/2 that the module lists with the others",
     "INNER_BATCH": "a bit of the format that nothing reads",
     "MULTIPLE_TAGS": "a bit of the format that nothing reads",
-    "client_count": "tests see that nothing is left of a client",
     "crash": "the engine in memory is there for tests: it loses what was not synced",
     "from_checkpoint": "the engine in memory is there for tests: it opens what it saved",
     "help": "the shape of a library's object",
