@@ -43,8 +43,7 @@ from quarry_mq.server.exported_metrics import export
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front import make_front
 from quarry_mq.server.held import DelayedDelivery, Transactions
-from quarry_mq.server.lite.build import make_lite_subscriptions
-from quarry_mq.server.lite.subscriptions import LiteSubscriptions
+from quarry_mq.server.lite.subscriptions import LiteSubscriptions, make_lite_subscriptions
 from quarry_mq.server.maintenance.warm_up import warm_up
 from quarry_mq.server.observability.instrumentation import Background, make_background
 from quarry_mq.server.observability.logs import set_log_level
@@ -63,9 +62,8 @@ from quarry_mq.server.security.build import Security
 from quarry_mq.server.security.metrics import SecurityMetrics
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.live_settings import LiveSettings
-from quarry_mq.server.tasks.guarded import run_guarded
-from quarry_mq.server.tasks.loop_threads import LoopThreads
-from quarry_mq.server.tasks.supervision import Supervisor
+from quarry_mq.server.tasks.supervision import Supervisor, run_guarded
+from quarry_mq.server.tasks.worker import LoopThreads
 from quarry_mq.server.upkeep import Surroundings, Upkeep
 from quarry_mq.server.wire.messages import host_from_text
 from quarry_mq.store.message import DispatchRequest, Host

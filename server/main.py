@@ -34,8 +34,8 @@ from quarry_mq.server.process.process_figures import ProcessFigures, RecoveryFig
 from quarry_mq.server.process.process_metrics import process_figures, recovery_figures, watch_python
 from quarry_mq.server.process.stop import Stop, StopTimes
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.server.tasks.loop_threads import LoopThreads
 from quarry_mq.server.tasks.supervision import Supervisor
+from quarry_mq.server.tasks.worker import LoopThreads
 from quarry_mq.server.wire.places import is_store
 from quarry_mq.store.fs import PosixDisk, hold_descriptors, keep_from_others
 from quarry_mq.store.opening.open_store import OpenStore, open_store

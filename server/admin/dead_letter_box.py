@@ -32,7 +32,7 @@ from quarry_mq.server.delivery.dead_letters import (
 )
 from quarry_mq.server.delivery.state.inflight import InFlight
 from quarry_mq.server.errors import TooMuchForOneCall
-from quarry_mq.server.tasks.loop_threads import settle
+from quarry_mq.server.tasks.worker import settle
 from quarry_mq.store.errors import Invalid, TopicNotFound
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.metadata import ConsumerOffsetTable, TopicTable

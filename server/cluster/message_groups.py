@@ -21,7 +21,7 @@ from quarry_mq.server.cluster.membership.members import Members
 from quarry_mq.server.cluster.membership.views import View
 from quarry_mq.server.cluster.peers import Confirmation, Peers
 from quarry_mq.server.errors import MemberUnreachable, NotAMember
-from quarry_mq.server.tasks.waiting import until_set
+from quarry_mq.server.tasks.supervision import until_set
 from quarry_mq.store.errors import Invalid
 
 log = structlog.get_logger(__name__)

@@ -1,17 +1,133 @@
-"""Count messages and bytes in and out by topic and by group, on the event loop's thread.
+"""Count messages and bytes in and out, by topic and by group, and compute recent rates from the counts.
 
-`server.counters.top_counts` bounds how many topics and groups are counted one by one.
+A broker may have a million topics, and the system that stores its metrics must not get a million series (ADR 27). So a
+table has a bounded number of rows. While there is room, a name gets a row with its first count. Later names are counted
+under `OTHER` until they are twice as busy as the least busy row and have a noticeable part of all messages: a review, a
+few times a minute, lets such a name take that row's place. Where a million names are equally busy none of them ever
+does, so that series do not come and go without end.
+
+No count ever moves from one row to another. A replaced row is dropped, a new one begins at zero, and `OTHER` only
+grows: to Prometheus the first is a series that ended, the second a counter that was reset. The sum of the rates is
+right at any time; adding the counts of a row to `OTHER` would show as messages that no producer sent.
+
+All counting is on the event loop's thread.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
 
+from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
-from quarry_mq.server.counters.top_counts import OTHER, Row, TopCounts
+from quarry_mq.server.counters.stages import Tally
 from quarry_mq.store.message import Appended
+
+OTHER: Final = "__other__"
+"""Stands for all topics, or groups, without a series of their own. A topic or group of this name never has one."""
+
+CANDIDATES_PER_ROW: Final = 8
+"""Names without a row that are counted between two reviews, per row: the first to come, busy ones among them."""
+
+PART_PER_ROW: Final = 4
+"""A name replaces another one only if it has at least a quarter of an equal share of all messages per row."""
+
+SIZE_BOUNDS: Final = (1024.0, 4096.0, 524_288.0, 1_048_576.0, 2_097_152.0, 4_194_304.0)
+"""Bounds of message sizes in bytes, the same as RocketMQ's."""
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Row:
+    """Counts of one name since it got its row."""
+
+    __slots__ = ("activity", "bytes", "messages", "reviewed", "sizes")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self.sizes = Tally(SIZE_BOUNDS)
+        self.reviewed = 0
+        """Value of `messages` at the last review."""
+        self.activity = 0
+        """Recent messages: those between the last two reviews, and half of the value before."""
+
+    def count(self, messages: int, size: int) -> None:
+        """Count messages; `size` is that of all of them together, in bytes."""
+        self.messages += messages
+        self.bytes += size
+
+
+class TopCounts(Generic[Key]):
+    """A table with a bounded number of rows, by key. One thread counts and reviews, any reads."""
+
+    def __init__(
+        self, rows_max: int, other_of: Callable[[Key], Key], is_hidden: Callable[[Key], bool] = lambda _: False
+    ) -> None:
+        """`other_of` returns the key that a key without a row is counted under: one of a few, which always have rows.
+
+        A key equal to one of those gets no row of its own, nor does one that `is_hidden`, however busy it is.
+        """
+        self._rows_max = rows_max
+        self._other_of = other_of
+        self._is_hidden = is_hidden
+        self._rows: dict[Key, Row] = {}
+        self._others: dict[Key, Row] = {}
+        self._candidates: dict[Key, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def row(self, key: Key, messages: int) -> Row:
+        """Return the row in which to count `messages` messages of the key."""
+        return self._rows.get(key) or self._without_row(key, messages)
+
+    def _without_row(self, key: Key, messages: int) -> Row:
+        other = self._other_of(key)
+        if key != other and not self._is_hidden(key):
+            if len(self._rows) < self._rows_max:
+                row = self._rows[key] = Row()
+                return row
+            known = self._candidates.get(key)
+            if known is not None or len(self._candidates) < CANDIDATES_PER_ROW * self._rows_max:
+                self._candidates[key] = messages + (known or 0)
+        return self._others.get(other) or self._others.setdefault(other, Row())
+
+    def review(self) -> None:
+        """Let names that have become busy take the place of idle ones. To be called a few times a minute."""
+        counted = 0
+        for row in (*self._rows.values(), *self._others.values()):
+            came = row.messages - row.reviewed
+            row.activity = row.activity // 2 + came
+            row.reviewed = row.messages
+            counted += came
+        found, self._candidates = self._candidates, {}
+        least = counted / (PART_PER_ROW * self._rows_max)
+        candidates = {key: messages for key, messages in found.items() if messages >= least}
+        idlest = sorted(self._rows, key=lambda key: self._rows[key].activity)
+        busiest = sorted(candidates, key=lambda key: candidates[key], reverse=True)
+        for old, new in zip(idlest, busiest, strict=False):
+            # steady activity is twice the messages since the last review, so equally busy names never alternate
+            if candidates[new] <= self._rows[old].activity:
+                return
+            del self._rows[old]
+            self._rows[new] = Row()
+
+    def forget(self, gone: Callable[[Key], bool]) -> None:
+        """Drop the rows of names that are deleted."""
+        for key in [key for key in self._rows if gone(key)]:
+            del self._rows[key]
+
+    def rows(self) -> Iterator[tuple[Key, Row]]:
+        """Iterate over all present rows, those of the others included. For any thread."""
+        # each list is made in one step that no other thread interrupts
+        yield from list(self._rows.items())
+        yield from list(self._others.items())
+
+    def keys(self) -> list[Key]:
+        """Return the keys that have a row of their own."""
+        return list(self._rows)
 
 
 class InKey(NamedTuple):
@@ -121,3 +237,119 @@ class Traffic:
         for by_group in (self.received_by_group, self.buried_by_group):
             by_group.forget(lambda key: not topic_exists(key.topic) or not group_exists(key.group))
             by_group.review()
+
+
+SAMPLE_INTERVAL_S: Final = 1.0
+WINDOW_S: Final = 10.0
+
+
+
+class Rates(NamedTuple):
+    """Messages per second that were sent and received, over all names."""
+
+    sent: float
+    received: float
+
+
+class _Counted(NamedTuple):
+    """Counts of messages at one time: all of them, and by name, `OTHER` included."""
+
+    at_s: float
+    sent: int
+    received: int
+    by_topic: dict[str, int]
+    by_pair: dict[tuple[str, str], int]
+
+
+class RatesNow(NamedTuple):
+    """Messages per second by name, with all names that have no row of their own under `OTHER`."""
+
+    by_topic: dict[str, float]
+    by_pair: dict[tuple[str, str], float]
+    """Rates by group and topic, messages of the group's retry topics included."""
+
+    @property
+    def sent(self) -> dict[str, float]:
+        """Return the rates by topic, without `OTHER`."""
+        return {topic: rate for topic, rate in self.by_topic.items() if topic != OTHER}
+
+    @property
+    def received(self) -> dict[tuple[str, str], float]:
+        """Return the rates by group and topic, without `OTHER`."""
+        return {pair: rate for pair, rate in self.by_pair.items() if pair != (OTHER, OTHER)}
+
+    def sent_to(self, topic: str) -> float | None:
+        """Return a topic's rate; None if it is unknown: the topic has no row, and `OTHER` had messages."""
+        return self.by_topic.get(topic, None if self.by_topic.get(OTHER) else 0.0)
+
+    def received_of(self, group: str, topic: str) -> float | None:
+        """Return the rate of a group and topic; None if it is unknown, as in `sent_to`."""
+        return self.by_pair.get((group, topic), None if self.by_pair.get((OTHER, OTHER)) else 0.0)
+
+    def received_by(self, groups: Sequence[str], topic: str) -> float | None:
+        """Return the rate of all these groups together; None if that of one of them is unknown."""
+        rates = [rate for group in groups if (rate := self.received_of(group, topic)) is not None]
+        return sum(rates) if len(rates) == len(groups) else None
+
+
+class RecentRates:
+    """Sample counts and compute rates. Lives on the event loop's thread.
+
+    `sample` is to be called every few seconds, and costs a step for each row.
+    """
+
+    def __init__(self, traffic: Traffic, clock: Clock) -> None:
+        self._traffic = traffic
+        self._clock = clock
+        self._samples: Final = deque([self._counted()])
+
+    def sample(self) -> None:
+        if self._clock.monotonic_s() - self._samples[-1].at_s < SAMPLE_INTERVAL_S:
+            return
+        self._samples.append(self._counted())
+        while self._samples[-1].at_s - self._samples[1].at_s >= WINDOW_S:
+            self._samples.popleft()
+
+    def now(self) -> RatesNow:
+        """Return the rates over some ten seconds, or since the start. A row that is younger counts from zero."""
+        now, then = self._counted(), self._samples[0]
+        seconds = now.at_s - then.at_s
+        return RatesNow(_rates(now.by_topic, then.by_topic, seconds), _rates(now.by_pair, then.by_pair, seconds))
+
+    def totals(self) -> Rates:
+        """Return the rates of all messages together over the same time, at no cost for each row."""
+        then = self._samples[0]
+        seconds = self._clock.monotonic_s() - then.at_s
+        if seconds <= 0:
+            return Rates(0.0, 0.0)
+        sent, received = self._traffic.messages_sent - then.sent, self._traffic.messages_received - then.received
+        return Rates(sent / seconds, received / seconds)
+
+    def _counted(self) -> _Counted:
+        traffic = self._traffic
+        return _Counted(
+            self._clock.monotonic_s(),
+            traffic.messages_sent,
+            traffic.messages_received,
+            _summed((key.topic, row.messages) for key, row in traffic.sent_by_topic.rows()),
+            _summed(((key.group, key.topic), row.messages) for key, row in traffic.received_by_group.rows()),
+        )
+
+
+def _summed(pairs: Iterable[tuple[Key, int]]) -> dict[Key, int]:
+    """Add up the rows of each name: a topic has one for each type of messages, a pair another for its retry topics."""
+    sums: dict[Key, int] = {}
+    for key, messages in pairs:
+        sums[key] = sums.get(key, 0) + messages
+    return sums
+
+
+def _rates(now: dict[Key, int], then: dict[Key, int], seconds: float) -> dict[Key, float]:
+    """Return messages per second. A row that was dropped and made again counts from 0: no old count is subtracted."""
+    if seconds <= 0:
+        return dict.fromkeys(now, 0.0)
+    rates: dict[Key, float] = {}
+    for key, messages in now.items():
+        before = then.get(key, 0)
+        rates[key] = (messages - before if messages >= before else messages) / seconds
+    return rates

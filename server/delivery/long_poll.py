@@ -12,7 +12,7 @@ from quarry_mq.server.delivery.model import Again, Delivered, Received, ReceiveR
 from quarry_mq.server.delivery.state.registry import WaitingPolls
 from quarry_mq.server.delivery.state.state_writer import StateWriter
 from quarry_mq.server.delivery.state.subscription import SourceT, WaitingPoll
-from quarry_mq.server.tasks.guarded import run_guarded
+from quarry_mq.server.tasks.supervision import run_guarded
 from quarry_mq.server.tasks.time_slice import TimeSlice
 
 SERVING_S: Final = 0.01

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quarry_mq.protocol.codes import GrpcStatus
-from quarry_mq.server.counters.tally import Tally
+from quarry_mq.server.counters.stages import Tally
 
 PASS_BUCKETS_S: Final = tuple(0.000_025 * 2**step for step in range(15))
 """25 µs … 0.4 s: from one small call to a loop that was blocked for all clients."""

@@ -8,26 +8,82 @@ pending, after a crash that comes later the message is not.
 from __future__ import annotations
 
 import asyncio
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from struct import Struct
+from typing import Final, NamedTuple, Protocol
 
 import structlog
+from isal.isal_zlib import crc32
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.messages.property_names import REAL_TOPIC, UNIQUE_KEY
 from quarry_mq.server.append.copies import is_final
 from quarry_mq.server.append.group_commit import Stored
-from quarry_mq.server.delivery.handle_key import HandleKey
+from quarry_mq.server.delivery.handle_key import PROOF_SIZE, HandleKey, Purpose
 from quarry_mq.server.delivery.model import Faults, Timer, Timers
 from quarry_mq.server.errors import InvalidRecallHandle, NotHeld
 from quarry_mq.server.held.copies import carried_over, delivered, recall
-from quarry_mq.server.held.recall_handle import RecallHandle
-from quarry_mq.server.tasks.loop_threads import settle
+from quarry_mq.server.tasks.worker import settle
 from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange
 from quarry_mq.store.message import Appended, DispatchRequest, Host, Message
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.pending import DueMessage, HeldMessages, due_of_request
 from quarry_mq.store.record import StoredMessage
+
+VERSION: Final = 2
+UNPROVEN_VERSION: Final = 1
+_FIELDS: Final = Struct(">Bqq")
+_CHECK: Final = Struct(">I")
+_HEAD: Final = _FIELDS.size + PROOF_SIZE
+assert _HEAD == 25
+
+
+class RecallHandle(NamedTuple):
+    """The decoded fields of a recall handle. Without a proof anybody may have made it."""
+
+    due_ms: int
+    physical_offset: PhysicalOffset
+    message_id: str
+    is_proven: bool = True
+
+    def encode(self, topic: str, key: HandleKey) -> str:
+        fields, message_id = _FIELDS.pack(VERSION, self.due_ms, self.physical_offset), self.message_id.encode()
+        proof = key.proof(Purpose.RECALL, topic, fields=fields + message_id)
+        return urlsafe_b64encode(fields + proof + message_id).decode("ascii")
+
+    @classmethod
+    def decode(cls, text: str, topic: str, key: HandleKey) -> RecallHandle:
+        """Decode a handle. Raises InvalidRecallHandle for any text that `encode` did not make for this topic."""
+        try:
+            raw = urlsafe_b64decode(text.encode("ascii"))
+        except (UnicodeEncodeError, Base64Error, ValueError):
+            raise InvalidRecallHandle("recall handle is invalid: it cannot be decoded") from None
+        if urlsafe_b64encode(raw).decode("ascii") != text:
+            raise InvalidRecallHandle(
+                "recall handle is invalid: it is no base64"
+            )  # the decoder ignores text after the padding
+        is_proven = raw[:1] != bytes([UNPROVEN_VERSION])
+        head = _HEAD if is_proven else _FIELDS.size + _CHECK.size
+        fields, proof, message_id = raw[: _FIELDS.size], raw[_FIELDS.size : head], raw[head:]
+        if not message_id or not (_is_proof if is_proven else _is_check)(proof, fields, message_id, topic, key):
+            raise InvalidRecallHandle(
+                "recall failed, topic not match: the recall handle belongs to another topic, or was never given out"
+            )
+        _, due_ms, at = _FIELDS.unpack(fields)
+        if due_ms < 0 or at < 0:
+            raise InvalidRecallHandle("recall handle is invalid: it was never given out")
+        return cls(due_ms, PhysicalOffset(at), message_id.decode(errors="replace"), is_proven)
+
+
+def _is_proof(proof: bytes, fields: bytes, message_id: bytes, topic: str, key: HandleKey) -> bool:
+    return fields[0] == VERSION and key.proves(proof, Purpose.RECALL, topic, fields=fields + message_id)
+
+
+def _is_check(check: bytes, fields: bytes, message_id: bytes, topic: str, _key: HandleKey) -> bool:
+    return _CHECK.pack(crc32(message_id + b"\0" + topic.encode(), crc32(fields))) == check
+
 
 log = structlog.get_logger(__name__)
 

@@ -7,20 +7,21 @@ without a decision the transaction is rolled back. A check that no producer was 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
+from isal.isal_zlib import crc32
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.messages.property_names import REAL_TOPIC
 from quarry_mq.server.append.copies import is_final
-from quarry_mq.server.delivery.handle_key import HandleKey
+from quarry_mq.server.delivery.handle_key import HandleKey, Purpose
 from quarry_mq.server.delivery.model import Faults, Timer, Timers
 from quarry_mq.server.errors import InvalidTransactionId, NotHeld
 from quarry_mq.server.held.copies import committed, given_up, resolved
 from quarry_mq.server.held.delays import RecordSource, Send
-from quarry_mq.server.held.transaction_id import decode_transaction_id, encode_transaction_id
 from quarry_mq.server.settings.sections import TransactionsSection
 from quarry_mq.store.errors import Busy, MessageGivenUp, OffsetOutOfRange
 from quarry_mq.store.generations import GenerationCache
@@ -28,6 +29,39 @@ from quarry_mq.store.message import Appended, Host, Message
 from quarry_mq.store.offsets import QueueOffset
 from quarry_mq.store.pending import CheckDue, HalfMessage, HeldMessages, Resolution
 from quarry_mq.store.record import StoredMessage
+
+_FORM: Final = re.compile(r"([0-9A-F]{16})([0-9A-F]{16}|[0-9A-F]{8})", re.ASCII)
+_CHECK_DIGITS: Final = 8
+_OFFSET_MAX: Final = 2**63 - 1
+
+
+class NamedTransaction(NamedTuple):
+    """The transaction that an id names. Without a proof anybody may have made the id."""
+
+    queue_offset: QueueOffset
+    is_proven: bool
+
+
+def encode_transaction_id(queue_offset: int, topic: str, key: HandleKey) -> str:
+    digits = f"{queue_offset:016X}"
+    return digits + key.proof(Purpose.TRANSACTION, topic, fields=digits.encode()).hex().upper()
+
+
+def decode_transaction_id(text: str, topic: str, key: HandleKey) -> NamedTransaction:
+    """Decode an id. Raises InvalidTransactionId for any text that was not made for this topic."""
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise InvalidTransactionId("cannot found transaction data: the transaction id is none of this topic")
+    digits, rest = found.groups()
+    is_proven = len(rest) > _CHECK_DIGITS
+    if is_proven:
+        is_of_topic = key.proves(bytes.fromhex(rest), Purpose.TRANSACTION, topic, fields=digits.encode())
+    else:
+        is_of_topic = int(rest, 16) == crc32(f"{digits}{topic}".encode())
+    if not is_of_topic or int(digits, 16) > _OFFSET_MAX:
+        raise InvalidTransactionId("cannot found transaction data: the transaction id is none of this topic")
+    return NamedTransaction(QueueOffset(int(digits, 16)), is_proven)
+
 
 log = structlog.get_logger(__name__)
 

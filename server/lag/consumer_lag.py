@@ -18,11 +18,10 @@ from typing import Final, NamedTuple, Protocol
 from quarry_mq.kv import KvError
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.names import is_light_queue
-from quarry_mq.server.counters.running_count import RunningCount
-from quarry_mq.server.counters.top_counts import OTHER
+from quarry_mq.server.counters.traffic import OTHER
 from quarry_mq.server.delivery import MessageSource, Subscription
 from quarry_mq.server.delivery.retry_topics import retry_topics, topic_beside
-from quarry_mq.server.lag.measurement import ROWS_PER_STEP, GroupTopic, LagMeasurement, Measured, Progress
+from quarry_mq.server.lag.measurement import ROWS_PER_STEP, GroupTopic, LagMeasurement, Measured, Progress, RunningCount
 from quarry_mq.server.metadata import queues_of_topic
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import BrokerError

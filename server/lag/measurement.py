@@ -5,14 +5,41 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from quarry_mq.kv import KvError
-from quarry_mq.server.counters.running_count import RunningCount
 from quarry_mq.server.delivery import MessageSource
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import BrokerError
 from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
+
+
+class RunningCount:
+    """Count the rows of a snapshot in small steps, and add the changes since the snapshot was made.
+
+    The owner of the rows counts how many were added, less those removed, from any number on: `changes` below.
+    """
+
+    def __init__(self, rows: Iterator[object], changes: int) -> None:
+        """`rows` are a snapshot of this moment, `changes` is the count of changes at this moment."""
+        self._rows: Iterator[object] | None = rows
+        self._counted = 0
+        self._changes_before = changes
+
+    def step(self, rows_max: int) -> bool:
+        """Count up to `rows_max` more rows; return whether all are counted."""
+        if self._rows is not None:
+            found = sum(1 for _ in islice(self._rows, rows_max))
+            self._counted += found
+            if found < rows_max:
+                self._rows = None
+        return self._rows is None
+
+    def value(self, changes: int) -> int | None:
+        """Return the present number of rows; None before all were counted."""
+        return None if self._rows is not None else max(0, self._counted + changes - self._changes_before)
+
 
 ROWS_PER_STEP: Final = 500
 

@@ -9,7 +9,7 @@ walk was at that moment.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from quarry_mq.server.delivery.lite.light_queues import EVERYWHERE
@@ -17,8 +17,9 @@ from quarry_mq.server.errors import LiteTopicsFull
 from quarry_mq.server.tasks.time_slice import PAUSE_S
 from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.store.consumequeue import LightQueueStep, LiteParentsStep
+from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
 from quarry_mq.store.metadata.lite import light_queue_name, light_queue_prefix, parse_light_queue_name
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 BORN_KEPT: Final = 4_096
 """Number of recently created names to remember: two first messages of one lite topic may be on their way at once."""
@@ -149,3 +150,35 @@ class _Walk:
 def _place(name: str) -> tuple[int, str]:
     """Return the sort key of a light queue's name: keys of one topic are ordered by length, then by name."""
     return len(name), name
+
+
+class Maxima(Protocol):
+    """The part of the message store that `LiteBirths` needs."""
+
+    def maximum(self, queue: QueueId) -> QueueOffset: ...
+
+
+class LiteBirths:
+    """Makes sure that a topic gets no more lite topics than its limit allows."""
+
+    def __init__(self, counts: LiteTopicCounts, queues: Maxima) -> None:
+        self._counts = counts
+        self._queues = queues
+
+    def admit(self, parent: str, lite_topics: Iterable[str]) -> Sequence[str]:
+        """Return the lite topics that do not exist yet; call `born` once their messages are stored.
+
+        Raises LiteTopicsFull.
+        """
+        new = [each for each in dict.fromkeys(lite_topics) if self._is_new(parent, each)]
+        if new:
+            self._counts.admit(parent)
+        return new
+
+    def born(self, parent: str, lite_topics: Iterable[str]) -> None:
+        """Count lite topics whose first messages are stored."""
+        for each in lite_topics:
+            self._counts.born(parent, each)
+
+    def _is_new(self, parent: str, lite_topic: str) -> bool:
+        return self._queues.maximum(QueueId(light_queue_name(parent, lite_topic), LIGHT_QUEUE_NUMBER)) == 0

@@ -12,7 +12,7 @@ import structlog
 from quarry_mq.protocol.names import INTERNAL_TOPIC_NAME_MAX
 from quarry_mq.server.delivery.lite.light_queues import EVERYWHERE, of_parent
 from quarry_mq.server.lite.counts import LiteTopicCounts
-from quarry_mq.server.lite.removal import LightQueueRemoval
+from quarry_mq.server.lite.expiry import LightQueueRemoval
 from quarry_mq.server.maintenance.queue_removal import RemovalCause, RemovalMetrics
 from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.store.consumequeue import LastEntry

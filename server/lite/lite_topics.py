@@ -13,9 +13,8 @@ import structlog
 from quarry_mq.kv import KvError
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.lite.counts import LiteTopicCounts
-from quarry_mq.server.lite.expiry import ExpirySurroundings, LiteTopicExpiry
+from quarry_mq.server.lite.expiry import ExpirySurroundings, LightProgress, LightQueueRemoval, LiteTopicExpiry
 from quarry_mq.server.lite.listing import LiteTopicListing
-from quarry_mq.server.lite.removal import LightProgress, LightQueueRemoval
 from quarry_mq.server.maintenance import QueueCommit
 from quarry_mq.server.maintenance.queue_removal import RemovalMetrics
 from quarry_mq.server.settings.broker_settings import BrokerSettings

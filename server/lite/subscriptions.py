@@ -12,18 +12,75 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from enum import Enum
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from quarry_mq.protocol.clock import JUMP_MAX_MS, Clock
 from quarry_mq.protocol.lite_attributes import LiteModel
-from quarry_mq.server.delivery import StateWriter
+from quarry_mq.server.clients import ClientRegistry
+from quarry_mq.server.delivery import Delivery, StateWriter
 from quarry_mq.server.errors import LiteQuotaExceeded
-from quarry_mq.server.lite.starts import Start, StartKind
+from quarry_mq.server.tasks.supervision import until_set
 from quarry_mq.server.tasks.time_slice import TimeSlice
-from quarry_mq.server.tasks.waiting import until_set
+from quarry_mq.store.consumequeue.search import TimeBoundary
 from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name
 from quarry_mq.store.metadata.lite_subscriptions import ALL_OF_THEM, LiteClientRow, LiteSubscriptionTable
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore
+
+
+class StartKind(Enum):
+    STANDING = "where the group stands"
+    OLDEST = "the oldest message"
+    NEWEST = "what comes from now on"
+    OFFSET = "an offset"
+    TAIL = "the last so many messages"
+    TIME = "the first message not older than a time"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The start of a subscription. `value` is an offset, a number of messages, or ms since 1970, as the kind says."""
+
+    kind: StartKind
+    value: int = 0
+
+    STANDING: ClassVar[Start]
+    OLDEST: ClassVar[Start]
+
+
+Start.STANDING = Start(StartKind.STANDING)
+Start.OLDEST = Start(StartKind.OLDEST)
+
+
+class Queues(Protocol):
+    """The part of the message store that finding a start needs."""
+
+    def bounds(self, queue: QueueId) -> QueueBounds: ...
+
+    def maximum(self, queue: QueueId) -> QueueOffset: ...
+
+    def offset_at_time(self, queue: QueueId, time_ms: int, boundary: TimeBoundary) -> QueueOffset: ...
+
+
+def offset_of(queues: Queues, queue: QueueId, start: Start) -> QueueOffset | None:
+    """Return the offset, kept between the queue's min and max offset; None for the group's committed offset."""
+    if start.kind is StartKind.STANDING:
+        return None
+    if start.kind is StartKind.NEWEST:
+        return queues.maximum(queue)  # clients ask for it in thousands of queues, and bounds cost a search
+    bounds = queues.bounds(queue)
+    match start.kind:
+        case StartKind.OLDEST:
+            return bounds.minimum
+        case StartKind.TAIL:
+            wanted = bounds.maximum - start.value
+        case StartKind.TIME:
+            wanted = queues.offset_at_time(queue, start.value, TimeBoundary.LOWER)
+        case _:
+            wanted = start.value
+    return QueueOffset(min(max(wanted, bounds.minimum), bounds.maximum))
+
 
 EXPIRY_MS: Final = 180_000
 """Six times the interval at which clients repeat their subscriptions."""
@@ -334,3 +391,32 @@ class LiteSubscriptions:
         self._table.stage_client_gone(batch, group, client_id)
         self._delivery.changed(group, client_id, removed=names)
         return names
+
+
+def make_lite_subscriptions(
+    store: OpenStore,
+    *,
+    writer: StateWriter,
+    delivery: Delivery,
+    clients: ClientRegistry,
+    taken_away: Callable[[str, str], None],
+    clock: Clock,
+) -> LiteSubscriptions:
+    """Build the lite subscriptions and connect them to lost clients; `taken_away` is as in `LiteSubscriptions`."""
+    subscriptions = LiteSubscriptions(
+        LiteSubscriptionTable(store.state_engine),
+        writer=writer,
+        delivery=delivery.lite,
+        queues=delivery.light_queues,
+        start_of=lambda queue, start: offset_of(store.messages, queue, start),
+        taken_away=taken_away,
+        clock=clock,
+    )
+
+    def lost(client_id: str) -> None:
+        # a client that has only lost its streams may come back, and keeps its subscriptions
+        if clients.find(client_id) is None:
+            subscriptions.client_gone(client_id)
+
+    clients.on_lost(lost)
+    return subscriptions

@@ -62,7 +62,7 @@ class RemovableQueues(Protocol):
 
 
 class RemovalOfLightQueues(Protocol):
-    """The removal of light queues, see `server.lite.removal.LightQueueRemoval`."""
+    """The removal of light queues, see `server.lite.expiry.LightQueueRemoval`."""
 
     async def remove(self, found: Sequence[LastEntry]) -> int: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from quarry_mq.server.counters.running_count import RunningCount
+from quarry_mq.server.lag.measurement import RunningCount
 from quarry_mq.store.metadata import GroupTable, TopicTable
 
 ROWS_PER_STEP: Final = 500

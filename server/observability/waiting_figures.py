@@ -8,8 +8,8 @@ from typing import Final
 
 from quarry_mq.kv import KvError
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.server.counters.running_count import RunningCount
 from quarry_mq.server.held import DelayedDelivery
+from quarry_mq.server.lag.measurement import RunningCount
 from quarry_mq.store.errors import BrokerError
 from quarry_mq.store.message_store import MessageStore
 from quarry_mq.store.offsets import PhysicalOffset

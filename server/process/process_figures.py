@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.progress import Progress
-from quarry_mq.server.counters.tally import Tally
+from quarry_mq.server.counters.stages import Tally
 
 LATE_BOUNDS_S: Final = tuple(0.001 * 2**step for step in range(13))
 """Bounds of the histogram, 1 ms … 4 s."""

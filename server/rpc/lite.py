@@ -11,8 +11,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.cluster.lite_spreading import LiteSpreading
 from quarry_mq.server.cluster.peers import LiteChange
 from quarry_mq.server.front import Call, Method
-from quarry_mq.server.lite.starts import Start, StartKind
-from quarry_mq.server.lite.subscriptions import Asking, Done, LiteSubscriptions
+from quarry_mq.server.lite.subscriptions import Asking, Done, LiteSubscriptions, Start, StartKind
 from quarry_mq.server.metadata import ANYBODY, Directory
 from quarry_mq.server.rpc.context import Edge
 from quarry_mq.server.wire.parsing import parsed

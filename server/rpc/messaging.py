@@ -15,16 +15,14 @@ from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.cluster.grouped_sends import GroupedSends
 from quarry_mq.server.cluster.lite_spreading import LiteSpreading
 from quarry_mq.server.cluster.membership.members import Members
-from quarry_mq.server.counters.rates import RecentRates
-from quarry_mq.server.counters.traffic import Traffic
+from quarry_mq.server.counters.traffic import RecentRates, Traffic
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.delivery.fetch.pulls import Pulls
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front import Methods
 from quarry_mq.server.front.contract import MessageHandler
 from quarry_mq.server.held import DelayedDelivery, Transactions
-from quarry_mq.server.lite.births import LiteBirths
-from quarry_mq.server.lite.counts import LiteTopicCounts
+from quarry_mq.server.lite.counts import LiteBirths, LiteTopicCounts
 from quarry_mq.server.lite.subscriptions import LiteSubscriptions
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics

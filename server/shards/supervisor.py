@@ -27,7 +27,7 @@ from quarry_mq.server.shards.launch import Child, Launch
 from quarry_mq.server.shards.output import Output, ready_text
 from quarry_mq.server.shards.ports import Ports
 from quarry_mq.server.shards.process import ShardProcess
-from quarry_mq.server.tasks.waiting import until_set
+from quarry_mq.server.tasks.supervision import until_set
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0

@@ -1,4 +1,4 @@
-"""Supervise background tasks that must run for as long as the broker does."""
+"""Supervise background tasks that must run for as long as the broker does, and callbacks that must not stop others."""
 
 from __future__ import annotations
 
@@ -52,3 +52,22 @@ class Supervisor:
             self._failure = BrokerFailed(f"the broker stops: its {name} {how}")
             self._failure.__cause__ = error
             self._failed(self._failure)
+
+
+def run_guarded(callback: Callable[..., None], *arguments: object) -> None:
+    """Run a callback so that its failure stops no other callback."""
+    try:
+        callback(*arguments)
+    except Exception:
+        log.exception("callback failed", callback=repr(callback))
+
+
+async def until_set(event: asyncio.Event, timeout_s: float) -> bool:
+    """Wait until the event is set, or for `timeout_s`; return whether it was set."""
+    try:
+        # not wait_for: in Python 3.11 it loses a cancellation that comes together with the event
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -10,8 +10,8 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.delivery.handle_key import HandleKey
 from quarry_mq.server.delivery.receipt_handle import ReceiptHandle
-from quarry_mq.server.held.recall_handle import RecallHandle
-from quarry_mq.server.held.transaction_id import encode_transaction_id
+from quarry_mq.server.held.delays import RecallHandle
+from quarry_mq.server.held.transactions import encode_transaction_id
 from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.offsets import PhysicalOffset
 from tests.conformance.broker import RunningBroker

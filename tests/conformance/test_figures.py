@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 
 from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server.counters.top_counts import OTHER
+from quarry_mq.server.counters.traffic import OTHER
 from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.offsets import QueueId
 from tests.conformance.broker import RunningBroker, until

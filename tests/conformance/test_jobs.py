@@ -22,7 +22,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.dead_letters_pb2_grpc import DeadL
 from quarry_mq.protocol.proto.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
 from quarry_mq.server.admin import administration as administration_module
 from quarry_mq.server.admin import dead_letter_box as box_module
-from quarry_mq.server.jobs.running_job import Running
+from quarry_mq.server.jobs.jobs import Running
 from quarry_mq.server.tasks import time_slice
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.offsets import QueueId, QueueOffset

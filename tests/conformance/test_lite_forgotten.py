@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.lite.starts import Start
-from quarry_mq.server.lite.subscriptions import Asking
+from quarry_mq.server.lite.subscriptions import Asking, Start
 from quarry_mq.store.metadata.lite import LiteGroup
 from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 from tests.conformance.broker import RunningBroker, until

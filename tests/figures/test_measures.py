@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quarry_mq.server.admin.figures.measures import Gauge, Percentile, Rate, percentile
-from quarry_mq.server.counters.tally import Tally
+from quarry_mq.server.counters.stages import Tally
 
 BOUNDS = (0.001, 0.004, 0.016, 0.064)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.server.counters.rates import RecentRates
-from quarry_mq.server.counters.traffic import Traffic
+from quarry_mq.server.counters.traffic import RecentRates, Traffic
 from quarry_mq.store.message import Appended
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 

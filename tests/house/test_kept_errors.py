@@ -18,7 +18,7 @@ from tests.house.source import production_files
 
 PACKAGES: Final = ("kv", "protocol", "server", "store")
 ALLOWED: Final = {
-    ("server/tasks/loop_threads.py", "failure"): "handed to the loop in the same breath",
+    ("server/tasks/worker.py", "failure"): "handed to the loop in the same breath",
     ("server/tasks/supervision.py", "self._failure.__cause__"): "the broker ends with it",
     ("server/tasks/supervision.py", "self._failure"): "the broker ends with it",
     ("store/commitlog/writer.py", "self._cause"): "the first of its log, and the last",

@@ -26,8 +26,7 @@ from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.held import DelayedDelivery
 from quarry_mq.server.lag.consumer_lag import ConsumerLag, PairLag
 from quarry_mq.server.lag.group_progress import GroupProgress
-from quarry_mq.server.lite.starts import Start, offset_of
-from quarry_mq.server.lite.subscriptions import Asking, LiteSubscriptions
+from quarry_mq.server.lite.subscriptions import Asking, LiteSubscriptions, Start, offset_of
 from quarry_mq.server.observability.metrics.rocketmq import Families, lag_figures
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice

@@ -18,8 +18,7 @@ from quarry_mq.server.delivery.model import Place as End
 from quarry_mq.server.delivery.model import ResetTarget, StoredSince
 from quarry_mq.server.delivery.receipt_handle import lite_topic_of
 from quarry_mq.server.held.copies import held_until
-from quarry_mq.server.lite.starts import Start, StartKind
-from quarry_mq.server.lite.subscriptions import Asking
+from quarry_mq.server.lite.subscriptions import Asking, Start, StartKind
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
 from quarry_mq.store.message import Message

@@ -16,12 +16,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from quarry_mq.server.counters.running_count import RunningCount
 from quarry_mq.server.delivery.deliveries import Deliveries
 from quarry_mq.server.lag import group_progress
 from quarry_mq.server.lag.consumer_lag import ConsumerLag
 from quarry_mq.server.lag.group_progress import GroupProgress
-from quarry_mq.server.lag.measurement import GroupTopic, Measured, QueueStand
+from quarry_mq.server.lag.measurement import GroupTopic, Measured, QueueStand, RunningCount
 from quarry_mq.server.lite.wanted import WantedLiteTopics
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.store.metadata import Topic

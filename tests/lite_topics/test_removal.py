@@ -1,4 +1,4 @@
-"""Lite topics go while messages come, many at a time, and with their topic (server/lite/removal.py)."""
+"""Lite topics go while messages come, many at a time, and with their topic (server/lite/expiry.py)."""
 
 from __future__ import annotations
 

@@ -15,8 +15,7 @@ from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.protocol.lite_attributes import LiteModel
 from quarry_mq.server.delivery import StateWriter
 from quarry_mq.server.errors import LiteQuotaExceeded
-from quarry_mq.server.lite.starts import Start
-from quarry_mq.server.lite.subscriptions import Asking, LiteSubscriptions
+from quarry_mq.server.lite.subscriptions import Asking, LiteSubscriptions, Start
 from quarry_mq.store.metadata.lite import LiteGroup
 from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 from quarry_mq.store.offsets import QueueOffset

@@ -18,8 +18,8 @@ from quarry_mq.server.main import FLUSH_THREADS
 from quarry_mq.server.process.certificates import Certificates, TlsPorts
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.server.tasks.loop_threads import LoopThreads
 from quarry_mq.server.tasks.supervision import Supervisor
+from quarry_mq.server.tasks.worker import LoopThreads
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.metadata import Topic, TopicType

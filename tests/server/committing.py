@@ -11,7 +11,7 @@ from quarry_mq.kv import EngineFull, WriteBatch
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.append.group_commit import GroupCommit, Stored
-from quarry_mq.server.tasks.loop_threads import LoopThreads
+from quarry_mq.server.tasks.worker import LoopThreads
 from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from quarry_mq.store.fs.posix import PosixDisk
 from quarry_mq.store.message import Appended, DispatchRequest, EncodedMessage, Message

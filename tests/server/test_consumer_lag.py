@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from quarry_mq.kv import EngineCorrupt, EngineFull
-from quarry_mq.server.counters.top_counts import OTHER
+from quarry_mq.server.counters.traffic import OTHER
 from quarry_mq.server.delivery import retry_topic_name
 from quarry_mq.server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
 from quarry_mq.server.lag import consumer_lag

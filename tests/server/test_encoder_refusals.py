@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quarry_mq.server.tasks.loop_threads import LoopThreads
+from quarry_mq.server.tasks.worker import LoopThreads
 from quarry_mq.store import message_store
 from quarry_mq.store.commitlog import rounds
 from quarry_mq.store.commitlog.rounds import native_rounds

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.server.append.log_flushes import LogFlushes
-from quarry_mq.server.tasks.loop_threads import LoopThreads
+from quarry_mq.server.append.group_commit import LogFlushes
+from quarry_mq.server.tasks.worker import LoopThreads
 from quarry_mq.store.errors import StorePoisoned
 from quarry_mq.store.message import Appended
 from quarry_mq.store.native import Native

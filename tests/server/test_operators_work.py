@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.server.counters.rates import Rates, RecentRates
-from quarry_mq.server.counters.traffic import Traffic
+from quarry_mq.server.counters.traffic import Rates, RecentRates, Traffic
 from quarry_mq.server.lag.group_progress import NOTHING, Accumulation, Budget
 from quarry_mq.server.tasks.time_slice import PAUSES_PER_SLICE, TURNS, WORK_S, Pacing
 from quarry_mq.store.errors import Invalid

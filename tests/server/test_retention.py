@@ -15,7 +15,7 @@ from quarry_mq.kv import EngineFull
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.server.append.group_commit import GroupCommit
 from quarry_mq.server.maintenance.retention import Retention, RetentionTimes
-from quarry_mq.server.tasks.loop_threads import LoopThreads
+from quarry_mq.server.tasks.worker import LoopThreads
 from quarry_mq.store.errors import DiskRefused
 from quarry_mq.store.fs import DiskSpace
 from quarry_mq.store.message import Appended

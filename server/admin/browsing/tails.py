@@ -17,8 +17,8 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.admin.browsing.browser import LogBeginning, Selected
 from quarry_mq.server.admin.browsing.wish import EVERYTHING, MessageWish
 from quarry_mq.server.errors import TooManyTails
+from quarry_mq.server.tasks.supervision import until_set
 from quarry_mq.server.tasks.time_slice import TimeSlice
-from quarry_mq.server.tasks.waiting import until_set
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import MessageGivenUp, StoreDamaged
 from quarry_mq.store.message import DispatchRequest

@@ -7,7 +7,7 @@ from math import nan
 from typing import Final, Protocol
 
 from quarry_mq.server.admin.figures.history import Series
-from quarry_mq.server.counters.tally import Tally
+from quarry_mq.server.counters.stages import Tally
 
 RATE_SECONDS_MIN: Final = 1.0
 """The shortest time over which a rate is computed; a shorter one says little about a second."""

@@ -10,8 +10,8 @@ from quarry_mq.server.admin.figures.concerns import concerns
 from quarry_mq.server.admin.figures.days import Moved
 from quarry_mq.server.admin.figures.recorder import LOOP_LATE, Recording
 from quarry_mq.server.admin.figures.sources import Sources
-from quarry_mq.server.counters.rates import Rates
-from quarry_mq.server.counters.tally import Tally
+from quarry_mq.server.counters.stages import Tally
+from quarry_mq.server.counters.traffic import Rates
 from quarry_mq.server.lag.consumer_lag import LagTotals
 from quarry_mq.server.process.system import cpu_seconds, open_files, resident_bytes
 from quarry_mq.server.wire.places import without_places

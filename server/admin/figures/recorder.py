@@ -16,7 +16,7 @@ from quarry_mq.server.admin.figures.days import DayTotals, Moved
 from quarry_mq.server.admin.figures.history import INTERVAL_MS, History
 from quarry_mq.server.admin.figures.measures import Gauge, Measure, Percentile, Rate
 from quarry_mq.server.admin.figures.sources import Sources
-from quarry_mq.server.counters.tally import Tally
+from quarry_mq.server.counters.stages import Tally
 from quarry_mq.server.process.system import cpu_seconds, resident_bytes
 
 log = structlog.get_logger(__name__)

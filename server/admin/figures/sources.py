@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quarry_mq.server.cluster.cluster import Cluster
-from quarry_mq.server.counters.rates import RecentRates
+from quarry_mq.server.counters.traffic import RecentRates
 from quarry_mq.server.front import Front
 from quarry_mq.server.observability.instrumentation import Background
 from quarry_mq.server.process.certificates import Certificates

@@ -7,7 +7,7 @@ from typing import Final
 
 from quarry_mq.server.admin.dead_letter_box import DeadLetterBox
 from quarry_mq.server.jobs.asked import OFFSETS_MAX, DeadLetterResend
-from quarry_mq.server.jobs.running_job import Running
+from quarry_mq.server.jobs.jobs import Running
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.offsets import QueueOffset
 

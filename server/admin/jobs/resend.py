@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Protocol
 
 from quarry_mq.protocol.names import is_system_topic
 from quarry_mq.server.jobs.asked import MessageResend
-from quarry_mq.server.jobs.running_job import Running
+from quarry_mq.server.jobs.jobs import Running
 from quarry_mq.server.maintenance.key_index import FOUND_MAX, KeyIndex
 from quarry_mq.server.metadata import queues_of_topic
 from quarry_mq.store.consumequeue import ConsumeQueueEntry

@@ -8,7 +8,7 @@ from typing import Final
 from quarry_mq.server.admin.administration import Administration, QueueReset
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.jobs.asked import OffsetReset
-from quarry_mq.server.jobs.running_job import Running
+from quarry_mq.server.jobs.jobs import Running
 from quarry_mq.store.metadata import ConsumerOffsetTable, TopicType
 from quarry_mq.store.metadata.lite import parse_light_queue_name
 from quarry_mq.store.offsets import QueueId

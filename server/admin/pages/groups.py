@@ -22,7 +22,7 @@ from quarry_mq.server.admin.pages.pairs import (
     longest_known,
     sum_known,
 )
-from quarry_mq.server.counters.rates import RatesNow
+from quarry_mq.server.counters.traffic import RatesNow
 from quarry_mq.server.delivery.retry_topics import topic_beside
 from quarry_mq.server.lag.consumer_lag import ConsumerLag, PairLag
 from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice

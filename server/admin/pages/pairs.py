@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from quarry_mq.kv import KvError
 from quarry_mq.server.clients import ClientRegistry
-from quarry_mq.server.counters.rates import RatesNow
+from quarry_mq.server.counters.traffic import RatesNow
 from quarry_mq.server.lag.consumer_lag import ConsumerLag, PairLag
 from quarry_mq.server.lag.measurement import GroupTopic
 from quarry_mq.server.tasks.time_slice import TimeSlice

@@ -16,7 +16,7 @@ from quarry_mq.server.admin.figures.sources import Sources
 from quarry_mq.server.admin.pages.names import NameSearch
 from quarry_mq.server.admin.pages.pages import Order, Wanted, longest_lag, names_of
 from quarry_mq.server.admin.pages.pairs import NAMES_MAX, SHOWN_MAX, Budget, PairFigures, Pairs, first_of
-from quarry_mq.server.counters.rates import RatesNow
+from quarry_mq.server.counters.traffic import RatesNow
 from quarry_mq.server.lag.consumer_lag import ConsumerLag, PairLag
 from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
 from quarry_mq.store.consumequeue import ConsumeQueueEntry

@@ -8,7 +8,7 @@ from typing import Final
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.server.admin.administration import BrokerFacts
 from quarry_mq.server.clients import ClientRegistry
-from quarry_mq.server.counters.rates import RecentRates
+from quarry_mq.server.counters.traffic import RecentRates
 from quarry_mq.server.settings.live_settings import LiveSettings
 from quarry_mq.server.wire.settings import ClientKind
 from quarry_mq.store.errors import Invalid

@@ -21,7 +21,7 @@ from quarry_mq.kv import EngineFull
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.cluster.membership.members import Members
 from quarry_mq.server.errors import MemberUnreachable, NoSuchMember, NotAMember
-from quarry_mq.server.tasks.waiting import until_set
+from quarry_mq.server.tasks.supervision import until_set
 from quarry_mq.store.errors import BrokerError, Invalid
 from quarry_mq.store.replication import (
     NOTHING_TOLD,

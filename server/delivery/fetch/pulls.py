@@ -16,7 +16,7 @@ from quarry_mq.server.delivery.state.registry import HeldFilters
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.filters import MessageFilter
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.server.tasks.guarded import run_guarded
+from quarry_mq.server.tasks.supervision import run_guarded
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange
 from quarry_mq.store.message import DispatchRequest

@@ -11,7 +11,7 @@ import structlog
 from quarry_mq.kv import EngineFull, KeyValueEngine, WriteBatch
 from quarry_mq.server.delivery.handle_key import HandleKey
 from quarry_mq.server.delivery.state.inflight import InFlightTable
-from quarry_mq.server.tasks.guarded import run_guarded
+from quarry_mq.server.tasks.supervision import run_guarded
 from quarry_mq.store.errors import StorePoisoned
 from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 from quarry_mq.store.metadata.offsets import ConsumerOffsetTable

@@ -12,7 +12,7 @@ from quarry_mq.protocol.h2.header_blocks import text_of
 from quarry_mq.protocol.h2.message_reader import MessageReader
 from quarry_mq.server.addresses import host_of
 from quarry_mq.server.front.contract import Call, Method
-from quarry_mq.server.tasks.guarded import run_guarded
+from quarry_mq.server.tasks.supervision import run_guarded
 
 OK: Final = GrpcStatus.OK
 BINARY_SUFFIX = "-bin"

@@ -29,7 +29,7 @@ from quarry_mq.server.front.h2.protocol.states import State
 from quarry_mq.server.front.h2.switchboard import Switchboard
 from quarry_mq.server.front.inherited import close_inherited, inherited_sockets
 from quarry_mq.server.front.tls import LiveTls
-from quarry_mq.server.tasks.guarded import run_guarded
+from quarry_mq.server.tasks.supervision import run_guarded
 
 LINGER_S: Final = 1.0
 """Seconds for which a refused peer is still read from, so that it can read the reason before the socket is closed."""

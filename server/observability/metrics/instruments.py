@@ -1,7 +1,7 @@
 """Define the broker's instruments, over an injected registry.
 
 No label names a queue or a client, and topics and groups have labels in bounded numbers
-(`server.counters.top_counts`): the number of series must not grow with the number of queues.
+(`server.counters.traffic`): the number of series must not grow with the number of queues.
 `docs/metrics.md` lists them all and is tested against this module.
 """
 
@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from quarry_mq.server.counters.tally import Tally
+from quarry_mq.server.counters.stages import Tally
 from quarry_mq.server.front import FrontFigures
 from quarry_mq.server.maintenance.queue_removal import RemovalCause
 from quarry_mq.server.observability.metrics.certificates import CertificateFigures, certificate_figures

@@ -11,7 +11,7 @@ from quarry_mq.store.state.jobs import JobState
 
 
 class JobCounters:
-    """Implement `server.jobs.running_job.JobMetrics`."""
+    """Implement `server.jobs.jobs.JobMetrics`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._open = Gauge("quarry_jobs_open", "Jobs that are queued or running", registry=registry)

@@ -23,7 +23,7 @@ from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.front.contract import MessageHandler
 from quarry_mq.server.held import DelayedDelivery, Transactions, half_of, held_until
-from quarry_mq.server.lite.births import LiteBirths
+from quarry_mq.server.lite.counts import LiteBirths
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics
 from quarry_mq.server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, Edge
