@@ -243,7 +243,6 @@ SAMPLE_INTERVAL_S: Final = 1.0
 WINDOW_S: Final = 10.0
 
 
-
 class Rates(NamedTuple):
     """Messages per second that were sent and received, over all names."""
 
