@@ -61,8 +61,7 @@ SIZES: Final = {
 
 def run(options: Options) -> list[Case]:
     try:
-        from quarry_mq.pipeline.java import JavaMissing, find_java
-        from quarry_mq.pipeline.session import open_session
+        from quarry_mq.pipeline.session import JavaMissing, find_java, open_session
     except ImportError as missing:
         raise CannotRun(f"{missing.name} is missing: pip install 'quarry-mq[pipeline]'") from missing
     try:

@@ -1,15 +1,57 @@
-"""Opens Spark sessions for our own commands and tests."""
+"""Opens Spark sessions for our own commands and tests, and finds the Java that Spark runs on."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
 
 from pyspark.sql import SparkSession
 
 from quarry_mq.pipeline.data_source import register
-from quarry_mq.pipeline.java import find_java
+
+VERSION_MINIMUM: Final = 17
+_VERSION: Final = re.compile(r'version "(\d+)')
+_ANSWER_TIMEOUT_S: Final = 30.0
+
+
+class JavaMissing(Exception):
+    """No Java that Spark can run on was found. The text says what to do."""
+
+
+def find_java(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the program `java` that Spark will start: that of JAVA_HOME, or else the first on PATH.
+
+    Raises JavaMissing when there is none, or an older one than 17.
+    """
+    home = environment.get("JAVA_HOME")
+    found = Path(home, "bin", "java") if home else shutil.which("java", path=environment.get("PATH"))
+    origin = "JAVA_HOME" if home else "PATH"
+    if found is None or not os.access(found, os.X_OK):
+        where = f"in JAVA_HOME ({home})" if home else "on PATH, and JAVA_HOME is not set"
+        raise JavaMissing(f"Spark needs Java {VERSION_MINIMUM} or newer: there is no java {where}")
+    version = _version_of(Path(found))
+    if version is None or version < VERSION_MINIMUM:
+        said = "does not say its version" if version is None else f"is Java {version}"
+        raise JavaMissing(f"Spark needs Java {VERSION_MINIMUM} or newer: {found}, from {origin}, {said}")
+    return Path(found)
+
+
+def _version_of(java: Path) -> int | None:
+    """Return the first number of the version that `java -version` prints, thus 1 for 1.8."""
+    try:
+        told = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _VERSION.search(told.stderr) or _VERSION.search(told.stdout)
+    return int(match[1]) if match else None
 
 
 def open_session(name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:

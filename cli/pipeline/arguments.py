@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from quarry_mq.cli.terminal.times import date_ms
+from quarry_mq.cli.terminal import times
 
 Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only of this topic; may be repeated.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only with this tag; may be repeated.")]
@@ -25,9 +25,7 @@ def time_ms(text: str | None, option: str) -> int | None:
     """Parse the time of an option. Raises typer.BadParameter with the option."""
     if text is None:
         return None
-    if text.isdecimal():
-        return int(text)
-    found_ms = date_ms(text)
+    found_ms = times.time_ms(text)
     if found_ms is None:
         reason = f"{text!r} is neither ms since 1970 nor a date like 2026-11-21T14:30:00+01:00"
         raise typer.BadParameter(reason, param_hint=option)

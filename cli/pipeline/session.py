@@ -68,9 +68,8 @@ def spark_session(
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
-        from quarry_mq.pipeline.java import JavaMissing
         from quarry_mq.pipeline.progress import reported
-        from quarry_mq.pipeline.session import open_session
+        from quarry_mq.pipeline.session import JavaMissing, open_session
         from quarry_mq.pipeline.source.options import InvalidOption
     except ImportError as missing:
         end(Exit.COULD_NOT_RUN, f"{missing.name or missing} is missing: pip install 'quarry-mq[pipeline]'")

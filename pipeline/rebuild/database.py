@@ -8,11 +8,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import structlog
@@ -20,11 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from quarry_mq.kv import WriteBatch
-from quarry_mq.pipeline.rebuild.key_ranges import boundaries, sample
 from quarry_mq.pipeline.rebuild.log_units import LogUnits
 from quarry_mq.pipeline.rebuild.tables import RESULT_SCHEMA, table_writer
-from quarry_mq.pipeline.rebuild.unit_rows import ROW_SCHEMA, unit_rows
+from quarry_mq.pipeline.rebuild.unit_rows import ROW_SCHEMA, sample_keys, unit_rows
 from quarry_mq.pipeline.source.log_splits import (
+    LogExtent,
     LogSplit,
     end_of_records,
     log_extent,
@@ -32,6 +33,7 @@ from quarry_mq.pipeline.source.log_splits import (
     plan_splits,
     read_whole_split,
 )
+from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.consumequeue import open_consume_queue_engine
 from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND,
@@ -45,6 +47,42 @@ from quarry_mq.store.consumequeue.rocks_layout import (
 from quarry_mq.store.fs import Disk, PosixDisk
 from quarry_mq.store.migration import remove_database
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.scan import first_record, scan_log
+
+SAMPLES: Final = 64
+"""Number of places of the log that are sampled; each gives some thousand records."""
+UNITS_PER_RANGE: Final = 1_000_000
+"""Entries of a range: about 100 MB in Spark's memory, and as much in a table."""
+
+
+class Sample(NamedTuple):
+    """Sorted keys of entries from all over the log, and an estimate of the number of all entries."""
+
+    keys: list[bytes]
+    units_estimate: int
+
+
+def sample(segments: SegmentList, extent: LogExtent) -> Sample:
+    """Sample some places of the log. Damage is ignored here; the jobs that read the whole log report it."""
+    keys: list[bytes] = []
+    read_bytes = 0
+    size = extent.end - extent.begin
+    for place in range(SAMPLES if size else 0):
+        start = first_record(segments, PhysicalOffset(extent.begin + size * place // SAMPLES))
+        if start is None or start >= extent.end:
+            continue
+        for batch in islice(scan_log(segments, start, extent.end, check_crc=False), 1):
+            keys += sample_keys(batch)
+            read_bytes += int(batch.columns.size.sum())
+    return Sample(sorted(keys), len(keys) * size // read_bytes if read_bytes else 0)
+
+
+def boundaries(found: Sample, ranges_min: int) -> list[bytes]:
+    """Return the keys at which the ranges after the first begin, so that all have about equal numbers of entries."""
+    count = max(ranges_min, -(-found.units_estimate // UNITS_PER_RANGE))
+    keys: Sequence[bytes] = found.keys
+    return sorted({keys[len(keys) * number // count] for number in range(1, count) if keys})
+
 
 BOUNDS_PER_BATCH: Final = 10_000
 

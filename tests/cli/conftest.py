@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from quarry_mq.pipeline.java import JavaMissing, find_java
+from quarry_mq.pipeline.session import JavaMissing, find_java
 from tests.cli.overview_stub import Stub, served
 from tests.schemas import assert_documented
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from quarry_mq.pipeline.java import JavaMissing, find_java
-from quarry_mq.pipeline.session import open_session
+from quarry_mq.pipeline.session import JavaMissing, find_java, open_session
 from tests.e2e.conftest import broker, start_broker, start_clients
 from tests.pipeline.cluster import Cluster, standalone_cluster
 

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 import quarry_mq.pipeline.stats
 from quarry_mq.cli.pipeline import COMMANDS, submit
-from quarry_mq.pipeline.java import VERSION_MINIMUM, find_java
+from quarry_mq.pipeline.session import VERSION_MINIMUM, find_java
 from tests.cli.spark_runner import SPARK_HOME
 from tests.conftest import GoldenStore
 from tests.pipeline.conftest import TIMEOUT_S
