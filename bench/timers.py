@@ -26,13 +26,13 @@ from bench.scratch_store import QUEUES, SEGMENT_SIZE, TOPIC, make_messages
 from bench.send_load import figures
 from quarry_mq.kv.options import MIB
 from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.messages.property_names import DELIVER_AT_MS
 from quarry_mq.server.held.copies import held_until
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.message import Message
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.offsets import QueueId
 from quarry_mq.store.opening.open_store import OpenStore, open_store
-from quarry_mq.store.pending.topics import DELIVER_AT_MS
 from quarry_mq.store.settings import Durability, StoreSettings
 
 QUESTION: Final = "What do a million delayed messages cost while they wait, and how late are they at 5,000 per second?"

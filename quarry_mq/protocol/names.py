@@ -27,18 +27,24 @@ SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """The topic of messages that wait for a delay level. Their tags code is the time of delivery."""
 
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OPERATION_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECKED_TOO_OFTEN_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
+"""The topic name in the key of the checkpoint of queues in RocksDB. No real topic can have this name."""
+
 SYSTEM_TOPICS: Final = frozenset(
     {
         "TBW102",
         SCHEDULE_TOPIC,
         "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        HALF_TOPIC,
+        OPERATION_TOPIC,
         "RMQ_SYS_TRACE_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
+        CHECKED_TOO_OFTEN_TOPIC,
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
-        "CHECKPOINT_TOPIC",  # the key of RocketMQ's RocksDB checkpoint record
+        CHECKPOINT_TOPIC,
         "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",  # with the next one, made by every RocketMQ 5.5 broker
         "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
     }

@@ -18,18 +18,21 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from quarry_mq.protocol.messages.property_names import KEYS, ORIGIN_GROUP, RETRY_TOPIC, TAGS, UNIQUE_KEY
+from quarry_mq.protocol.messages.property_names import (
+    DEAD_LETTER_MESSAGE_ID,
+    DEAD_LETTER_TOPIC,
+    KEYS,
+    ORIGIN_GROUP,
+    RETRY_TOPIC,
+    TAGS,
+    UNIQUE_KEY,
+)
 from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK
 from quarry_mq.protocol.names import SYSTEM_GROUP_PREFIX, dead_letter_topic_name
 from quarry_mq.server.append.copies import copy_of
 from quarry_mq.server.append.group_commit import Stored
 from quarry_mq.server.delivery import InFlightTable, MessageSource, StateWriter, retry_topic_name
-from quarry_mq.server.delivery.dead_letters import (
-    ORIGIN_MESSAGE_ID,
-    ORIGIN_TOPIC,
-    copied_properties,
-    make_internal_topic,
-)
+from quarry_mq.server.delivery.dead_letters import copied_properties, make_internal_topic
 from quarry_mq.server.delivery.state.inflight import InFlight
 from quarry_mq.server.errors import TooMuchForOneCall
 from quarry_mq.server.tasks.worker import settle
@@ -366,7 +369,7 @@ class DeadLetterBox:
 
 
 def _origin(record: StoredMessage) -> str | None:
-    return record.properties.get(ORIGIN_TOPIC) or record.properties.get(RETRY_TOPIC)
+    return record.properties.get(DEAD_LETTER_TOPIC) or record.properties.get(RETRY_TOPIC)
 
 
 def _letter(offset: QueueOffset, record: StoredMessage, *, was_resent: bool) -> DeadLetter:
@@ -385,7 +388,7 @@ def _letter(offset: QueueOffset, record: StoredMessage, *, was_resent: bool) -> 
 
 def _copy(group: str, topic: str, record: StoredMessage, store_host: Host) -> Message:
     properties = copied_properties(record)
-    for name in (ORIGIN_TOPIC, ORIGIN_MESSAGE_ID):
+    for name in (DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID):
         properties.pop(name, None)
     copy = copy_of(
         record,

@@ -10,10 +10,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from quarry_mq.protocol.messages.property_names import DEAD_LETTER_TOPIC, REAL_TOPIC, RETRY_TOPIC
-from quarry_mq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, is_system_topic
+from quarry_mq.protocol.names import (
+    CHECKED_TOO_OFTEN_TOPIC,
+    DEAD_LETTER_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    is_system_topic,
+)
 from quarry_mq.server.delivery.retry_topics import topic_of_retry
-from quarry_mq.server.held.copies import CHECKED_TOO_OFTEN_TOPIC
-from quarry_mq.store.pending.topics import HALF_TOPIC, TIMER_TOPIC
+from quarry_mq.store.pending.topics import TIMER_TOPIC
 from quarry_mq.store.record import StoredMessage
 
 INTERNAL_PREFIX: Final = "%"

@@ -17,10 +17,16 @@ import structlog
 from quarry_mq.protocol.messages.property_names import (
     DEAD_LETTER_MESSAGE_ID,
     DEAD_LETTER_TOPIC,
+    DELIVER_AT_MS,
+    DEQUEUED_MS,
+    LIGHT_QUEUE_OFFSETS,
     LIGHT_QUEUES,
     REAL_QUEUE,
     REAL_TOPIC,
+    RECALLED_KEY,
     RESERVED_PROPERTIES,
+    ROLL_TIMES,
+    TIMER_OUT_MS,
     TRANSACTION_ID,
     UNIQUE_KEY,
 )
@@ -29,14 +35,7 @@ from quarry_mq.server.wire.property_room import LIGHT_QUEUE_OFFSET_SIZE
 from quarry_mq.store.consumequeue.dispatch import may_name_light_queues
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import Host, Message, MessageCopy
-from quarry_mq.store.pending.topics import (
-    DELIVER_AT_MS,
-    DEQUEUED_MS,
-    HELD_TOPICS,
-    RECALLED_KEY,
-    ROLL_TIMES,
-    TIMER_OUT_MS,
-)
+from quarry_mq.store.pending.topics import HELD_TOPICS
 from quarry_mq.store.record import StoredMessage, encode_properties
 from quarry_mq.store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
 
@@ -147,4 +146,4 @@ def _offsets_size(topic: str, properties: Mapping[str, str]) -> int:
     if LIGHT_QUEUES not in properties or not may_name_light_queues(topic):
         return 0
     names = properties[LIGHT_QUEUES].split(",")
-    return len("INNER_MULTI_QUEUE_OFFSET") + 2 + LIGHT_QUEUE_OFFSET_SIZE * len(names)
+    return len(LIGHT_QUEUE_OFFSETS) + 2 + LIGHT_QUEUE_OFFSET_SIZE * len(names)

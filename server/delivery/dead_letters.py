@@ -12,11 +12,17 @@ from typing import Final
 import structlog
 
 from quarry_mq.protocol.messages.property_names import (
+    DEAD_LETTER_MESSAGE_ID,
+    DEAD_LETTER_TOPIC,
     DELAY_LEVEL,
+    DELIVER_AT_MS,
+    DEQUEUED_MS,
     LIGHT_QUEUE_OFFSETS,
     LIGHT_QUEUES,
     REAL_QUEUE,
     REAL_TOPIC,
+    ROLL_TIMES,
+    TIMER_OUT_MS,
     TRANSACTION,
     UNIQUE_KEY,
 )
@@ -27,13 +33,10 @@ from quarry_mq.server.delivery import Forwarded
 from quarry_mq.store.errors import BrokerError
 from quarry_mq.store.message import Appended, Host, Message
 from quarry_mq.store.metadata import TopicTable
-from quarry_mq.store.pending.topics import DELIVER_AT_MS, DEQUEUED_MS, ROLL_TIMES, TIMER_OUT_MS
 from quarry_mq.store.record import StoredMessage, offset_message_id
 
 log = structlog.get_logger(__name__)
 
-ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
-ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 LEFT_OUT: Final = frozenset(
     {
         LIGHT_QUEUES,
@@ -120,7 +123,7 @@ def _dead_letter(name: str, topic: str, record: StoredMessage, attempts: int, st
         record,
         topic=name,
         queue_number=0,
-        properties={**properties, ORIGIN_TOPIC: topic, ORIGIN_MESSAGE_ID: properties[UNIQUE_KEY]},
+        properties={**properties, DEAD_LETTER_TOPIC: topic, DEAD_LETTER_MESSAGE_ID: properties[UNIQUE_KEY]},
         store_host=store_host,
     )
     return copy._replace(system_flag=record.system_flag & ~TRANSACTION_MASK, reconsume_times=attempts)

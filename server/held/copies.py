@@ -5,34 +5,29 @@ from __future__ import annotations
 from typing import Final
 
 from quarry_mq.protocol.messages.property_names import (
+    DELIVER_AT_MS,
+    DEQUEUED_MS,
     LIGHT_QUEUE_OFFSETS,
     REAL_QUEUE,
     REAL_TOPIC,
+    RECALLED_KEY,
+    ROLL_TIMES,
     TAGS,
+    TIMER_OUT_MS,
     TRANSACTION_ID,
     UNIQUE_KEY,
 )
 from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK, TransactionState
+from quarry_mq.protocol.names import CHECKED_TOO_OFTEN_TOPIC, HALF_TOPIC, OPERATION_TOPIC
 from quarry_mq.server.append.copies import copy_of
 from quarry_mq.server.errors import NotHeld
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.pending.changes import number_of
-from quarry_mq.store.pending.topics import (
-    DELIVER_AT_MS,
-    DEQUEUED_MS,
-    HALF_TOPIC,
-    OPERATION_DONE,
-    OPERATION_TOPIC,
-    RECALLED_KEY,
-    ROLL_TIMES,
-    TIMER_OUT_MS,
-    TIMER_TOPIC,
-)
+from quarry_mq.store.pending.topics import OPERATION_DONE, TIMER_TOPIC
 from quarry_mq.store.record import StoredMessage
 
 HELD_QUEUE: Final = 0
 QUEUE_DIGITS_MAX: Final = 9
-CHECKED_TOO_OFTEN_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 
 def held_until(message: Message, due_ms: int) -> Message:

@@ -18,7 +18,6 @@ from quarry_mq.protocol.limits import (
     TRACE_CONTEXT_SIZE_MAX,
 )
 from quarry_mq.protocol.messages import property_names as reserved
-from quarry_mq.store.pending import topics as held
 from quarry_mq.store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
 
 _NUMBER_SIZE: Final = 20
@@ -43,10 +42,10 @@ They do not count against the number of properties a message may have, so every 
 ADDED_LATER: Final[Mapping[str, int]] = {
     reserved.REAL_TOPIC: NAME_SIZE_MAX,
     reserved.REAL_QUEUE: _NUMBER_SIZE,
-    held.DELIVER_AT_MS: _NUMBER_SIZE,
-    held.TIMER_OUT_MS: _NUMBER_SIZE,
-    held.DEQUEUED_MS: _NUMBER_SIZE,
-    held.ROLL_TIMES: _NUMBER_SIZE,
+    reserved.DELIVER_AT_MS: _NUMBER_SIZE,
+    reserved.TIMER_OUT_MS: _NUMBER_SIZE,
+    reserved.DEQUEUED_MS: _NUMBER_SIZE,
+    reserved.ROLL_TIMES: _NUMBER_SIZE,
     reserved.TRANSACTION_ID: MESSAGE_ID_SIZE_MAX,
     reserved.DEAD_LETTER_TOPIC: NAME_SIZE_MAX,
     reserved.DEAD_LETTER_MESSAGE_ID: MESSAGE_ID_SIZE_MAX,

@@ -16,10 +16,9 @@ from typing import Final, NamedTuple
 
 from quarry_mq.kv import Family, KeyRange
 from quarry_mq.kv.keys import prefix_end, prefix_range
-from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX, is_light_queue
+from quarry_mq.protocol.names import CHECKPOINT_TOPIC, LIGHT_QUEUE_PREFIX, is_light_queue
 from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND_SIZE,
-    CHECKPOINT_TOPIC,
     I32,
     I64,
     StoredBound,

@@ -20,14 +20,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from quarry_mq.kv import KeyRange
+from quarry_mq.protocol.names import CHECKPOINT_TOPIC
 from quarry_mq.store.consumequeue.columns import Integers, UnitColumns
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 UNITS_FAMILY: Final = "default"
 OFFSET_FAMILY: Final = "offset"
-
-CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
-"""The topic name in the checkpoint's key, the max offset key of its queue 0. No real topic can have this name."""
 
 I32: Final = Struct(">i")
 I64: Final = Struct(">q")

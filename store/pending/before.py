@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from quarry_mq.protocol.names import SCHEDULE_TOPIC
+from quarry_mq.protocol.messages.property_names import TIMER_OUT_MS
+from quarry_mq.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.pending.changes import number_of
-from quarry_mq.store.pending.topics import HALF_TOPIC, TIMER_OUT_MS, TIMER_TOPIC
+from quarry_mq.store.pending.topics import TIMER_TOPIC
 
 VERSION: Final = 1
 

@@ -21,25 +21,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from quarry_mq.protocol.messages.property_names import TAGS, UNIQUE_KEY
-from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK, TransactionState
-from quarry_mq.protocol.names import SCHEDULE_TOPIC
-from quarry_mq.store.message import DispatchRequest
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
-from quarry_mq.store.pending.rows import DueMessage, HalfMessage, Resolution
-from quarry_mq.store.pending.topics import (
+from quarry_mq.protocol.messages.property_names import (
     CHECKED_TIMES,
     DELIVER_AT_MS,
     DEQUEUED_MS,
-    HALF_TOPIC,
-    OPERATION_DONE,
-    OPERATION_TOPIC,
     RECALLED_KEY,
-    RECOVERY_S,
     ROLL_TIMES,
+    TAGS,
     TIMER_OUT_MS,
-    TIMER_TOPIC,
+    TRANSACTION_RECOVERY_S,
+    UNIQUE_KEY,
 )
+from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK, TransactionState
+from quarry_mq.protocol.names import HALF_TOPIC, OPERATION_TOPIC, SCHEDULE_TOPIC
+from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.pending.rows import DueMessage, HalfMessage, Resolution
+from quarry_mq.store.pending.topics import OPERATION_DONE, TIMER_TOPIC
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.record.properties import EncodedProperties, has_property
 from quarry_mq.store.record.tags import tags_code
@@ -222,7 +220,7 @@ def _half(request: DispatchRequest, _read: ReadRecord) -> Iterator[Change]:
     )
     yield WaitsForProducer(
         message,
-        recovery_ms=min(1000 * (number_of(properties.get(RECOVERY_S)) or 0), RECOVERY_MAX_MS),
+        recovery_ms=min(1000 * (number_of(properties.get(TRANSACTION_RECOVERY_S)) or 0), RECOVERY_MAX_MS),
         checks=min(number_of(properties.get(CHECKED_TIMES)) or 0, CHECKS_MAX),
     )
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from quarry_mq.protocol.names import SCHEDULE_TOPIC
+from quarry_mq.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.pending.before import HeldBefore
 from quarry_mq.store.pending.changes import ReadRecord
 from quarry_mq.store.pending.messages import HeldMessages
-from quarry_mq.store.pending.topics import HALF_TOPIC, TIMER_TOPIC
+from quarry_mq.store.pending.topics import TIMER_TOPIC
 
 LEVELS: Final = 18
 TIMERS: Final = QueueId(TIMER_TOPIC, 0)

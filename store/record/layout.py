@@ -98,7 +98,6 @@ RECORD_OVERHEAD_MAXIMUM: Final = 65_536
 and properties, so a body within its limit never makes a record beyond the record's limit.
 """
 
-CRC_PROPERTY: Final = "__CRC32#"
 CRC_PROPERTY_START: Final = b"__CRC32#\x01"
 CRC_DIGITS: Final = 10
 CRC_PROPERTY_SIZE: Final = 20

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from quarry_mq.protocol.messages.property_names import TRANSIENT_PREFIX
+from quarry_mq.protocol.messages.property_names import CRC_PROPERTY, TRANSIENT_PREFIX
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.record import layout
-from quarry_mq.store.record.layout import CRC_PROPERTY, PROPERTIES_LENGTH_MAXIMUM
+from quarry_mq.store.record.layout import PROPERTIES_LENGTH_MAXIMUM
 
 NAME_END: Final = chr(layout.NAME_END)
 ENTRY_END: Final = chr(layout.ENTRY_END)

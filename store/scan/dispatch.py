@@ -11,6 +11,7 @@ from typing import Final, overload
 
 import numpy as np
 
+from quarry_mq.protocol.messages.property_names import DEQUEUED_MS
 from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK, TransactionState
 from quarry_mq.protocol.names import SCHEDULE_TOPIC
 from quarry_mq.store.consumequeue import ColumnRequests, UnitColumns
@@ -23,7 +24,7 @@ from quarry_mq.store.consumequeue.dispatch import (
 )
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
-from quarry_mq.store.pending.topics import DEQUEUED_MS, HELD_TOPICS
+from quarry_mq.store.pending.topics import HELD_TOPICS
 from quarry_mq.store.record import decode_properties, tags_code
 from quarry_mq.store.scan.columns import Flags, Integers, RecordBatch
 from quarry_mq.store.scan.tags import stored_properties

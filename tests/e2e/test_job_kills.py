@@ -12,13 +12,12 @@ from typing import Any
 import grpc
 import pytest
 
-from quarry_mq.protocol.messages.property_names import RESENT_ID, UNIQUE_KEY
+from quarry_mq.protocol.messages.property_names import DEAD_LETTER_TOPIC, RESENT_ID, UNIQUE_KEY
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
 from quarry_mq.server.admin.dead_letter_box import SENT_AT_ONCE as LETTERS_AT_ONCE
 from quarry_mq.server.admin.jobs.resend import SENT_AT_ONCE
-from quarry_mq.server.delivery.dead_letters import ORIGIN_TOPIC
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.metadata import Topic, TopicType
@@ -47,7 +46,7 @@ async def fill(broker: RunningBroker) -> None:
     stand_in_lite_topics(broker, "billing", "events", COUNT)
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     messages = [stored("orders", number) for number in range(COUNT)]
-    letters = [stored("%DLQ%billing", number, **{ORIGIN_TOPIC: "orders"}) for number in range(COUNT)]
+    letters = [stored("%DLQ%billing", number, **{DEAD_LETTER_TOPIC: "orders"}) for number in range(COUNT)]
     broker.broker._commit.send([*messages, *letters], lambda _, error: done.set_result(None))
     await done
 

@@ -5,25 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from quarry_mq.protocol.messages.property_names import TAGS, UNIQUE_KEY
+from quarry_mq.protocol.messages.property_names import (
+    CHECKED_TIMES,
+    DELIVER_AT_MS,
+    DEQUEUED_MS,
+    RECALLED_KEY,
+    ROLL_TIMES,
+    TAGS,
+    TIMER_OUT_MS,
+    UNIQUE_KEY,
+)
 from quarry_mq.protocol.messages.system_flag import TransactionState
-from quarry_mq.protocol.names import SCHEDULE_TOPIC
+from quarry_mq.protocol.names import HALF_TOPIC, OPERATION_TOPIC, SCHEDULE_TOPIC
 from quarry_mq.store.message import Appended, Message
 from quarry_mq.store.message_store import MessageStore
 from quarry_mq.store.offsets import QueueOffset
 from quarry_mq.store.pending import DueMessage, HalfMessage, HeldMessages, Resolution
-from quarry_mq.store.pending.topics import (
-    CHECKED_TIMES,
-    DELIVER_AT_MS,
-    DEQUEUED_MS,
-    HALF_TOPIC,
-    OPERATION_DONE,
-    OPERATION_TOPIC,
-    RECALLED_KEY,
-    ROLL_TIMES,
-    TIMER_OUT_MS,
-    TIMER_TOPIC,
-)
+from quarry_mq.store.pending.topics import OPERATION_DONE, TIMER_TOPIC
 from quarry_mq.store.record.tags import DELAY_LEVELS_MS
 from quarry_mq.store.settings import CHECK_AFTER_MS
 from tests.store.assembly import message

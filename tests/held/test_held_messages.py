@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.protocol.messages.property_names import DEQUEUED_MS
 from quarry_mq.protocol.messages.system_flag import TransactionState
-from quarry_mq.protocol.names import SCHEDULE_TOPIC
+from quarry_mq.protocol.names import HALF_TOPIC, OPERATION_TOPIC, SCHEDULE_TOPIC
 from quarry_mq.protocol.progress import Progress
 from quarry_mq.store.commitlog import CommitLogReader, SegmentList
 from quarry_mq.store.consumequeue.dispatch import StoredNumbering
@@ -24,7 +25,7 @@ from quarry_mq.store.pending import FAMILY, HeldBefore, HeldMessages, Resolution
 from quarry_mq.store.pending.changes import may_any_change, may_change
 from quarry_mq.store.pending.messages import RESOLUTIONS_FORGOTTEN, RESOLUTIONS_KEPT
 from quarry_mq.store.pending.progress import HALVES, TIMERS
-from quarry_mq.store.pending.topics import DEQUEUED_MS, HALF_TOPIC, OPERATION_DONE, OPERATION_TOPIC, TIMER_TOPIC
+from quarry_mq.store.pending.topics import OPERATION_DONE, TIMER_TOPIC
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.record.properties import EncodedProperties
 from quarry_mq.store.recovery.recovery import bring_up_to, whole_batches

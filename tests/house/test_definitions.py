@@ -15,28 +15,10 @@ FORMAT_NAME: Final = re.compile(r"(?=\S*[A-Z%])(?=\S*[_%#])[A-Z0-9_%#]{5,}|__\w+
 """Names that stores and clients know: of topics, groups, properties and headers."""
 
 DEFINED_TWICE: Final = {
-    "CHECKPOINT_TOPIC",
-    "CHECK_IMMUNITY_TIME_IN_SECONDS",
     "CONSUME_PASSIVELY",
-    "DLQ_ORIGIN_MESSAGE_ID",
-    "DLQ_ORIGIN_TOPIC",
-    "INNER_MULTI_QUEUE_OFFSET",
-    "ORIGIN_GROUP",
     "QUARRY_CONFIG",
     "QUARRY_CONTEXT",
     "QUARRY_CONTEXTS",
-    "REAL_QID",
-    "REAL_TOPIC",
-    "RMQ_SYS_TRANS_HALF_TOPIC",
-    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-    "TIMER_DELIVER_MS",
-    "TIMER_DEL_UNIQKEY",
-    "TIMER_DEQUEUE_MS",
-    "TIMER_OUT_MS",
-    "TIMER_ROLL_TIMES",
-    "TRANSACTION_CHECK_TIMES",
-    "TRANS_CHECK_MAX_TIME_TOPIC",
-    "__CRC32#",
     "x-mq-client-id",
 }
 """Names that stand in several places today. Nothing is ever added."""

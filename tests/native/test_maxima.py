@@ -6,8 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from quarry_mq.protocol.names import CHECKPOINT_TOPIC
 from quarry_mq.store.consumequeue.rocks.known_queues import NOTHING_STORED
-from quarry_mq.store.consumequeue.rocks_layout import BOUND, CHECKPOINT_TOPIC, I64, keys_of
+from quarry_mq.store.consumequeue.rocks_layout import BOUND, I64, keys_of
 from quarry_mq.store.native import MaximaTable, Native
 
 QUEUES = st.tuples(st.sampled_from(["a", "orders", "%RETRY%billing", "x" * 255, "é"]), st.integers(0, 3))

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from quarry_mq.kv import KeyRange
 from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.protocol.names import CHECKPOINT_TOPIC
 from quarry_mq.store.consumequeue import RocksConsumeQueues
-from quarry_mq.store.consumequeue.rocks_layout import CHECKPOINT_TOPIC, OFFSET_FAMILY, UNITS_FAMILY, keys_of
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY, keys_of
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.native import Native
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quarry_mq.protocol.messages.property_names import CRC_PROPERTY
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
@@ -23,7 +24,7 @@ from quarry_mq.store.record import (
     encode_record,
     record_size,
 )
-from quarry_mq.store.record.layout import CRC_PROPERTY, MAGIC_V1, MAGIC_V2, QUEUE_OFFSET_MAXIMUM
+from quarry_mq.store.record.layout import MAGIC_V1, MAGIC_V2, QUEUE_OFFSET_MAXIMUM
 from tests.record.records import (
     HOST_V6,
     START,

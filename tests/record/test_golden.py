@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from quarry_mq.protocol.messages.property_names import CRC_PROPERTY
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import (
     Blank,
@@ -22,7 +23,6 @@ from quarry_mq.store.record import (
     record_size,
     tags_code,
 )
-from quarry_mq.store.record.layout import CRC_PROPERTY
 from tests import golden
 from tests.record.records import as_message
 

@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from quarry_mq.protocol.messages.property_names import KEYS, LIGHT_QUEUES, REAL_TOPIC, TAGS, UNIQUE_KEY
+from quarry_mq.protocol.messages.property_names import (
+    DELIVER_AT_MS,
+    DEQUEUED_MS,
+    KEYS,
+    LIGHT_QUEUES,
+    REAL_TOPIC,
+    ROLL_TIMES,
+    TAGS,
+    UNIQUE_KEY,
+)
 from quarry_mq.server.append.copies import SIZE_MAX, Copies, fitted, is_final
 from quarry_mq.server.append.group_commit import Stored
 from quarry_mq.server.held.copies import carried_over, delivered, held_until, recall
@@ -17,7 +26,7 @@ from quarry_mq.server.observability.metrics.held import HeldMetrics
 from quarry_mq.store.errors import Busy, DiskRefused, Invalid, MessageTooLarge, StorePoisoned
 from quarry_mq.store.message import Message, MessageCopy
 from quarry_mq.store.offsets import PhysicalOffset
-from quarry_mq.store.pending.topics import DELIVER_AT_MS, DEQUEUED_MS, ROLL_TIMES, TIMER_TOPIC
+from quarry_mq.store.pending.topics import TIMER_TOPIC
 from quarry_mq.store.record import StoredMessage, decode_record, encode_properties, encode_record
 from tests.store.assembly import HOST, message
 

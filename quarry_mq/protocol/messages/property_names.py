@@ -28,7 +28,21 @@ TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
 TRANSACTION: Final = "TRAN_MSG"
 TRANSACTION_ID: Final = "__transactionId__"
 TRANSACTION_RECOVERY_S: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+"""Seconds during which the producer of a half message must not be asked."""
+CHECKED_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+"""The number of checks, on a half message that RocketMQ wrote again after a check: the earlier one with
+its id is done.
+"""
 DELIVER_AT_MS: Final = "TIMER_DELIVER_MS"
+"""The time at which the sender wants the message delivered."""
+TIMER_OUT_MS: Final = "TIMER_OUT_MS"
+"""The time at which RocketMQ delivers the message: the sender's, rounded down to RocketMQ's precision."""
+DEQUEUED_MS: Final = "TIMER_DEQUEUE_MS"
+"""The time of delivery, on the copy that was delivered."""
+RECALLED_KEY: Final = "TIMER_DEL_UNIQKEY"
+"""The message that this record recalls: real topic, `+`, and the id of the message."""
+ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
+"""The number of times that a record was replaced, on a record that replaces an earlier one."""
 DELAY_S: Final = "TIMER_DELAY_SEC"
 DELAY_MS: Final = "TIMER_DELAY_MS"
 MESSAGE_GROUP: Final = "__SHARDINGKEY"
@@ -38,6 +52,7 @@ TRACE_CONTEXT: Final = "TRACE_CONTEXT"
 BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
 BORN_HOST: Final = "__BORNHOST"
 PRODUCER_GROUP: Final = "PGROUP"
+CRC_PROPERTY: Final = "__CRC32#"
 RECONSUME_TIMES: Final = "RECONSUME_TIME"
 DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DEAD_LETTER_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
@@ -99,12 +114,12 @@ _BY_PROTOCOL: Final = frozenset(
         "CLUSTER",
         "MSG_TYPE",
         "TIMER_ENQUEUE_MS",
-        "TIMER_DEQUEUE_MS",
-        "TIMER_ROLL_TIMES",
-        "TIMER_OUT_MS",
-        "TIMER_DEL_UNIQKEY",
+        DEQUEUED_MS,
+        ROLL_TIMES,
+        TIMER_OUT_MS,
+        RECALLED_KEY,
         "TIMER_DELAY_LEVEL",
-        "__CRC32#",
+        CRC_PROPERTY,
     }
 )
 
@@ -117,7 +132,7 @@ _BY_THIS_BROKER: Final = frozenset(
         TRANSACTION_ID,
         LITE_TOPIC,
         ORIGIN_GROUP,
-        "TRANSACTION_CHECK_TIMES",
+        CHECKED_TIMES,
         "INNER_NUM",
         "INNER_BASE",
     }
