@@ -13,16 +13,17 @@ from prometheus_client import CollectorRegistry
 
 from quarry_mq.kv import WriteBatch
 from quarry_mq.protocol.clock import Clock, SteadyClock
-from quarry_mq.server.addresses import Address
 from quarry_mq.server.admin.administration import Administration, BrokerFacts
 from quarry_mq.server.admin.browsing.tails import Tails
 from quarry_mq.server.admin.figures.sources import Sources
 from quarry_mq.server.admin_port.calls.guard import make_guard
+from quarry_mq.server.admin_port.calls.slots import CallSlots
 from quarry_mq.server.admin_port.cluster.build import cluster_services, joined, make_cluster, make_reading_order
 from quarry_mq.server.admin_port.console.build import ConsoleBeside
 from quarry_mq.server.admin_port.messages.queries import query_service
 from quarry_mq.server.admin_port.metadata.clients import ClientService
 from quarry_mq.server.admin_port.metadata.security import SecurityService
+from quarry_mq.server.admin_port.metadata.service import AdminService
 from quarry_mq.server.admin_port.metadata.settings import SettingsService
 from quarry_mq.server.admin_port.official.making import official_admin
 from quarry_mq.server.admin_port.operators_look import make_operators_look
@@ -32,9 +33,8 @@ from quarry_mq.server.admin_port.storage.index import IndexService
 from quarry_mq.server.admin_port.storage.migration import MigrationService
 from quarry_mq.server.admin_port.storage.verification import VerificationService
 from quarry_mq.server.append.copies import Copies
-from quarry_mq.server.append.group_commit import GroupCommit
+from quarry_mq.server.append.group_commit import GroupCommit, LogFlushes
 from quarry_mq.server.clients import ClientRegistry
-from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.delivery import Delivery, GroupState, StateWriter
 from quarry_mq.server.delivery.dead_letters import DeadLetterStore
 from quarry_mq.server.delivery.fetch.pulls import Pulls
@@ -42,8 +42,8 @@ from quarry_mq.server.delivery.handle_key import HandleKey
 from quarry_mq.server.exported_metrics import export
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front import make_front
-from quarry_mq.server.held import DelayedDelivery, Transactions
-from quarry_mq.server.lite.subscriptions import LiteSubscriptions, make_lite_subscriptions
+from quarry_mq.server.held import DelayedDelivery, TransactionChecks, Transactions
+from quarry_mq.server.lite.counts import LiteBirths
 from quarry_mq.server.maintenance.warm_up import warm_up
 from quarry_mq.server.observability.instrumentation import Background, make_background
 from quarry_mq.server.observability.logs import set_log_level
@@ -53,22 +53,21 @@ from quarry_mq.server.process.certificates import Certificates
 from quarry_mq.server.process.descriptors import front_limits, plan_here
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.process.process_figures import ProcessFigures
-from quarry_mq.server.reconfiguration import Reconfigured
 from quarry_mq.server.routing import BrokerIdentity
-from quarry_mq.server.rpc.context import HEADERS
-from quarry_mq.server.rpc.limits import LimitsMet
+from quarry_mq.server.rpc.context import HEADERS, Edge
+from quarry_mq.server.rpc.limits import RequestRates
 from quarry_mq.server.rpc.messaging import Components, Messaging, native_part
+from quarry_mq.server.rpc.sends.sends import SendStore
 from quarry_mq.server.security.build import Security
 from quarry_mq.server.security.metrics import SecurityMetrics
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.live_settings import LiveSettings
 from quarry_mq.server.tasks.supervision import Supervisor, run_guarded
+from quarry_mq.server.tasks.time_slice import Pacing
 from quarry_mq.server.tasks.worker import LoopThreads
 from quarry_mq.server.upkeep import Surroundings, Upkeep
-from quarry_mq.server.wire.messages import host_from_text
-from quarry_mq.store.message import DispatchRequest, Host
+from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.opening.open_store import OpenStore
-from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.settings import Durability
 
 log = structlog.get_logger(__name__)
@@ -90,7 +89,6 @@ class Broker:
         health: HealthState,
         threads: LoopThreads,
         *,
-        supervisor: Supervisor,
         certificates: Certificates,
         clock: Clock,
         process: ProcessFigures | None = None,
@@ -99,40 +97,29 @@ class Broker:
         self._live = LiveSettings(settings, store.state_engine)
         self._settings = settings = self._live.current
         set_log_level(settings.log.level)
-        self._reached_at = settings.network.advertise or settings.network.listen
+        self._store, self._clock, self._certificates = store, clock, certificates
         self._identity = BrokerIdentity.of(settings.broker.name, settings.network)
-        self._supervisor, self._certificates = supervisor, certificates
-        self._store = store
-        self._clock = clock
-        self._metrics = ServerMetrics(registry)
-        self._traffic = Traffic(topics_max=settings.metrics.top_topics, groups_max=settings.metrics.top_groups)
+        self._metrics = ServerMetrics(registry, settings.metrics)
         self._tracing = make_tracing(settings.tracing, node_id=settings.broker.name)
-        self._faults = FaultLog(self._clock, damage_met=self._metrics.damage_met, passed_over=self._metrics.passed_over)
-        self._security = Security(settings, store, clock=self._clock, metrics=SecurityMetrics(registry))
-        self._limits_met = LimitsMet()
-        self._clients = ClientRegistry(self._clock, settings)
-        self._state_writer = StateWriter(
-            store.state_engine,
-            self._after_pass,
-            failed=lambda error: health.poisoned(str(error)),
-            # under sync no client sees what a power cut can undo
-            sign=self._sign_seen if settings.store.durability is Durability.ASYNC else None,
-        )
+        self._faults = FaultLog(clock, damage_met=self._metrics.damage_met, passed_over=self._metrics.passed_over)
+        self._security = Security(settings, store, clock=clock, metrics=SecurityMetrics(registry))
+        self._clients = ClientRegistry(clock, settings)
         self._native = native_part(settings)
+        self._edge = self._make_edge()
         self._handle_key = HandleKey(*store.identity.handle_key(store.messages.dispatched_up_to), self._native)
-        self._delivery = self._make_delivery()
+        self._commit = self._make_commit(health, threads)
+        self._copies = Copies(self._commit.send, self._identity.store_host, self._metrics.held)
+        self._delivery = self._make_delivery(health)
         self._clients.on_lost(self._delivery.client_lost)
         self._clients.on_lost(self._delivery.end_waiting)
-        self._lite_subscriptions = self._make_lite_subscriptions()
-        self._commit = self._make_commit(health, threads)
-        self._pulls = self._make_pulls()
+        self._pulls = Pulls(store.messages, asyncio.get_running_loop(), settings)
         self._tails = Tails(store.messages, store.expiry)
         self._delays = self._make_delays()
-        self._transactions = self._make_transactions()
         self._upkeep = self._make_upkeep(health)
-        self.cluster = make_cluster(settings, store, self._delivery, self._clock)
+        self.cluster = make_cluster(settings, store, self._delivery, clock)
         self._background = self._make_background()
         self._messaging = self._make_messaging()
+        self._checks = self._make_checks()
         self._front = make_front(
             settings.network.front,
             self._messaging.methods(),
@@ -141,20 +128,39 @@ class Broker:
             make_scanner=None if self._native is None else self._native.CallScanner,
             headers=HEADERS,
         )
-        self._take_changes()
-        self._sources = self._make_sources(health, certificates, process)
+        self._live.on_change(self._configure)
+        self._sources = self._make_sources(health, process)
         export(self._metrics, self._sources, settings)
 
-    def _make_sources(self, health: HealthState, certificates: Certificates, process: ProcessFigures | None) -> Sources:
+    def _configure(self, settings: BrokerSettings) -> None:
+        """Pass settings that were changed to all parts. Work under way may end with those that it began with."""
+        set_log_level(settings.log.level)
+        self._clients.configure(settings)
+        self._delivery.configure(settings)
+        self._pulls.configure(settings)
+        self._checks.configure(settings.transactions)
+        self._upkeep.configure(settings)
+        self._messaging.configure(settings)
+        self._front.configure(front_limits(settings))
+
+    def _make_edge(self) -> Edge:
+        return Edge(
+            self._clients,
+            self._faults,
+            self._security.gate,
+            rates=RequestRates(self._clock, self._settings.limits.requests_per_client),
+            native=self._native,
+        )
+
+    def _make_sources(self, health: HealthState, process: ProcessFigures | None) -> Sources:
         return Sources(
             messaging=self._messaging,
             background=self._background,
             upkeep=self._upkeep,
             front=self._front,
             health=health,
-            certificates=certificates,
+            certificates=self._certificates,
             process=process,
-            cluster=self.cluster,
             open_to_everybody=self._settings.open_to_everybody,
         )
 
@@ -166,7 +172,7 @@ class Broker:
                 commit=self._commit,
                 progress=self._delivery,
                 carry_over=self._delays.carry_over,
-                write_state=self._state_writer.write_now,
+                write_state=self._delivery.writer.write_now,
                 poisoned=lambda error: health.poisoned(str(error)),
                 clock=self._clock,
                 metrics=self._metrics,
@@ -179,7 +185,7 @@ class Broker:
             self._settings.metrics,
             delivery=self._delivery,
             delays=self._delays,
-            traffic=self._traffic,
+            traffic=self._metrics.traffic,
             clock=self._clock,
             topic_exists=self._topic_exists,
             group_exists=self._group_exists,
@@ -191,74 +197,50 @@ class Broker:
     def _group_exists(self, name: str) -> bool:
         return self._store.groups.get(name) is not None
 
-    def _take_changes(self) -> None:
-        """Pass on settings that are changed while the broker runs."""
-        parts = Reconfigured(
-            clients=self._clients,
-            delivery=self._delivery,
-            pulls=self._pulls,
-            transactions=self._transactions,
-            upkeep=self._upkeep,
-            messaging=self._messaging,
-            front=self._front,
+    def _make_delivery(self, health: HealthState) -> Delivery:
+        store, settings = self._store, self._settings
+        writer = StateWriter(
+            store.state_engine,
+            self._after_pass,
+            failed=lambda error: health.poisoned(str(error)),
+            # under sync no client sees what a power cut can undo
+            sign=self._sign_seen if settings.store.durability is Durability.ASYNC else None,
         )
-        self._live.on_change(parts.configure)
-
-    def _make_delivery(self) -> Delivery:
-        store = self._store
-        self._copies = Copies(lambda *send: self._commit.send(*send), self._metrics.held)  # noqa: PLW0108 - made below
         # a clock that was set back meanwhile must not keep messages hidden longer than before the restart
         clock = SteadyClock(self._clock, not_before_ms=store.messages.last_stored_ms)
-        lease_ms = self._settings.delivery.lease_ms
         state = GroupState.of(
             store.state_engine,
             store.offsets,
             self._handle_key,
-            self._state_writer,
-            leases_until_ms=clock.wall_ms() + lease_ms if store.is_after_crash else None,
+            writer,
+            leases_until_ms=clock.wall_ms() + settings.delivery.lease_ms if store.is_after_crash else None,
         )
         return Delivery(
-            self._settings,
+            settings,
             store.messages,
             state,
             clock=clock,
             timers=asyncio.get_running_loop(),
             is_client_alive=self._clients.is_alive,
             faults=self._faults,
-            dead_letters=DeadLetterStore(
-                store.topics, copies=self._copies, store_host=self._store_host, buried=self._buried
-            ),
-        )
-
-    def _make_lite_subscriptions(self) -> LiteSubscriptions:
-        return make_lite_subscriptions(
-            self._store,
-            writer=self._state_writer,
-            delivery=self._delivery,
-            clients=self._clients,
-            taken_away=lambda *what: self._messaging.telemetry.push_taken_away(*what),  # noqa: PLW0108 - made below
-            clock=self._clock,
+            dead_letters=DeadLetterStore(store.topics, copies=self._copies, buried=self._buried),
         )
 
     def _buried(self, group: str, topic: str) -> None:
         self._metrics.held.buried()
-        self._traffic.buried(group, topic)
+        self._metrics.traffic.buried(group, topic)
 
     def _make_commit(self, health: HealthState, threads: LoopThreads) -> GroupCommit:
-        settings = self._settings
+        messages = self._store.messages
         return GroupCommit(
-            self._store.messages,
-            durability=settings.store.durability,
-            flush_interval_s=settings.store.flush_interval_ms / 1000,
-            queue_flush_bytes=settings.store.queue_flush_size,
+            messages,
+            LogFlushes(messages, threads, None if self._native is None else self._native.SyncThread()),
+            self._settings.store,
             clock=self._clock,
-            threads=threads,
             after_pass=self._after_pass,
             messages_arrived=self._messages_arrived,
-            poisoned=lambda error: health.poisoned(str(error)),
-            sends_refused=health.sends_refused,
+            health=health,
             metrics=self._metrics,
-            sync_thread=None if self._native is None else self._native.SyncThread(),
         )
 
     def _messages_arrived(self, requests: Sequence[DispatchRequest]) -> None:
@@ -266,96 +248,83 @@ class Broker:
         for part in (self._delivery, self._pulls, self._delays, self._tails):
             run_guarded(part.messages_arrived, requests)
 
-    def _make_pulls(self) -> Pulls:
-        return Pulls(self._store.messages, asyncio.get_running_loop(), self._settings)
-
     def _make_delays(self) -> DelayedDelivery:
         return DelayedDelivery(
-            self._store.messages.held,
-            records=self._store.messages,
-            send=self._copies.send,
+            self._store.messages,
+            self._copies,
             topic_exists=self._topic_exists,
-            store_host=self._store_host,
             clock=self._clock,
             timers=asyncio.get_running_loop(),
             faults=self._faults,
             metrics=self._metrics.held,
             handle_key=self._handle_key,
         )
-
-    def _make_transactions(self) -> Transactions:
-        return Transactions(
-            self._store.messages.held,
-            self._settings.transactions,
-            records=self._store.messages,
-            send=self._copies.send,
-            producers=self._clients,
-            ask=self._ask_producer,
-            store_host=self._store_host,
-            clock=self._clock,
-            timers=asyncio.get_running_loop(),
-            faults=self._faults,
-            metrics=self._metrics.held,
-            handle_key=self._handle_key,
-        )
-
-    def _ask_producer(self, client_id: str, topic: str, record: StoredMessage, transaction_id: str) -> bool:
-        return self._messaging.telemetry.push_check(client_id, topic, record, transaction_id)
-
-    def _store_host(self) -> Host:
-        return host_from_text(self._reached_at)
 
     def _make_messaging(self) -> Messaging:
-        return Messaging(
-            Components(
-                store=self._store,
-                identity=self._identity,
-                clients=self._clients,
-                commit=self._commit,
-                copies=self._copies,
-                delivery=self._delivery,
-                pulls=self._pulls,
-                delays=self._delays,
-                transactions=self._transactions,
-                lite_subscriptions=self._lite_subscriptions,
-                lite_topics=self._upkeep.lite_topics.counts,
-                metrics=self._metrics,
-                traffic=self._traffic,
-                faults=self._faults,
-                store_host=self._store_host,
-                clock=self._clock,
-                native=self._native,
-                gate=self._security.gate,
-                tracing=self._tracing,
-                members=None if self.cluster is None else self.cluster.members,
-                grouped_sends=None if self.cluster is None else self.cluster.sends,
-                lite_spreading=None if self.cluster is None else self.cluster.lite,
-                limits_met=self._limits_met,
-            ),
-            self._settings,
+        messages, settings = self._store.messages, self._settings
+        transactions = Transactions(
+            messages,
+            self._copies,
+            clock=self._clock,
+            metrics=self._metrics.held,
+            handle_key=self._handle_key,
+        )
+        sends = SendStore(
+            self._commit,
+            self._delays,
+            transactions,
+            LiteBirths(self._upkeep.lite_topics.counts, messages),
+            settings.limits,
+            identity=self._identity,
+            clock=self._clock,
+            metrics=self._metrics,
+        )
+        components = Components(
+            store=self._store,
+            edge=self._edge,
+            sends=sends,
+            copies=self._copies,
+            delivery=self._delivery,
+            pulls=self._pulls,
+            cluster=self.cluster,
+            clock=self._clock,
+        )
+        return Messaging(components, settings, self._tracing)
+
+    def _make_checks(self) -> TransactionChecks:
+        return TransactionChecks(
+            self._messaging.components.sends.transactions,
+            self._store.messages,
+            self._settings.transactions,
+            producers=self._clients,
+            ask=self._messaging.telemetry.push_check,
+            clock=self._clock,
+            faults=self._faults,
+            metrics=self._metrics.held,
         )
 
     @contextlib.asynccontextmanager
-    async def serving(self, *, hastened: Hastened | None = None) -> AsyncIterator[dict[str, str]]:
+    async def serving(
+        self, supervisor: Supervisor, *, hastened: Hastened | None = None
+    ) -> AsyncIterator[dict[str, str]]:
         """Serve calls while the context is entered; on leaving, refuse new calls, answer accepted ones, and stop."""
         network = self._settings.network
         try:
             async with (
-                self._supervisor.running("housekeeping", self._keep_house()),
-                self._supervisor.running(
-                    "end of lite subscriptions", self._lite_subscriptions.run(HOUSEKEEPING_INTERVAL_S)
+                supervisor.running("housekeeping", self._keep_house()),
+                supervisor.running(
+                    "end of lite subscriptions", self._messaging.lite_subscriptions.run(HOUSEKEEPING_INTERVAL_S)
                 ),
-                self._upkeep.running(self._supervisor),
-                self._supervisor.running("figures", self._background.sampling.run()),
-                self._supervisor.running("warm-up", warm_up(self._store.topics, self._store.queues, self._faults)),
+                self._upkeep.running(supervisor),
+                supervisor.running("figures", self._background.sampling.run()),
+                supervisor.running("warm-up", warm_up(self._store.topics, self._store.queues, self._faults)),
             ):
                 listening = await self._listen()
-                self._reached_at = network.advertise or listening
                 self._delays.start()
-                self._transactions.start()
+                self._checks.start()
                 async with (
-                    self._administering() as (admin_listening, console_url),
-                    joined(self.cluster, self._supervisor, self._identity, admin_listening),
+                    self._administering(supervisor) as (admin_listening, console_url),
+                    joined(self.cluster, supervisor, self._identity, admin_listening),
                 ):
                     try:
                         yield {"listen": listening, "admin": admin_listening, "console": console_url}
@@ -368,11 +337,11 @@ class Broker:
                 await asyncio.to_thread(self._tracing.stop)
             await self._upkeep.stop()
             self._delays.stop()
-            self._transactions.stop()
+            self._checks.stop()
             await self._commit.drain()
             self._delivery.stop()
             self._background.stop()
-            self._state_writer.write_now()
+            self._delivery.writer.write_now()
             self._security.audit.close()
             self._metrics.stop_watching()
 
@@ -383,34 +352,36 @@ class Broker:
             listening = await self._front.start(network.listen)
         else:
             listening = await self._front.start(network.listen, tls, plain_too=network.tls == "optional")
-        self._identity.listen = Address.parse(listening)
+        tls_listening = None
         if network.tls_listen is not None:
             tls_listening = await self._front.start(network.tls_listen, tls)
             log.info("listening with TLS", address=tls_listening)
-            if network.tls == "off":
-                self._identity.secure_listen = Address.parse(tls_listening)
+        self._identity.listens_at(listening, secure=tls_listening if network.tls == "off" else None)
         return listening
 
     @contextlib.asynccontextmanager
-    async def _administering(self) -> AsyncIterator[tuple[str, str]]:
+    async def _administering(self, supervisor: Supervisor) -> AsyncIterator[tuple[str, str]]:
         """Run admin port and console; yield the port's address and the console's URL, empty without a console."""
         administration = self._administration()
         self._live.on_change(lambda settings: administration.configure(default_queues=settings.topics.default_queues))
         work = make_operators_work(self._sources, administration)
-        look = make_operators_look(self._messaging, self._upkeep, self._background.waiting, self._tails)
+        look = make_operators_look(self._messaging, self._upkeep, self._background.waiting, self._tails, self._checks)
         order = make_reading_order(self.cluster, self._messaging.components)
-        admin = AdminServer(
+        service = AdminService(
             administration,
             self._faults,
+            self._upkeep.backups,
+            self._upkeep.expire_now,
+            self._upkeep.summaries.summarize,
             order=order,
+            pacing=Pacing(self._clock),
+        )
+        admin = AdminServer(
+            service,
+            CallSlots(self._settings.limits.admin_calls, self._edge.limits_met),
             guard=make_guard(self._security, self._settings.broker.cluster, self._faults),
-            calls_max=self._settings.limits.admin_calls,
             connections_max=plan_here(self._settings.store.mapped_segments_max).admin_connections,
-            limits_met=self._limits_met,
             request_size_max=REQUEST_SIZE_MAX if self.cluster is None else self.cluster.request_size_max,
-            backups=self._upkeep.backups,
-            expire=self._upkeep.expire_now,
-            summarize=self._upkeep.summaries.summarize,
             more=[
                 MigrationService(self._upkeep.migration, self._faults),
                 VerificationService(self._upkeep.verification, self._faults),
@@ -429,7 +400,7 @@ class Broker:
         )
         needs_login = self._security.admin_authenticator is not None
         console = ConsoleBeside(self._settings, self._certificates.console, needs_login=needs_login, clock=self._clock)
-        async with work.running(self._supervisor):
+        async with work.running(supervisor):
             try:
                 with console.prepared():
                     address = self._settings.network.admin
@@ -464,7 +435,7 @@ class Broker:
                 name=settings.broker.name,
                 cluster=settings.broker.cluster,
                 version=version("quarry-mq"),
-                advertised_address=self._reached_at,
+                advertised_address=self._identity.reached_at,
                 store_directory=str(settings.store.directory),
                 durability=settings.store.durability,
                 started_at_ms=self._clock.wall_ms(),

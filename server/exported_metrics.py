@@ -23,25 +23,25 @@ def export(metrics: ServerMetrics, sources: Sources, settings: BrokerSettings) -
     store, front = its.store, sources.front.figures
     if front is not None:
         metrics.watch_front(front)
-    metrics.watch_limits(its.limits_met, front)
+    metrics.watch_limits(its.edge.limits_met, front)
     metrics.watch_delivery(its.delivery)
-    metrics.watch_clients(its.clients)
+    metrics.watch_clients(its.edge.clients)
     metrics.watch_engines(store.queues, store.state_engine, store.messages.held)
     metrics.watch_migration(store.migration)
     metrics.watch_expiry(store.expiry, lambda: upkeep.retention.used_ratios)
-    metrics.watch_lite_topics(its.lite_topics)
+    metrics.watch_lite_topics(upkeep.lite_topics.counts)
     metrics.watch_cleaning(upkeep.cleaning)
     metrics.watch_indexes(store.messages.indexes)
-    metrics.watch(lambda: stage_figures(its.commit.stages, its.delivery.stages))
+    metrics.watch(lambda: stage_figures(its.sends.commit.stages, its.delivery.stages))
     metrics.watch(lambda: waiting_metrics(background.waiting, background.sampling))
     families = Families(cluster=settings.broker.cluster, node_id=settings.broker.name)
-    metrics.watch(lambda: traffic_figures(families, its.traffic))
+    metrics.watch(lambda: traffic_figures(families, its.sends.metrics.traffic))
     metrics.watch(lambda: lag_figures(families, background.lag.pairs))
     metrics.watch(lambda: storage_figures(families, store.messages, _broker_figures(sources)))
     cluster = sources.cluster
     if cluster is not None:
         metrics.watch(lambda: cluster_figures(cluster))
-    metrics.watch(lambda: connection_figures(families, its.clients, settings.metrics.top_groups))
+    metrics.watch(lambda: connection_figures(families, its.edge.clients, settings.metrics.top_groups))
 
 
 def _broker_figures(sources: Sources) -> BrokerFigures:

@@ -156,7 +156,6 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
                 process.registry,
                 health,
                 threads,
-                supervisor=supervisor,
                 certificates=process.certificates,
                 clock=process.clock,
                 process=process.figures,
@@ -164,7 +163,7 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
             await running.enter_async_context(
                 supervisor.running("search for garbage", GarbageSearch(process.clock).run())
             )
-            async with broker.serving(hastened=stop.hastened) as addresses:
+            async with broker.serving(supervisor, hastened=stop.hastened) as addresses:
                 health.ready()
                 print(_banner(settings, http, addresses), flush=True)  # noqa: T201
                 await stop.asked()

@@ -7,7 +7,9 @@ from typing import NamedTuple, Self
 
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.settings.sections import NetworkSection
+from quarry_mq.server.wire.messages import host_from_text
 from quarry_mq.store.errors import Forbidden
+from quarry_mq.store.message import Host
 from quarry_mq.store.metadata import READ_WRITE, Group, Permission, Topic
 
 
@@ -28,6 +30,8 @@ class BrokerIdentity:
     advertise: Address | None = None
     secure_listen: Address | None = None
     secure_advertise: Address | None = None
+    reached_at: str = ""
+    """`host:port` at which clients reach the broker, for what is stored and shown."""
 
     @classmethod
     def of(cls, name: str, network: NetworkSection) -> Self:
@@ -39,8 +43,23 @@ class BrokerIdentity:
             # without TLS on `listen` that is the wrong address for clients with TLS
             secure_advertise = None if network.tls == "off" else advertise
         return cls(
-            name=name, listen=Address.parse(network.listen), advertise=advertise, secure_advertise=secure_advertise
+            name=name,
+            listen=Address.parse(network.listen),
+            advertise=advertise,
+            secure_advertise=secure_advertise,
+            reached_at=network.advertise or network.listen,
         )
+
+    def listens_at(self, address: str, *, secure: str | None = None) -> None:
+        """Note where the broker listens: `secure` is an address with TLS alone, beside `address` without."""
+        self.listen = Address.parse(address)
+        self.secure_listen = None if secure is None else Address.parse(secure)
+        if self.advertise is None:
+            self.reached_at = address
+
+    def store_host(self) -> Host:
+        """Return the broker's address as records hold it."""
+        return host_from_text(self.reached_at)
 
     def advertised_to(self, *, is_secure: bool) -> Address | None:
         """Return the address that clients with or without TLS are sent to; None for the one that they dialled."""

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.append.group_commit import GroupCommit
 from quarry_mq.server.delivery import Delivery
-from quarry_mq.server.lite.lite_topics import LiteTopics, LiteTopicSurroundings
+from quarry_mq.server.lite.lite_topics import LiteTopics
 from quarry_mq.server.maintenance.backup_points import BackupPoints, Engines
 from quarry_mq.server.maintenance.checkpoints import CheckpointKeeper
 from quarry_mq.server.maintenance.key_index import KeyIndex
 from quarry_mq.server.maintenance.queue_cleanup import CleaningSettings, QueueCleaning
 from quarry_mq.server.maintenance.queue_migration import OnlineMigration
-from quarry_mq.server.maintenance.queue_removal import QueueRemoval
+from quarry_mq.server.maintenance.queue_removal import QueueRemoval, RemovalParts, TopicsOfRocketmq
 from quarry_mq.server.maintenance.queue_summaries import QueueSummaries
 from quarry_mq.server.maintenance.retention import ExpiryReport, Retention, RetentionTimes
 from quarry_mq.server.maintenance.verification import OnlineVerification
@@ -26,10 +26,8 @@ from quarry_mq.server.tasks.supervision import Supervisor
 from quarry_mq.store.commitlog.log_begins import LogBegins
 from quarry_mq.store.consumequeue.queue_summary import SummarySource
 from quarry_mq.store.fs import PosixCopyingDisk, PosixDisk
-from quarry_mq.store.metadata.lite import TTL_MAX_MS
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.opening.open_store import OpenStore
-from quarry_mq.store.rocketmq import read_metadata
 from quarry_mq.store.verify.verdicts import Verdicts
 
 
@@ -154,37 +152,17 @@ class Upkeep:
     def _make_removals(self) -> tuple[LiteTopics, QueueRemoval]:
         """Make the two parts that remove light queues: they share one removal and one record of where the log began."""
         store, around, settings = self._store, self._around, self._settings
-        begins = LogBegins(store.identity.log_begins, store.identity.set_log_begins)
-        lite_topics = LiteTopics(
-            store,
-            settings,
-            LiteTopicSurroundings(
-                progress=around.progress,
-                commit=around.commit,
-                clock=around.clock,
-                metrics=around.metrics,
-                topics_elsewhere=lambda: removal.topics_only_elsewhere(),  # noqa: PLW0108 - made below
-                begins=begins,
-                begins_kept_ms=max(TTL_MAX_MS, int((settings.consume_queue.idle_light_queue_hours or 0) * 3_600_000)),
-            ),
-        )
-        removal = QueueRemoval(
-            store.messages,
-            lite_topics.removal,
-            settings.consume_queue,
-            topics=store.topics,
-            topics_elsewhere=self._topics_of_rocketmq,
+        parts = RemovalParts(
             progress=around.progress,
-            begins=begins,
-            log_begin=lambda: store.expiry.minimum,
             commit=around.commit,
             clock=around.clock,
             metrics=around.metrics,
+            topics_of_rocketmq=TopicsOfRocketmq(store.topics, settings.store.directory),
+            begins=LogBegins(store.identity.log_begins, store.identity.set_log_begins),
         )
+        lite_topics = LiteTopics(store, settings, parts)
+        removal = QueueRemoval(store, lite_topics.removal, settings.consume_queue, parts)
         return lite_topics, removal
-
-    def _topics_of_rocketmq(self) -> list[str]:
-        return [topic.name for topic in read_metadata(PosixDisk(), self._settings.store.directory).topics]
 
     def _summary_source(self) -> SummarySource:
         queues = self._store.queues

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from quarry_mq.kv import KvError
 from quarry_mq.protocol.clock import DAY_MS, Clock
 from quarry_mq.protocol.messages.property_names import REAL_TOPIC, UNIQUE_KEY
-from quarry_mq.server.held import DelayedDelivery, Transactions
+from quarry_mq.server.held import DelayedDelivery, TransactionChecks
 from quarry_mq.server.observability.waiting_figures import WaitingFigures
 from quarry_mq.server.tasks.time_slice import PAUSE_S
 from quarry_mq.server.tasks.worker import Worker
@@ -73,7 +73,7 @@ class PendingLook:
         self,
         store: MessageStore,
         delays: DelayedDelivery,
-        transactions: Transactions,
+        checks: TransactionChecks,
         *,
         figures: WaitingFigures,
         worker: Worker,
@@ -82,7 +82,7 @@ class PendingLook:
         self._store = store
         self._held = store.held
         self._delays = delays
-        self._transactions = transactions
+        self._checks = checks
         self._figures = figures
         self._worker = worker
         self._clock = clock
@@ -93,7 +93,7 @@ class PendingLook:
         """Return at most `limit` scheduled messages and transactions. Raises kv.KvError."""
         first = self._delays.first_waiting()
         timers = await self._worker.run(self._timers, first, limit)
-        transactions = await self._worker.run(self._first_transactions, limit, self._transactions.checked_until_ms)
+        transactions = await self._worker.run(self._first_transactions, limit, self._checks.checked_until_ms)
         due, looked_at = await self._due(first)
         figures = self._figures
         return PendingView(figures.timers, figures.halves, timers, transactions, due, looked_at, figures.late_ms)

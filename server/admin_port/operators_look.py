@@ -12,6 +12,7 @@ from quarry_mq.server.admin_port.messages.browsing import BrowsingService
 from quarry_mq.server.admin_port.metadata.lite_topics import LiteTopicService
 from quarry_mq.server.admin_port.server import MoreService
 from quarry_mq.server.admin_port.storage.storage import StorageService
+from quarry_mq.server.held import TransactionChecks
 from quarry_mq.server.lag.group_progress import GroupProgress
 from quarry_mq.server.lag.lite_backlog import LiteBacklog
 from quarry_mq.server.lite.wanted import WantedLiteTopics
@@ -32,13 +33,13 @@ class OperatorsLook(NamedTuple):
         await self.look.stop()
 
 
-def make_operators_look(messaging: Messaging, upkeep: Upkeep, waiting: WaitingFigures, tails: Tails) -> OperatorsLook:
+def make_operators_look(
+    messaging: Messaging, upkeep: Upkeep, waiting: WaitingFigures, tails: Tails, checks: TransactionChecks
+) -> OperatorsLook:
     its = messaging.components
-    store, clock, faults = its.store, its.clock, its.faults
+    store, clock, faults = its.store, its.clock, its.edge.faults
     look = StorageLook(store, upkeep.key_index, lambda: upkeep.retention.settings, clock)
-    pending = PendingLook(
-        store.messages, its.delays, its.transactions, figures=waiting, worker=look.worker, clock=clock
-    )
+    pending = PendingLook(store.messages, its.sends.delays, checks, figures=waiting, worker=look.worker, clock=clock)
     browser = MessageBrowser(store.messages, store.expiry)
     pacing = Pacing(clock)
     browsing = BrowsingService(

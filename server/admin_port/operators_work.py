@@ -51,10 +51,10 @@ def make_operators_work(sources: Sources, administration: Administration) -> Ope
         inflight=InFlightTable(store.state_engine),
         writer=its.delivery.writer,
         send=its.copies.send,
-        until_durable=its.commit.until_durable,
-        store_host=its.store_host,
+        until_durable=its.sends.commit.until_durable,
+        store_host=its.sends.identity.store_host,
     )
-    resender = MessageResender(messaging.operators_resend, its.store_host, clock)
+    resender = MessageResender(messaging.operators_resend, its.sends.identity.store_host, clock)
     jobs = Jobs(
         JobTable(store.state_engine),
         {
@@ -63,18 +63,18 @@ def make_operators_work(sources: Sources, administration: Administration) -> Ope
             JobKind.RESEND_MESSAGES: MessageResendWork(store.messages, store.topics, upkeep.key_index, resender),
         },
         writer=its.delivery.writer,
-        until_durable=its.commit.until_durable,
+        until_durable=its.sends.commit.until_durable,
         clock=clock,
-        metrics=its.metrics.jobs,
+        metrics=its.sends.metrics.jobs,
     )
     service = JobService(
         jobs,
         upkeep.verification,
         log_end=lambda: store.messages.dispatched_up_to,
         cluster=administration.facts.cluster,
-        faults=its.faults,
+        faults=its.edge.faults,
     )
     recording = make_recording(sources)
     overviews = make_overview_service(sources, administration, recording, jobs, box)
-    services: list[MoreService] = [DeadLetterService(box, its.faults), service, overviews]
+    services: list[MoreService] = [DeadLetterService(box, its.edge.faults), service, overviews]
     return OperatorsWork(jobs, recording, services, overviews.own_overview)

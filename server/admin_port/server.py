@@ -16,27 +16,16 @@ from google.protobuf.descriptor_pool import Default, DescriptorPool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
-from quarry_mq.server.admin.administration import (
-    Administration,
-)
 from quarry_mq.server.admin_port.calls.guard import AdminGuard
 from quarry_mq.server.admin_port.calls.reader import RequestReader
 from quarry_mq.server.admin_port.calls.slots import CallSlots
 from quarry_mq.server.admin_port.metadata.service import (
     SERVICE_NAME,
     AdminService,
-    Expire,
-    OrderKept,
-    Summarize,
 )
-from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front import LiveTls
 from quarry_mq.server.front.grpcio import bind
-from quarry_mq.server.maintenance.backup_points import BackupLeases
-from quarry_mq.server.rpc.limits import LimitsMet
-from quarry_mq.server.tasks.time_slice import Pacing
 
 REQUEST_SIZE_MAX: Final = 1024 * 1024
 """Bytes of a request. Operators' requests are small."""
@@ -71,30 +60,21 @@ class AdminServer:
 
     def __init__(
         self,
-        administration: Administration,
-        faults: FaultLog,
+        service: AdminService,
+        slots: CallSlots,
         *,
-        order: OrderKept,
         guard: AdminGuard | None = None,
-        backups: BackupLeases,
-        expire: Expire,
-        summarize: Summarize,
         more: Sequence[MoreService] = (),
-        pacing: Pacing | None = None,
-        calls_max: int = 256,
         connections_max: int = 1_024,
-        limits_met: LimitsMet | None = None,
         request_size_max: int = REQUEST_SIZE_MAX,
     ) -> None:
-        """`calls_max`: open calls of known callers; further ones are refused with RESOURCE_EXHAUSTED."""
+        """`slots` bounds the open calls of callers; further ones are refused with RESOURCE_EXHAUSTED."""
+        self._service = service
+        self.slots: Final = slots
         self._request_size_max = request_size_max
         self._guard = guard
         self._more = more
         self._connections_max = connections_max
-        self.slots: Final = CallSlots(calls_max, LimitsMet() if limits_met is None else limits_met)
-        self._service = AdminService(
-            administration, faults, backups, expire, summarize, order=order, pacing=pacing or Pacing(SystemClock())
-        )
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
 

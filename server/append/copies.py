@@ -86,8 +86,10 @@ class CopyMetrics(Protocol):
 class Copies:
     """Sends copies of messages after making each of them fit into a record."""
 
-    def __init__(self, send: Send, metrics: CopyMetrics) -> None:
+    def __init__(self, send: Send, store_host: Callable[[], Host], metrics: CopyMetrics) -> None:
         self._send = send
+        self.store_host: Final = store_host
+        """Returns the broker's address, which each copy names as the place where it was stored."""
         self.metrics = metrics
 
     def send(self, messages: Sequence[Message], stored: Stored) -> None:

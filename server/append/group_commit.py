@@ -27,6 +27,7 @@ import structlog
 from quarry_mq.kv import EngineFull
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.counters.stages import SendStages
+from quarry_mq.server.settings.sections import StoreSection
 from quarry_mq.server.tasks.worker import LoopThreads, settle
 from quarry_mq.store.commitlog import BegunFlush
 from quarry_mq.store.errors import DiskRefused, StorePoisoned
@@ -37,9 +38,13 @@ from quarry_mq.store.settings import Durability
 
 
 class FlushedStore(Protocol):
-    """A store whose log can be flushed: `store.message_store.MessageStore`."""
+    """A store that can be flushed: `store.message_store.MessageStore`."""
 
     def flush(self) -> PhysicalOffset: ...
+
+    def flush_entries(self) -> None: ...
+
+    def flush_queues(self) -> None: ...
 
     def begin_flush(self) -> BegunFlush | None: ...
 
@@ -66,10 +71,6 @@ class AppendingStore(FlushedStore, Protocol):
 
     def is_undispatched(self, topic: str) -> bool: ...
 
-    def flush_entries(self) -> None: ...
-
-    def flush_queues(self) -> None: ...
-
 
 class _Running(NamedTuple):
     begun: BegunFlush
@@ -84,7 +85,7 @@ class LogFlushes:
     and both times the loop has to get it back. With the native thread neither waits for the lock (ADR 45).
     """
 
-    def __init__(self, store: FlushedStore, threads: LoopThreads, sync_thread: SyncThread | None) -> None:
+    def __init__(self, store: FlushedStore, threads: LoopThreads, sync_thread: SyncThread | None = None) -> None:
         self._store = store
         self._threads = threads
         self._sync_thread = sync_thread
@@ -107,6 +108,16 @@ class LogFlushes:
             self._stop_listening = partial(loop.remove_reader, thread.fileno())
         thread.start(begun.file.fileno())
         return self._running.future
+
+    async def flush_entries(self) -> None:
+        """Write the bulk of the consume queue entries to the disk, after the log that they point to."""
+        await self._threads.call(self._store.flush)
+        await self._threads.call(self._store.flush_entries)
+
+    async def flush_queues(self) -> None:
+        """Write the rest of the entries and the watermark to the disk, while nothing is dispatched."""
+        await self._threads.call(self._store.flush)
+        await self._threads.call(self._store.flush_queues)
 
     def close(self) -> None:
         """Wait for the running flush and stop watching the sync thread."""
@@ -185,6 +196,15 @@ class GroupCommitMetrics(Protocol):
     def observe_round(self, messages: int) -> None: ...
 
 
+class HealthReports(Protocol):
+    """Takes reports of what keeps a broker from storing; see `server.process.health`."""
+
+    def poisoned(self, reason: str) -> None: ...
+
+    def sends_refused(self, reason: str) -> None:
+        """Note why sends are refused from now on; the empty text when they are accepted again."""
+
+
 MessageT = TypeVar("MessageT", Message, EncodedMessage)
 
 
@@ -208,40 +228,31 @@ class _Waiting(NamedTuple):
 class GroupCommit:
     """Groups sends into appends and flushes; it is the only caller of the store's `append` and `dispatch`.
 
-    Lives on the event loop's thread; flushes run on `threads`.
+    Lives on the event loop's thread.
     """
 
     def __init__(
         self,
         store: AppendingStore,
+        flushes: LogFlushes,
+        settings: StoreSection,
         *,
-        durability: Durability,
-        flush_interval_s: float,
-        queue_flush_bytes: int,
         clock: Clock,
-        threads: LoopThreads,
         after_pass: Callable[[Callable[[], None]], None],
         messages_arrived: Callable[[Sequence[DispatchRequest]], None],
-        poisoned: Callable[[Exception], None],
-        sends_refused: Callable[[str], None],
+        health: HealthReports,
         metrics: GroupCommitMetrics,
-        sync_thread: SyncThread | None = None,
     ) -> None:
-        """`sends_refused` is called with the reason why sends are refused, and with an empty text when they are not any
-        more.
-        """
         self._store = store
-        self._durability = durability
-        self._flush_interval_s = flush_interval_s
-        self._queue_flush_bytes = queue_flush_bytes
+        self._log_flushes = flushes
+        self._durability = settings.durability
+        self._flush_interval_s = settings.flush_interval_ms / 1000
+        self._queue_flush_bytes = settings.queue_flush_size
         self._clock = clock
-        self._threads = threads
-        self._log_flushes = LogFlushes(store, threads, sync_thread)
         self.after_pass: Final = after_pass
         """Runs a callback at the end of the current loop iteration, where its sends are put together."""
         self._messages_arrived = messages_arrived
-        self._poisoned = poisoned
-        self._sends_refused = sends_refused
+        self._health = health
         self._metrics = metrics
         self.stages: Final = SendStages()
         self._gathering_since_s = 0.0
@@ -483,7 +494,7 @@ class GroupCommit:
             is_told = isinstance(error, StorePoisoned)
             self._failure = str(error) if is_told else f"{error}; restart to go on from what is on disk"
             log.error("store poisoned", error=str(error))
-            self._poisoned(error if is_told else self._refusal())
+            self._health.poisoned(self._failure)
         waiting: list[_Waiting] = [*self._waiting]
         self._waiting.clear()
         for stored in [*(send.stored for send in sends), *(each.stored for each in waiting)]:
@@ -540,13 +551,11 @@ class GroupCommit:
                 self._start_queue_flush()
 
     async def _flush_queues_once(self) -> None:
-        await self._threads.call(self._store.flush)
-        await self._threads.call(self._store.flush_entries)
+        await self._log_flushes.flush_entries()
         self._dispatch_held = True
         try:
             dispatched = self._store.dispatched_up_to
-            await self._threads.call(self._store.flush)
-            await self._threads.call(self._store.flush_queues)
+            await self._log_flushes.flush_queues()
         finally:
             self._dispatch_held = False
         self._queues_flushed_up_to = dispatched
@@ -587,7 +596,7 @@ class GroupCommit:
 
     def _tell_refusing(self, reason: str) -> None:
         self._refusing = bool(reason)
-        self._sends_refused(reason)
+        self._health.sends_refused(reason)
 
     async def drain(self) -> None:
         """Store and answer everything that was accepted; to be called when no new sends can come in."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import Final, Protocol
 
@@ -21,7 +22,7 @@ from quarry_mq.server.cluster.message_groups import MessageGroups
 from quarry_mq.server.cluster.peers import GroupPeer, Peers
 from quarry_mq.server.cluster.replication.deletions import Forgetting
 from quarry_mq.server.cluster.replication.exchange import Exchange, Peer
-from quarry_mq.server.cluster.replication.rejoin import Rejoining
+from quarry_mq.server.cluster.replication.rejoin import Rejoining, messages_of
 from quarry_mq.server.cluster.signing import ClusterKeys
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.routing import BrokerIdentity
@@ -60,9 +61,7 @@ class Cluster:
         keys: ClusterKeys,
         connect: Connect,
         applied: Callable[[Applied], None],
-        messages_of: Callable[[str], int],
     ) -> None:
-        """`messages_of` returns the number of messages of a topic on this member. Raises StoreDamaged."""
         cluster, name = settings.cluster, settings.broker.name
         self.keys = keys
         self._settings = settings
@@ -98,7 +97,7 @@ class Cluster:
         self.sends = GroupedSends(name, self.groups, peers, clock)
         self.lite = LiteSpreading(self.members, peers)
         self.consumed = ConsumedBefore(store.messages, delivery, lambda: store.expiry.minimum).consumed
-        self.rejoining = Rejoining(self.exchange, shared, messages_of)
+        self.rejoining = Rejoining(self.exchange, shared, partial(messages_of, store))
         self._forgetting = Forgetting(shared, clock, kept_days=cluster.tombstone_days)
 
     @property

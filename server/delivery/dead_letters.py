@@ -62,13 +62,11 @@ class DeadLetterStore:
         topics: TopicTable,
         *,
         copies: Copies,
-        store_host: Callable[[], Host],
         buried: Callable[[str, str], None],
     ) -> None:
         """`buried` is called with the group and the topic of each message that was dead-lettered."""
         self._topics = topics
         self._copies = copies
-        self._store_host = store_host
         self._buried = buried
 
     def forward(self, group: str, topic: str, record: StoredMessage, attempts: int, forwarded: Forwarded) -> None:
@@ -87,7 +85,7 @@ class DeadLetterStore:
                 self._tell(group, topic, record, error)
             forwarded(error)
 
-        self._copies.send([_dead_letter(name, topic, record, attempts, self._store_host())], stored)
+        self._copies.send([_dead_letter(name, topic, record, attempts, self._copies.store_host())], stored)
 
     def _tell(self, group: str, topic: str, record: StoredMessage, error: Exception) -> None:
         if not is_final(error):

@@ -2,6 +2,6 @@
 
 from quarry_mq.server.held.copies import half_of, held_until
 from quarry_mq.server.held.delays import DelayedDelivery, RecallHandle
-from quarry_mq.server.held.transactions import Transactions
+from quarry_mq.server.held.transactions import TransactionChecks, Transactions
 
-__all__ = ["DelayedDelivery", "RecallHandle", "Transactions", "half_of", "held_until"]
+__all__ = ["DelayedDelivery", "RecallHandle", "TransactionChecks", "Transactions", "half_of", "held_until"]

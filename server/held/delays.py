@@ -19,15 +19,14 @@ from isal.isal_zlib import crc32
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.messages.property_names import REAL_TOPIC, UNIQUE_KEY
-from quarry_mq.server.append.copies import is_final
-from quarry_mq.server.append.group_commit import Stored
+from quarry_mq.server.append.copies import Copies, is_final
 from quarry_mq.server.delivery.handle_key import PROOF_SIZE, HandleKey, Purpose
 from quarry_mq.server.delivery.model import Faults, Timer, Timers
 from quarry_mq.server.errors import InvalidRecallHandle, NotHeld
 from quarry_mq.server.held.copies import carried_over, delivered, recall
 from quarry_mq.server.tasks.worker import settle
 from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange
-from quarry_mq.store.message import Appended, DispatchRequest, Host, Message
+from quarry_mq.store.message import Appended, DispatchRequest
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.pending import DueMessage, HeldMessages, due_of_request
 from quarry_mq.store.record import StoredMessage
@@ -98,12 +97,14 @@ LOOK_INTERVAL_S: Final = 1.0
 RETRY_INTERVAL_S: Final = 1.0
 """Seconds to wait after a failure: the disk is full, or a record cannot be read."""
 
-Send = Callable[[Sequence[Message], Stored], None]
 Recalled = Callable[[Exception | None], None]
 
 
-class RecordSource(Protocol):
-    """The source from which records of scheduled messages are read."""
+class PendingStore(Protocol):
+    """The part of the message store that pending messages need."""
+
+    @property
+    def held(self) -> HeldMessages: ...
 
     def record_at(self, at: PhysicalOffset) -> StoredMessage:
         """Return the record that lies at a physical offset.
@@ -123,23 +124,20 @@ class DelayedDelivery:
 
     def __init__(
         self,
-        held: HeldMessages,
+        store: PendingStore,
+        copies: Copies,
         *,
-        records: RecordSource,
-        send: Send,
         topic_exists: Callable[[str], bool],
-        store_host: Callable[[], Host],
         clock: Clock,
         timers: Timers,
         faults: Faults,
         metrics: DelayMetrics,
         handle_key: HandleKey,
     ) -> None:
-        self._held = held
-        self._records = records
-        self._send = send
+        self._held = store.held
+        self._records = store
+        self._copies = copies
         self._topic_exists = topic_exists
-        self._store_host = store_host
         self._clock = clock
         self._timers = timers
         self._faults = faults
@@ -212,7 +210,7 @@ class DelayedDelivery:
     def _deliver(self, message: DueMessage, now_ms: int) -> None:
         try:
             record = self._records.record_at(message.physical_offset)
-            copy = delivered(record, store_host=self._store_host(), now_ms=now_ms)
+            copy = delivered(record, store_host=self._copies.store_host(), now_ms=now_ms)
         except (OffsetOutOfRange, MessageGivenUp, NotHeld) as gone:
             self._give_up(message, gone)
             return
@@ -223,7 +221,7 @@ class DelayedDelivery:
         is_wanted = self._topic_exists(copy.topic)
         if not is_wanted:
             log.warning("a delayed message goes with its topic", topic=copy.topic, due_ms=message.due_ms)
-            copy = recall(record, due_ms=message.due_ms, store_host=self._store_host())
+            copy = recall(record, due_ms=message.due_ms, store_host=self._copies.store_host())
 
         def stored(appended: Sequence[Appended], error: Exception | None) -> None:
             if is_wanted and error is None:
@@ -231,7 +229,7 @@ class DelayedDelivery:
             self._stored(message, error)
 
         self._under_way.add(message)
-        self._send([copy], stored)
+        self._copies.send([copy], stored)
 
     def _stored(self, message: DueMessage, error: Exception | None) -> None:
         self._under_way.discard(message)
@@ -326,7 +324,7 @@ class DelayedDelivery:
                 self._try_again(message)  # it may have become due meanwhile
             settle(done, None, error)
 
-        self._send([carried_over(record, due_ms=message.due_ms, store_host=self._store_host())], stored)
+        self._copies.send([carried_over(record, due_ms=message.due_ms, store_host=self._copies.store_host())], stored)
         return done
 
     # -- recall
@@ -351,7 +349,7 @@ class DelayedDelivery:
                 self._try_again(message)
             recalled(error)
 
-        self._send([recall(record, due_ms=message.due_ms, store_host=self._store_host())], stored)
+        self._copies.send([recall(record, due_ms=message.due_ms, store_host=self._copies.store_host())], stored)
         return found.message_id
 
     def _waiting(self, handle: RecallHandle, topic: str) -> tuple[DueMessage, StoredMessage]:

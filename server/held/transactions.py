@@ -7,6 +7,7 @@ without a decision the transaction is rolled back. A check that no producer was 
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -16,18 +17,18 @@ from isal.isal_zlib import crc32
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.messages.property_names import REAL_TOPIC
-from quarry_mq.server.append.copies import is_final
+from quarry_mq.server.append.copies import Copies, is_final
 from quarry_mq.server.delivery.handle_key import HandleKey, Purpose
-from quarry_mq.server.delivery.model import Faults, Timer, Timers
+from quarry_mq.server.delivery.model import Faults
 from quarry_mq.server.errors import InvalidTransactionId, NotHeld
 from quarry_mq.server.held.copies import committed, given_up, resolved
-from quarry_mq.server.held.delays import RecordSource, Send
+from quarry_mq.server.held.delays import PendingStore
 from quarry_mq.server.settings.sections import TransactionsSection
 from quarry_mq.store.errors import Busy, MessageGivenUp, OffsetOutOfRange
 from quarry_mq.store.generations import GenerationCache
-from quarry_mq.store.message import Appended, Host, Message
+from quarry_mq.store.message import Appended, Message
 from quarry_mq.store.offsets import QueueOffset
-from quarry_mq.store.pending import CheckDue, HalfMessage, HeldMessages, Resolution
+from quarry_mq.store.pending import CheckDue, HalfMessage, Resolution
 from quarry_mq.store.record import StoredMessage
 
 _FORM: Final = re.compile(r"([0-9A-F]{16})([0-9A-F]{16}|[0-9A-F]{8})", re.ASCII)
@@ -95,63 +96,35 @@ class TransactionMetrics(Protocol):
 
 
 class Transactions:
-    """Commits, rolls back and checks transactions. Lives on the event loop's thread."""
+    """Commits and rolls back transactions. Lives on the event loop's thread."""
 
     def __init__(
         self,
-        held: HeldMessages,
-        settings: TransactionsSection,
+        store: PendingStore,
+        copies: Copies,
         *,
-        records: RecordSource,
-        send: Send,
-        producers: Producers,
-        ask: Ask,
-        store_host: Callable[[], Host],
         clock: Clock,
-        timers: Timers,
-        faults: Faults,
         metrics: TransactionMetrics,
         handle_key: HandleKey,
     ) -> None:
-        self._held = held
-        self._settings = settings
-        self._records = records
-        self._send = send
-        self._producers = producers
-        self._ask = ask
-        self._store_host = store_host
+        self._held = store.held
+        self._records = store
+        self._copies = copies
         self._clock = clock
-        self._timers = timers
-        self._faults = faults
         self._metrics = metrics
         self._handle_key = handle_key
         self._ending: dict[QueueOffset, tuple[Resolution, list[Ended]]] = {}
         self._senders: GenerationCache[int, str] = GenerationCache(SENDERS_REMEMBERED)
-        self._turn = 0
-        self._checked_until_ms = 0
-        self._timer: Timer | None = None
-        self._stopped = False
 
-    def configure(self, settings: TransactionsSection) -> None:
-        """Apply changed settings to checks from now on."""
-        self._settings = settings
+    def sender_of(self, half: HalfMessage) -> str | None:
+        """Return the id of the client that sent the half message, if it is remembered."""
+        return self._senders.get(half.queue_offset)
 
-    @property
-    def checked_until_ms(self) -> int:
-        """The time before which no check is due any more."""
-        return self._checked_until_ms
+    def is_ending(self, half: HalfMessage) -> bool:
+        return half.queue_offset in self._ending
 
-    def start(self) -> None:
-        """Ask producers from now on."""
-        self._check()
-
-    def stop(self) -> None:
-        """Begin nothing more: the store is about to close."""
-        self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
-
-    # -- the producer's word
+    def id_of(self, half: HalfMessage, topic: str) -> str:
+        return encode_transaction_id(half.queue_offset, topic, self._handle_key)
 
     def began(self, topic: str, queue_offset: QueueOffset, client_id: str) -> str:
         """Note that a client's half message is stored at an offset of the half queue. Return the transaction's id."""
@@ -202,7 +175,7 @@ class Transactions:
 
         They go in one append, so that all or nothing of it is in the log.
         """
-        host = self._store_host()
+        host = self._copies.store_host()
         operation = resolved(half.queue_offset, store_host=host, now_ms=self._clock.wall_ms())
         return [committed(record, store_host=host), operation] if resolution is Resolution.COMMITTED else [operation]
 
@@ -223,9 +196,64 @@ class Transactions:
             for each in waiting:
                 each(error)
 
-        self._send(messages, stored)
+        self._copies.send(messages, stored)
 
-    # -- checks
+    def give_up(self, half: HalfMessage, record: StoredMessage | None) -> None:
+        """Roll back a transaction that nobody decides, and keep its half message if it can be read."""
+        host = self._copies.store_host()
+        beside = [] if record is None else [given_up(record, store_host=host)]
+        operation = resolved(half.queue_offset, store_host=host, now_ms=self._clock.wall_ms())
+        self._metrics.transaction_given_up()
+        self._store_end(half, Resolution.ROLLED_BACK, [*beside, operation], [])
+
+
+class TransactionChecks:
+    """Asks producers about transactions that they have not ended. Lives on the event loop's thread."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        store: PendingStore,
+        settings: TransactionsSection,
+        *,
+        producers: Producers,
+        ask: Ask,
+        clock: Clock,
+        faults: Faults,
+        metrics: TransactionMetrics,
+    ) -> None:
+        self._transactions = transactions
+        self._held = store.held
+        self._records = store
+        self._settings = settings
+        self._producers = producers
+        self._ask = ask
+        self._clock = clock
+        self._faults = faults
+        self._metrics = metrics
+        self._turn = 0
+        self._checked_until_ms = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+
+    def configure(self, settings: TransactionsSection) -> None:
+        """Apply changed settings to checks from now on."""
+        self._settings = settings
+
+    @property
+    def checked_until_ms(self) -> int:
+        """The time before which no check is due any more."""
+        return self._checked_until_ms
+
+    def start(self) -> None:
+        """Ask producers from now on."""
+        self._check()
+
+    def stop(self) -> None:
+        """Begin nothing more: the store is about to close."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _check(self) -> None:
         self._timer = None
@@ -236,7 +264,7 @@ class Transactions:
             are_more = self._check_due(self._clock.wall_ms())
         except Exception as error:  # noqa: BLE001 - what cannot be read now may be read later
             self._faults.report(error)
-        self._timer = self._timers.call_later(PAUSE_S if are_more else LOOK_INTERVAL_S, self._check)
+        self._timer = asyncio.get_running_loop().call_later(PAUSE_S if are_more else LOOK_INTERVAL_S, self._check)
 
     def _check_due(self, now_ms: int) -> bool:
         """Handle some of the due checks; return whether there may be more."""
@@ -258,15 +286,14 @@ class Transactions:
         if half is None or half.check_from_ms > now_ms:
             self._held.check_again(check, None)
             return
-        if half.queue_offset in self._ending:
+        if self._transactions.is_ending(half):
             self._later(check, now_ms, check.checks)
             return
         try:
             record = self._records.record_at(half.physical_offset)
         except (OffsetOutOfRange, MessageGivenUp) as gone:
             log.warning("a half message is lost", offset=half.physical_offset, error=str(gone))
-            self._metrics.transaction_given_up()
-            self._roll_back(half, [])
+            self._transactions.give_up(half, None)
             self._later(check, now_ms, check.checks)
             return
         if check.checks >= self._settings.checks_max:
@@ -286,8 +313,8 @@ class Transactions:
         False: none is there.
         """
         topic = record.properties.get(REAL_TOPIC, "")
-        transaction_id = encode_transaction_id(half.queue_offset, topic, self._handle_key)
-        sender = self._senders.get(half.queue_offset)
+        transaction_id = self._transactions.id_of(half, topic)
+        sender = self._transactions.sender_of(half)
         others = self._producers.producers_of(topic)
         self._turn += 1
         at = self._turn % len(others) if others else 0
@@ -300,9 +327,4 @@ class Transactions:
     def _give_up(self, half: HalfMessage, record: StoredMessage) -> None:
         topic = record.properties.get(REAL_TOPIC, "")
         log.warning("a half message was asked about too often", topic=topic, message_id=half.message_id)
-        self._metrics.transaction_given_up()
-        self._roll_back(half, [given_up(record, store_host=self._store_host())])
-
-    def _roll_back(self, half: HalfMessage, beside: list[Message]) -> None:
-        operation = resolved(half.queue_offset, store_host=self._store_host(), now_ms=self._clock.wall_ms())
-        self._store_end(half, Resolution.ROLLED_BACK, [*beside, operation], [])
+        self._transactions.give_up(half, record)

@@ -12,12 +12,16 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
+from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.server.delivery.lite.light_queues import EVERYWHERE
 from quarry_mq.server.errors import LiteTopicsFull
 from quarry_mq.server.tasks.time_slice import PAUSE_S
 from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.store.consumequeue import LightQueueStep, LiteParentsStep
 from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.message import Message
 from quarry_mq.store.metadata.lite import light_queue_name, light_queue_prefix, parse_light_queue_name
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
@@ -152,16 +156,19 @@ def _place(name: str) -> tuple[int, str]:
     return len(name), name
 
 
-class Maxima(Protocol):
+class LightQueueStore(Protocol):
     """The part of the message store that `LiteBirths` needs."""
 
     def maximum(self, queue: QueueId) -> QueueOffset: ...
 
+    def may_have_queue(self, topic: str) -> bool:
+        """Return whether the store can have a queue of this name."""
+
 
 class LiteBirths:
-    """Makes sure that a topic gets no more lite topics than its limit allows."""
+    """Makes sure that a topic gets no more lite topics than its limit allows, and no queue that cannot be stored."""
 
-    def __init__(self, counts: LiteTopicCounts, queues: Maxima) -> None:
+    def __init__(self, counts: LiteTopicCounts, queues: LightQueueStore) -> None:
         self._counts = counts
         self._queues = queues
 
@@ -179,6 +186,20 @@ class LiteBirths:
         """Count lite topics whose first messages are stored."""
         for each in lite_topics:
             self._counts.born(parent, each)
+
+    def check_names(self, messages: Sequence[Message]) -> None:
+        """Check that the store can have each light queue that the messages name.
+
+        Raises Invalid: elsewhere a message would never be seen.
+        """
+        for message in messages:
+            if LIGHT_QUEUES in message.properties:
+                for name in message.properties[LIGHT_QUEUES].split(","):
+                    if name.startswith(LIGHT_QUEUE_PREFIX) and not self._queues.may_have_queue(name):
+                        raise Invalid(
+                            f"{LIGHT_QUEUES}: this store keeps its queues in files, and no file can have the name of "
+                            f"the light queue {name}"
+                        )
 
     def _is_new(self, parent: str, lite_topic: str) -> bool:
         return self._queues.maximum(QueueId(light_queue_name(parent, lite_topic), LIGHT_QUEUE_NUMBER)) == 0

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
@@ -27,7 +27,7 @@ from quarry_mq.kv import KvError
 from quarry_mq.protocol.clock import CautiousClock, Clock
 from quarry_mq.server.delivery.lite.light_queues import of_parent
 from quarry_mq.server.maintenance import QueueCommit
-from quarry_mq.server.maintenance.queue_removal import RemovalCause, RemovalMetrics
+from quarry_mq.server.maintenance.queue_removal import Progress, RemovalCause, RemovalMetrics
 from quarry_mq.server.tasks.time_slice import PAUSE_S, RemovalSteps
 from quarry_mq.server.tasks.worker import LastErrors, Worker
 from quarry_mq.store.commitlog.log_begins import LogBegins
@@ -47,14 +47,6 @@ class RemovableLightQueues(Protocol):
     def remove_ended(self, found: Sequence[LastEntry]) -> None: ...
 
 
-class LightProgress(Protocol):
-    """The progress of groups in light queues, see `server.delivery.Delivery`."""
-
-    def delete_topics(self, topics: Iterable[str], *, durably: bool = True) -> None: ...
-
-    def store_durably(self) -> None: ...
-
-
 class LightQueueRemoval:
     """Removes light queues that were found to have ended. Lives on the event loop's thread."""
 
@@ -62,7 +54,7 @@ class LightQueueRemoval:
         self,
         queues: RemovableLightQueues,
         *,
-        progress: LightProgress,
+        progress: Progress,
         commit: QueueCommit,
         clock: Clock,
         gone: Callable[[Sequence[str]], None],

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from typing import Final
 
 import structlog
 
 from quarry_mq.kv import KvError
-from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.lite.counts import LiteTopicCounts
-from quarry_mq.server.lite.expiry import ExpirySurroundings, LightProgress, LightQueueRemoval, LiteTopicExpiry
+from quarry_mq.server.lite.expiry import ExpirySurroundings, LightQueueRemoval, LiteTopicExpiry
 from quarry_mq.server.lite.listing import LiteTopicListing
-from quarry_mq.server.maintenance import QueueCommit
-from quarry_mq.server.maintenance.queue_removal import RemovalMetrics
+from quarry_mq.server.maintenance.queue_removal import RemovalParts
 from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.sections import ConsumeQueueSection
 from quarry_mq.server.tasks.supervision import Supervisor
 from quarry_mq.server.tasks.worker import Worker
-from quarry_mq.store.commitlog.log_begins import LogBegins
+from quarry_mq.store.metadata.lite import TTL_MAX_MS
 from quarry_mq.store.opening.open_store import OpenStore
 
 log = structlog.get_logger(__name__)
@@ -28,31 +26,18 @@ log = structlog.get_logger(__name__)
 COUNT_RETRY_S: Final = 60.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LiteTopicSurroundings:
-    """Other parts of a broker that lite topics need; see `ExpirySurroundings`."""
-
-    progress: LightProgress
-    commit: QueueCommit
-    clock: Clock
-    metrics: RemovalMetrics
-    topics_elsewhere: Callable[[], frozenset[str]]
-    begins: LogBegins
-    begins_kept_ms: int
-
-
 class LiteTopics:
     """The lite topics of one open store, except for their delivery. Lives on the event loop's thread."""
 
-    def __init__(self, store: OpenStore, settings: BrokerSettings, around: LiteTopicSurroundings) -> None:
+    def __init__(self, store: OpenStore, settings: BrokerSettings, parts: RemovalParts) -> None:
         self._store = store
         self._worker = Worker("lite-topics")
         self.counts = LiteTopicCounts(settings.limits.lite_topics_per_topic)
         self.removal = LightQueueRemoval(
             store.messages,
-            progress=around.progress,
-            commit=around.commit,
-            clock=around.clock,
+            progress=parts.progress,
+            commit=parts.commit,
+            clock=parts.clock,
             gone=self.counts.removed,
         )
         self.expiry = LiteTopicExpiry(
@@ -60,18 +45,18 @@ class LiteTopics:
             self.removal,
             ExpirySurroundings(
                 topics=store.topics,
-                topics_elsewhere=around.topics_elsewhere,
-                begins=around.begins,
+                topics_elsewhere=parts.topics_of_rocketmq.names,
+                begins=parts.begins,
                 log_begin=lambda: store.expiry.minimum,
                 worker=self._worker,
-                clock=around.clock,
-                metrics=around.metrics,
+                clock=parts.clock,
+                metrics=parts.metrics,
             ),
             interval_s=settings.lite.expiry_interval_ms / 1000 or None,
-            begins_kept_ms=around.begins_kept_ms,
+            begins_kept_ms=_begins_kept_ms(settings.consume_queue),
         )
         self.listing = LiteTopicListing(
-            store, counts=self.counts, removal=self.removal, worker=self._worker, metrics=around.metrics
+            store, counts=self.counts, removal=self.removal, worker=self._worker, metrics=parts.metrics
         )
 
     def configure(self, settings: BrokerSettings) -> None:
@@ -100,3 +85,8 @@ class LiteTopics:
                 log.error("lite topics could not be counted, it is tried again", error=str(error))
                 await asyncio.sleep(COUNT_RETRY_S)
         await asyncio.Event().wait()
+
+
+def _begins_kept_ms(settings: ConsumeQueueSection) -> int:
+    """Return how far back removals ask where the log began."""
+    return max(TTL_MAX_MS, int((settings.idle_light_queue_hours or 0) * 3_600_000))

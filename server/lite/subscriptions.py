@@ -395,17 +395,16 @@ class LiteSubscriptions:
 
 def make_lite_subscriptions(
     store: OpenStore,
-    *,
-    writer: StateWriter,
     delivery: Delivery,
     clients: ClientRegistry,
+    *,
     taken_away: Callable[[str, str], None],
     clock: Clock,
 ) -> LiteSubscriptions:
     """Build the lite subscriptions and connect them to lost clients; `taken_away` is as in `LiteSubscriptions`."""
     subscriptions = LiteSubscriptions(
         LiteSubscriptionTable(store.state_engine),
-        writer=writer,
+        writer=delivery.writer,
         delivery=delivery.lite,
         queues=delivery.light_queues,
         start_of=lambda queue, start: offset_of(store.messages, queue, start),

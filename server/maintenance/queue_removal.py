@@ -14,8 +14,10 @@ it never counts as one of an unknown topic.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
@@ -28,11 +30,12 @@ from quarry_mq.server.settings.sections import ConsumeQueueSection
 from quarry_mq.server.tasks.time_slice import PAUSE_S, RemovalSteps
 from quarry_mq.server.tasks.worker import LastErrors, Worker
 from quarry_mq.store.commitlog.log_begins import LogBegins
-from quarry_mq.store.consumequeue import LastEntry, LightQueueStep
+from quarry_mq.store.consumequeue import LastEntry
 from quarry_mq.store.errors import BrokerError
-from quarry_mq.store.metadata import Topic
+from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.metadata.lite import TTL_MAX_MS
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.rocketmq import read_metadata
 
 log = structlog.get_logger(__name__)
 
@@ -51,16 +54,6 @@ class RemovalCause(Enum):
     LITE_DELETED = "lite_deleted"
 
 
-class RemovableQueues(Protocol):
-    """The part of the message store that removal needs. The first two methods are called from another thread."""
-
-    def topics_behind(self, behind: str, limit: int) -> list[str]: ...
-
-    def light_queues_ended(self, below: PhysicalOffset, key: bytes) -> LightQueueStep: ...
-
-    def delete_topic(self, topic: str) -> int: ...
-
-
 class RemovalOfLightQueues(Protocol):
     """The removal of light queues, see `server.lite.expiry.LightQueueRemoval`."""
 
@@ -70,55 +63,77 @@ class RemovalOfLightQueues(Protocol):
 
 
 class KnownTopics(Protocol):
-    def get(self, name: str) -> Topic | None: ...
-
     def missing(self, names: Sequence[str]) -> list[str]: ...
 
 
 class Progress(Protocol):
     """The progress of groups, see `server.delivery.Delivery`."""
 
-    def delete_topics(self, topics: Iterable[str]) -> None: ...
+    def delete_topics(self, topics: Iterable[str], *, durably: bool = True) -> None: ...
+
+    def store_durably(self) -> None: ...
 
 
 class RemovalMetrics(Protocol):
     def removed_queues(self, cause: RemovalCause, queues: int) -> None: ...
 
 
+class TopicsOfRocketmq:
+    """The topics that RocketMQ's metadata in the store names and Quarry does not know. Any thread may ask."""
+
+    def __init__(self, topics: KnownTopics, directory: Path) -> None:
+        self._topics = topics
+        self._directory = directory
+        self._names: frozenset[str] | None = None
+
+    def names(self) -> frozenset[str]:
+        """Return their names, which are read once.
+
+        RocketMQ may have run on the store since its metadata was taken over, and have created topics and messages.
+        """
+        if self._names is None:
+            found = read_metadata(PosixDisk(), self._directory).topics
+            self._names = names = frozenset(self._topics.missing([topic.name for topic in found]))
+            if names:
+                log.warning(
+                    "topics that RocketMQ has in this store do not exist here: create them, or their queues stay as "
+                    "they are",
+                    topics=sorted(names)[:NAMES_LOGGED_MAX],
+                    topics_count=len(names),
+                )
+        return self._names
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemovalParts:
+    """The parts that removals of queues share, those of lite topics included."""
+
+    progress: Progress
+    commit: QueueCommit
+    clock: Clock
+    metrics: RemovalMetrics
+    topics_of_rocketmq: TopicsOfRocketmq
+    begins: LogBegins
+    """Tells where the log began at which time: one record for all removals."""
+
+
 class QueueRemoval:
     """The removal of queues from one open store. Lives on the event loop's thread."""
 
     def __init__(
-        self,
-        queues: RemovableQueues,
-        light: RemovalOfLightQueues,
-        settings: ConsumeQueueSection,
-        *,
-        topics: KnownTopics,
-        topics_elsewhere: Callable[[], Iterable[str]],
-        progress: Progress,
-        begins: LogBegins,
-        log_begin: Callable[[], PhysicalOffset],
-        commit: QueueCommit,
-        clock: Clock,
-        metrics: RemovalMetrics,
+        self, store: OpenStore, light: RemovalOfLightQueues, settings: ConsumeQueueSection, parts: RemovalParts
     ) -> None:
-        """`topics_elsewhere` returns the topics that RocketMQ's metadata in the store names.
-
-        Called once, on another thread.
-        """
-        self._queues = queues
+        self._queues = store.messages
+        self._expiry = store.expiry
         self._light = light
         self._settings = settings
-        self._topics = topics
-        self._topics_elsewhere = topics_elsewhere
-        self._spared: frozenset[str] | None = None
-        self._progress = progress
-        self._begins = begins
-        self._log_begin = log_begin
-        self._steps = RemovalSteps(commit.make_queues_durable, clock)
-        self._age_clock = CautiousClock(clock)
-        self._metrics = metrics
+        self._topics = store.topics
+        self._topics_of_rocketmq = parts.topics_of_rocketmq
+        self._progress = parts.progress
+        self._begins = parts.begins
+        self._steps = RemovalSteps(parts.commit.make_queues_durable, parts.clock)
+        self._age_clock = CautiousClock(parts.clock)
+        self._metrics = parts.metrics
         self._worker = Worker("queue-removal")
         self._errors = LastErrors()
 
@@ -165,7 +180,7 @@ class QueueRemoval:
         if idle_hours is None:
             return 0
         idle_ms = int(idle_hours * 3_600_000)
-        now_ms, log_begin = self._age_clock.wall_ms(), self._log_begin()
+        now_ms, log_begin = self._age_clock.wall_ms(), self._expiry.minimum
         self._begins.note(now_ms, log_begin, since_ms=now_ms - max(idle_ms, TTL_MAX_MS))
         empty_since = self._begins.at(now_ms - idle_ms)
         if empty_since is None:
@@ -191,25 +206,9 @@ class QueueRemoval:
         names = self._queues.topics_behind(behind, NAMES_PER_LOOK)
         missing = [name for name in self._topics.missing(names) if not is_system_topic(name)]
         if missing:
-            spared = self.topics_only_elsewhere()
+            spared = self._topics_of_rocketmq.names()
             missing = [name for name in missing if name not in spared]
         return (names[-1] if len(names) == NAMES_PER_LOOK else None), missing
-
-    def topics_only_elsewhere(self) -> frozenset[str]:
-        """Return the topics that only RocketMQ's metadata names; called on another thread.
-
-        RocketMQ may have run on the store since its metadata was taken over, and have created topics and messages.
-        """
-        if self._spared is None:
-            self._spared = frozenset(self._topics.missing(list(self._topics_elsewhere())))
-            if self._spared:
-                log.warning(
-                    "topics that RocketMQ has in this store do not exist here: create them, or their queues stay as "
-                    "they are",
-                    topics=sorted(self._spared)[:NAMES_LOGGED_MAX],
-                    topics_count=len(self._spared),
-                )
-        return self._spared
 
     def _remove_topics(self, names: Sequence[str]) -> int:
         """Remove the topics that still do not exist.

@@ -27,6 +27,7 @@ from quarry_mq.server.rpc.limits import LimitsMet, RequestRates
 from quarry_mq.server.security.authorization import Need
 from quarry_mq.server.security.credentials import Identity
 from quarry_mq.server.security.gate import Gate
+from quarry_mq.server.settings.sections import LimitsSection
 from quarry_mq.server.wire.status import Refused, fill_ok, fill_status, is_expected
 from quarry_mq.server.wire.text_sizes import parse_bounded
 from quarry_mq.store.native import Native
@@ -96,16 +97,21 @@ class Edge:
         native: Native | None = None,
     ) -> None:
         """A `gate` of None allows every caller everything. `native` counts fields of large requests."""
-        self._clients = clients
-        self._faults = faults
+        self.clients: Final = clients
+        self.faults: Final = faults
+        self.limits_met: Final = LimitsMet() if limits_met is None else limits_met
         self._rates = rates
-        self._limits_met = LimitsMet() if limits_met is None else limits_met
         self.native: Final = native
         self.gate = gate
         self.user = ANYBODY
         """The user whose call is being served; valid only while it is, on the one thread there is."""
         self._identity: Identity | None = None
         """The authenticated identity of the same user."""
+
+    def configure(self, limits: LimitsSection) -> None:
+        """Apply changed limits from now on."""
+        if self._rates is not None:
+            self._rates.configure(limits.requests_per_client)
 
     def identify(self, call: Call) -> Identity | None:
         """Return the caller's identity; None without access control. Raises Unauthenticated, TooManyFailures."""
@@ -119,8 +125,8 @@ class Edge:
         client_id = client_id_of(call)
         self.user, self._identity = ANYBODY if identity is None else identity.user, identity
         if self.gate is not None and identity is not None:
-            self.gate.require_own(call, identity, client_id, self._clients.owner_of(client_id))
-        self._clients.touch(client_id)
+            self.gate.require_own(call, identity, client_id, self.clients.owner_of(client_id))
+        self.clients.touch(client_id)
         if self._rates is not None:
             self._rates.request(client_id)
         return client_id
@@ -263,9 +269,9 @@ class Edge:
 
     def refusal(self, answer_type: type[AnswerT], error: Exception, **where: object) -> bytes:
         """Return the refusal of a call that another member forwarded; `where` describes the call in an error report."""
-        self._limits_met.count(error)
+        self.limits_met.count(error)
         if not is_expected(error):
-            self._faults.report(error, **where)
+            self.faults.report(error, **where)
         answer = answer_type()
         fill_status(answer.status, error)
         return answer.SerializeToString()
@@ -284,9 +290,9 @@ class Edge:
 
     def report(self, call: Call, error: Exception) -> None:
         """Log an error that is a fault of the broker, and count one that comes from a limit."""
-        self._limits_met.count(error)
+        self.limits_met.count(error)
         if not is_expected(error):
-            self._faults.report(error, **told_of(call))
+            self.faults.report(error, **told_of(call))
 
 
 def _nobody_asks() -> None:

@@ -2,52 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.limits import WireLimits
 from quarry_mq.server.append.copies import Copies
-from quarry_mq.server.append.group_commit import GroupCommit
-from quarry_mq.server.clients import ClientRegistry
-from quarry_mq.server.cluster.grouped_sends import GroupedSends
-from quarry_mq.server.cluster.lite_spreading import LiteSpreading
-from quarry_mq.server.cluster.membership.members import Members
-from quarry_mq.server.counters.traffic import RecentRates, Traffic
+from quarry_mq.server.cluster.cluster import Cluster
+from quarry_mq.server.counters.traffic import RecentRates
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.delivery.fetch.pulls import Pulls
-from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front import Methods
 from quarry_mq.server.front.contract import MessageHandler
-from quarry_mq.server.held import DelayedDelivery, Transactions
-from quarry_mq.server.lite.counts import LiteBirths, LiteTopicCounts
-from quarry_mq.server.lite.subscriptions import LiteSubscriptions
+from quarry_mq.server.lite.subscriptions import make_lite_subscriptions
 from quarry_mq.server.metadata import Directory
-from quarry_mq.server.observability.metrics.instruments import ServerMetrics
 from quarry_mq.server.observability.tracing import Tracing
-from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.rpc.clients.client_commands import ClientCommands
 from quarry_mq.server.rpc.clients.revocation import Revocation
 from quarry_mq.server.rpc.clients.session import SessionService
 from quarry_mq.server.rpc.clients.telemetry import TelemetryService
 from quarry_mq.server.rpc.context import Edge
 from quarry_mq.server.rpc.held import HeldMessageService
-from quarry_mq.server.rpc.limits import HeldSizes, LimitsMet, RequestRates
 from quarry_mq.server.rpc.lite import LiteService
 from quarry_mq.server.rpc.methods import messaging_methods
 from quarry_mq.server.rpc.receives.offsets import OffsetService
 from quarry_mq.server.rpc.receives.pulls import PullService
 from quarry_mq.server.rpc.receives.receives import MessageService
 from quarry_mq.server.rpc.routes.routes import RouteService
-from quarry_mq.server.rpc.sends.sends import SendService
+from quarry_mq.server.rpc.sends.plain_sends import PlainSends
+from quarry_mq.server.rpc.sends.sends import SendService, SendStore
 from quarry_mq.server.rpc.traced import traced
-from quarry_mq.server.security.gate import Gate
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.wire.settings import LITE_CONSUMERS, ClientSettings
 from quarry_mq.store.errors import GroupNotFound
-from quarry_mq.store.message import Host
 from quarry_mq.store.native import NATIVE, WHY_NOT, Native
 from quarry_mq.store.opening.open_store import OpenStore
 
@@ -56,88 +45,95 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Components:
-    """The parts of a broker that the calls need."""
+    """The parts of a broker that calls reach: what all of them share, and those of sends and receives."""
 
     store: OpenStore
-    identity: BrokerIdentity
-    clients: ClientRegistry
-    commit: GroupCommit
+    edge: Edge
+    sends: SendStore
     copies: Copies
     """Sends the broker's own copies of messages."""
     delivery: Delivery
     pulls: Pulls
-    delays: DelayedDelivery
-    transactions: Transactions
-    lite_subscriptions: LiteSubscriptions
-    lite_topics: LiteTopicCounts
-    metrics: ServerMetrics
-    traffic: Traffic
-    faults: FaultLog
-    store_host: Callable[[], Host]
+    cluster: Cluster | None
     clock: Clock
-    limits_met: LimitsMet
-    tracing: Tracing | None
-    native: Native | None
-    """The native part; None where it is not used."""
-    members: Members | None = None
-    grouped_sends: GroupedSends | None = None
-    lite_spreading: LiteSpreading | None = None
-    gate: Gate | None = None
 
 
 class Messaging:
     """Serve all calls of the protocol."""
 
-    def __init__(self, components: Components, settings: BrokerSettings) -> None:
-        self._components = components
-        self.rates = RecentRates(components.traffic, components.clock)
+    def __init__(self, components: Components, settings: BrokerSettings, tracing: Tracing | None) -> None:
+        self.components: Final = components
+        self._tracing = tracing
+        self._edge, cluster = components.edge, components.cluster
+        clients, sends = self._edge.clients, components.sends
+        self.rates = RecentRates(sends.metrics.traffic, components.clock)
         limits = settings.for_wire()
-        self._rates = RequestRates(components.clock, settings.limits.requests_per_client)
-        self._waiting_sizes = HeldSizes("waiting_sends", **_waiting_sizes(settings))
-        self._edge = Edge(
-            components.clients,
-            components.faults,
-            components.gate,
-            rates=self._rates,
-            limits_met=components.limits_met,
-            native=components.native,
-        )
         self._directory = Directory(components.store.topics, components.store.groups, settings)
         self.commands = ClientCommands()
         self.telemetry = TelemetryService(
             self._edge,
-            components.clients,
+            clients,
             self._directory,
             limits,
             subscribed=self._start_groups,
             command_answered=self.commands.answered,
         )
-        if components.native is not None:
-            components.store.messages.use(components.native)
-            components.store.queues.use(components.native)
-        self.sending = self._make_sending(self._edge, limits, components.native)
-        # for operators, whom the admin port has authenticated
-        self._operators_sending = self._make_sending(
-            Edge(components.clients, components.faults, limits_met=components.limits_met), limits
+        self.lite_subscriptions: Final = make_lite_subscriptions(
+            components.store,
+            components.delivery,
+            clients,
+            taken_away=self.telemetry.push_taken_away,
+            clock=components.clock,
         )
-        self._messages = self._make_messages(limits)
+        grouped = None if cluster is None else cluster.sends
+        self.sending = SendService(self._edge, self._directory, sends, limits, grouped)
+        self._plain: PlainSends | None = None
+        native = self._edge.native
+        if native is not None:
+            components.store.messages.use(native)
+            components.store.queues.use(native)
+            self._plain = PlainSends(
+                native, self._edge, ordinary=self.sending, directory=self._directory, sends=sends, limits=limits
+            )
+        # for operators, whom the admin port has authenticated
+        edge = Edge(clients, self._edge.faults, limits_met=self._edge.limits_met)
+        self._operators_sending = SendService(edge, self._directory, sends, limits, grouped)
+        self._messages = MessageService(
+            self._edge,
+            directory=self._directory,
+            clients=clients,
+            delivery=components.delivery,
+            limits=limits,
+            clock=components.clock,
+            metrics=sends.metrics,
+        )
         self._pulling = self._make_pulling(limits)
         self.lite = LiteService(
             self._edge,
             directory=self._directory,
-            subscriptions=components.lite_subscriptions,
+            subscriptions=self.lite_subscriptions,
             limits=limits,
-            spreading=components.lite_spreading,
+            spreading=None if cluster is None else cluster.lite,
+        )
+        self._revocation = self._make_revocation()
+
+    def _make_pulling(self, limits: WireLimits) -> PullService:
+        its = self.components
+        return PullService(
+            self._edge,
+            directory=self._directory,
+            store=its.store.messages,
+            pulls=its.pulls,
+            delivery=its.delivery,
+            limits=limits,
         )
 
-        self._revocation = None
-        if components.gate is not None:
-            self._revocation = Revocation(
-                components.gate,
-                self.telemetry,
-                components.clients,
-                end_waiting=[components.delivery.end_waiting, components.pulls.end_waiting],
-            )
+    def _make_revocation(self) -> Revocation | None:
+        gate, its = self._edge.gate, self.components
+        if gate is None:
+            return None
+        ends = [its.delivery.end_waiting, its.pulls.end_waiting]
+        return Revocation(gate, self.telemetry, self._edge.clients, end_waiting=ends)
 
     def sweep(self) -> None:
         """Sample the rates, and end calls of users that lost their rights; to be called every few seconds."""
@@ -148,97 +144,47 @@ class Messaging:
     def configure(self, settings: BrokerSettings) -> None:
         """Apply changed settings from now on."""
         self._directory.configure(settings)
-        self._rates.configure(settings.limits.requests_per_client)
-        self._waiting_sizes.configure(**_waiting_sizes(settings))
-        for service in (
-            self.telemetry,
-            self.sending,
-            self._operators_sending,
-            self._messages,
-            self._pulling,
-            self.lite,
-        ):
-            service.configure(settings.for_wire())
-
-    @property
-    def components(self) -> Components:
-        return self._components
+        self._edge.configure(settings.limits)
+        self.components.sends.configure(settings.limits)
+        services = (self.telemetry, self.sending, self._operators_sending, self._messages, self._pulling, self.lite)
+        limits = settings.for_wire()
+        for service in services:
+            service.configure(limits)
+        if self._plain is not None:
+            self._plain.configure(limits)
 
     @property
     def operators_send(self) -> MessageHandler:
         """SendMessage for operators, whom the admin port has let in already."""
-        return self._operators_sending.methods()["SendMessage"].handler
+        return self._operators_sending.method().handler
 
     @property
     def operators_resend(self) -> MessageHandler:
         """SendMessage for operators who send messages again that were stored before."""
         return self._operators_sending.resending()
 
-    def _make_sending(self, edge: Edge, limits: WireLimits, native: Native | None = None) -> SendService:
-        its = self._components
-        return SendService(
-            edge,
-            directory=self._directory,
-            commit=its.commit,
-            delays=its.delays,
-            transactions=its.transactions,
-            limits=limits,
-            store_host=its.store_host,
-            clock=its.clock,
-            metrics=its.metrics,
-            traffic=its.traffic,
-            waiting_sizes=self._waiting_sizes,
-            lite_births=LiteBirths(its.lite_topics, its.store.messages),
-            may_have_queue=its.store.messages.may_have_queue,
-            grouped=its.grouped_sends,
-            native=native,
-        )
-
-    def _make_messages(self, limits: WireLimits) -> MessageService:
-        its = self._components
-        return MessageService(
-            self._edge,
-            directory=self._directory,
-            clients=its.clients,
-            delivery=its.delivery,
-            limits=limits,
-            clock=its.clock,
-            metrics=its.metrics,
-            traffic=its.traffic,
-        )
-
-    def _make_pulling(self, limits: WireLimits) -> PullService:
-        its = self._components
-        return PullService(
-            self._edge,
-            directory=self._directory,
-            store=its.store.messages,
-            pulls=its.pulls,
-            delivery=its.delivery,
-            limits=limits,
-        )
-
     def methods(self) -> Methods:
         """Return all calls, for a front to serve."""
-        edge, directory, its = self._edge, self._directory, self._components
+        edge, directory, its = self._edge, self._directory, self.components
+        members = None if its.cluster is None else its.cluster.members
         methods = messaging_methods(
-            self.sending.methods(),
+            {"SendMessage": (self._plain or self.sending).method()},
             self._messages.methods(),
             self.telemetry.methods(),
-            RouteService(edge, its.clients, directory, its.identity, its.members).methods(),
-            SessionService(edge, its.clients).methods(),
+            RouteService(edge, edge.clients, directory, its.sends.identity, members).methods(),
+            SessionService(edge, edge.clients).methods(),
             OffsetService(edge, directory, its.store.messages).methods(),
             HeldMessageService(
                 edge,
                 directory=directory,
-                delays=its.delays,
-                transactions=its.transactions,
-                traffic=its.traffic,
+                delays=its.sends.delays,
+                transactions=its.sends.transactions,
+                traffic=its.sends.metrics.traffic,
             ).methods(),
             self._pulling.methods(),
             self.lite.methods(),
         )
-        return methods if its.tracing is None else traced(methods, its.tracing, its.native)
+        return methods if self._tracing is None else traced(methods, self._tracing, edge.native)
 
     def _start_groups(self, group: str, settings: ClientSettings) -> None:
         """Fix the offsets where a consumer's group starts, before a message is sent to it.
@@ -248,7 +194,7 @@ class Messaging:
         """
         if settings.kind in LITE_CONSUMERS:
             return
-        found = [topic for name in settings.topics if (topic := self._components.store.topics.get(name)) is not None]
+        found = [topic for name in settings.topics if (topic := self.components.store.topics.get(name)) is not None]
         try:
             if found:
                 self._directory.group_to_receive(group, self._edge.user)
@@ -256,7 +202,7 @@ class Messaging:
             return  # the group may not be created, so it will not receive
         for topic in found:
             queues = range(topic.queue_count)
-            self._components.delivery.start_group(group, topic.name, queues)
+            self.components.delivery.start_group(group, topic.name, queues)
 
 
 def native_part(settings: BrokerSettings) -> Native | None:
@@ -264,8 +210,3 @@ def native_part(settings: BrokerSettings) -> Native | None:
     if settings.broker.native and NATIVE is None:
         log.info("no native part: all is done in Python", reason=WHY_NOT)
     return NATIVE if settings.broker.native else None
-
-
-def _waiting_sizes(settings: BrokerSettings) -> dict[str, int]:
-    limits = settings.limits
-    return {"total_max": limits.waiting_sends_size, "client_max": limits.waiting_sends_per_client}

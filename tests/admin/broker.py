@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.admin.administration import Administration, BrokerFacts
+from quarry_mq.server.admin_port.metadata.service import AdminService
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.maintenance.retention import ExpiryReport
-from quarry_mq.server.tasks.time_slice import TimeSlice
+from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
 from quarry_mq.store.backup import BackupPoint
 from quarry_mq.store.consumequeue.queue_summary import CountedQueue, QueueSummary
 from quarry_mq.store.consumequeue.search import TimeBoundary
@@ -127,6 +129,18 @@ class AdminBench:
         self.faults = FaultLog(self.delivery.clock, damage_met=lambda: None, passed_over=lambda: None)
         self.backups = BenchBackups()
         self.order = BenchOrder()
+
+    @property
+    def service(self) -> AdminService:
+        return AdminService(
+            self.administration,
+            self.faults,
+            self.backups,
+            self.expire,
+            self.summarize,
+            order=self.order,
+            pacing=Pacing(SystemClock()),
+        )
 
     async def summarize(self, largest_max: int) -> QueueSummary:
         """The real thing is in tests/store/test_queue_summary.py."""

@@ -21,10 +21,12 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.server.admin_port import server as admin_port
 from quarry_mq.server.admin_port.calls.edge import STATUS_CODES, status_code
+from quarry_mq.server.admin_port.calls.slots import CallSlots
 from quarry_mq.server.admin_port.metadata.messages import PERMISSIONS, TOPIC_TYPES
 from quarry_mq.server.admin_port.metadata.service import SERVICE_NAME
 from quarry_mq.server.admin_port.server import AdminServer
 from quarry_mq.server.maintenance.retention import Expiring, ExpiryReport
+from quarry_mq.server.rpc.limits import LimitsMet
 from quarry_mq.server.wire.status import INTERNAL_TEXT
 from quarry_mq.store import errors
 from quarry_mq.store.metadata import IllegalTopicName, Permission, Topic, TopicType
@@ -36,12 +38,8 @@ from tests.delivery.broker import GROUP, TOPIC
 
 def admin_server(bench: AdminBench, *, connections_max: int = 100) -> AdminServer:
     return AdminServer(
-        bench.administration,
-        bench.faults,
-        order=bench.order,
-        backups=bench.backups,
-        expire=bench.expire,
-        summarize=bench.summarize,
+        bench.service,
+        CallSlots(256, LimitsMet()),
         connections_max=connections_max,
     )
 
@@ -374,12 +372,8 @@ def test_a_taken_address_is_named() -> None:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             bench = AdminBench()
             server = AdminServer(
-                bench.administration,
-                bench.faults,
-                order=bench.order,
-                backups=bench.backups,
-                expire=bench.expire,
-                summarize=bench.summarize,
+                bench.service,
+                CallSlots(256, LimitsMet()),
             )
             with pytest.raises(OSError, match=address):
                 await server.start(address)

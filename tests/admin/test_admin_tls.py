@@ -14,8 +14,10 @@ import grpc.aio
 
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.server.admin_port.calls.slots import CallSlots
 from quarry_mq.server.admin_port.server import AdminServer
 from quarry_mq.server.front import LiveTls
+from quarry_mq.server.rpc.limits import LimitsMet
 from tests.admin.broker import AdminBench
 from tests.admin.test_admin_server import run
 from tests.certificates import Tls, make_tls
@@ -26,12 +28,8 @@ from tests.contracts.front_client import open_channel, soon, status_of
 async def serving(tls: LiveTls) -> AsyncIterator[str]:
     bench = AdminBench()
     server = AdminServer(
-        bench.administration,
-        bench.faults,
-        order=bench.order,
-        backups=bench.backups,
-        expire=bench.expire,
-        summarize=bench.summarize,
+        bench.service,
+        CallSlots(256, LimitsMet()),
     )
     try:
         yield await server.start("127.0.0.1:0", tls)

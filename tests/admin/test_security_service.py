@@ -15,8 +15,10 @@ import structlog
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.protocol.proto.quarry.admin.v1 import security_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
+from quarry_mq.server.admin_port.calls.slots import CallSlots
 from quarry_mq.server.admin_port.metadata.security import SecurityService
 from quarry_mq.server.admin_port.server import AdminServer
+from quarry_mq.server.rpc.limits import LimitsMet
 from quarry_mq.store.security.model import SECRET_TEXT
 from tests.admin.broker import AdminBench
 from tests.users.tables import FIRST_KEY, SECRET, Tables, orders
@@ -34,12 +36,8 @@ class Bench:
     async def serving(self) -> AsyncIterator[Any]:
         admin = self.admin
         server = AdminServer(
-            admin.administration,
-            admin.faults,
-            order=admin.order,
-            backups=admin.backups,
-            expire=admin.expire,
-            summarize=admin.summarize,
+            admin.service,
+            CallSlots(256, LimitsMet()),
             more=[SecurityService(self.tables.users, self.tables.policies, self.clock, admin.faults)],
         )
         address = await server.start("127.0.0.1:0")

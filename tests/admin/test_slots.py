@@ -55,14 +55,9 @@ CREATE_TOPIC: Final = "/quarry.admin.v1.AdminService/CreateTopic"
 async def serving(more: Sequence[MoreService] = ()) -> AsyncIterator[tuple[AdminServer, str]]:
     bench = AdminBench()
     server = AdminServer(
-        bench.administration,
-        bench.faults,
-        order=bench.order,
-        backups=bench.backups,
-        expire=bench.expire,
-        summarize=bench.summarize,
+        bench.service,
+        CallSlots(CALLS_MAX, LimitsMet()),
         more=more,
-        calls_max=CALLS_MAX,
     )
     address = await server.start("127.0.0.1:0")
     try:

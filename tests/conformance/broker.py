@@ -156,11 +156,10 @@ async def running_broker(
                 registry,
                 health,
                 threads,
-                supervisor=supervisor,
                 certificates=Certificates(TlsPorts.of(settings.network)),
                 clock=used_clock,
             )
-            async with broker.serving() as addresses:
+            async with broker.serving(supervisor) as addresses:
                 yield RunningBroker(broker, store, addresses, clock, registry, health)
                 supervisor.raise_failure()
         finally:

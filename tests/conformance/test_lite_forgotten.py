@@ -76,7 +76,7 @@ def test_a_client_that_comes_back_before_it_is_forgotten_has_what_it_says_then(w
         async with LiteClient(broker.endpoint, "back") as client:
             await client.start()
             await client.add("a", "b")
-            subscriptions, said = broker.broker._lite_subscriptions, list[Exception | None]()
+            subscriptions, said = broker.messaging.lite_subscriptions, list[Exception | None]()
             subscriptions.client_gone("back")
             asking = Asking(GROUP, LiteGroup(bind_topic=PARENT), "back")
             subscriptions.add(asking, ["b", "c"], Start.STANDING, said.append)

@@ -292,7 +292,7 @@ def test_while_deliveries_cannot_be_written_nobody_is_told_how_many_there_are(wi
     async def test(broker: RunningBroker) -> None:
         topic = broker.topic("orders")
         broker.group("billing")
-        writer = broker.broker._state_writer
+        writer = broker.broker._delivery.writer
         async with await consumer_of(broker, "billing", topic):
             writer._behind = "no room"
             full = await accumulation(broker, DescribeRequest(group=resource("billing")))

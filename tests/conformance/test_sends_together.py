@@ -159,7 +159,7 @@ def test_what_waits_is_bounded_for_each_client(with_broker: WithBroker) -> None:
             definition.TOO_MANY_REQUESTS,
         ]
         assert codes(await sent_in_one_pass(broker, body)) == [definition.OK]
-        assert broker.messaging._waiting_sizes.total == 0
+        assert broker.messaging.components.sends.waiting_sizes.total == 0
 
     with_broker(test, limits={"waiting_sends_per_client": 1_000})
 
@@ -167,7 +167,7 @@ def test_what_waits_is_bounded_for_each_client(with_broker: WithBroker) -> None:
 def test_a_full_disk_is_told_to_each_and_nothing_is_held(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders")
-        commit = broker.messaging.components.commit
+        commit = broker.messaging.components.sends.commit
         commit.refuse_sends("the disk is full")
         body = request(message("orders"))
         answers = await sent_in_one_pass(broker, *[body] * 3)
@@ -176,7 +176,7 @@ def test_a_full_disk_is_told_to_each_and_nothing_is_held(with_broker: WithBroker
         commit.refuse_sends("")
         assert codes(await sent_in_one_pass(broker, *[body] * 3)) == [definition.OK] * 3
         assert stored_count(broker, "orders") == 3
-        assert broker.messaging._waiting_sizes.total == 0
+        assert broker.messaging.components.sends.waiting_sizes.total == 0
 
     with_broker(test)
 
@@ -198,7 +198,7 @@ def test_sends_that_are_refused_together_are_tried_one_by_one(
         assert codes(answers) == [definition.OK] * 3
         assert stored_count(broker, "orders") == 3
         assert refused <= 1
-        assert broker.messaging._waiting_sizes.total == 0
+        assert broker.messaging.components.sends.waiting_sizes.total == 0
 
     with_broker(test)
 
@@ -214,7 +214,7 @@ def test_figures_count_each_of_them(with_broker: WithBroker) -> None:
         assert sample("quarry_sends_total", {"outcome": "stored"}) == 4
         assert sample("quarry_messages_stored_total") == 5
         assert sample("quarry_send_duration_seconds_count") == 4
-        traffic = broker.messaging.components.traffic
+        traffic = broker.messaging.components.sends.metrics.traffic
         [(key, row)] = traffic.sent_by_topic.rows()
         assert (key.topic, key.message_type, row.messages) == ("orders", "normal", 5)
         assert row.bytes == traffic.bytes_sent == broker.store.messages.appended_up_to

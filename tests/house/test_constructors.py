@@ -16,19 +16,8 @@ from tests.house.source import name, production_files, tree
 PARAMETERS_MAX: Final = 8
 
 KNOWN_LONG: Final[dict[str, int]] = {
-    "server/rpc/messaging.py:Components": 23,
     "store/opening/open_store.py:OpenStore": 18,
-    "server/rpc/sends/sends.py:SendService": 15,
-    "server/admin_port/server.py:AdminServer": 13,
-    "server/append/group_commit.py:GroupCommit": 12,
-    "server/held/transactions.py:Transactions": 12,
-    "server/rpc/sends/plain_sends.py:PlainSends": 12,
-    "server/maintenance/queue_removal.py:QueueRemoval": 11,
     "store/message_store.py:MessageStore": 11,
-    "server/held/delays.py:DelayedDelivery": 10,
-    "server/admin/figures/sources.py:Sources": 9,
-    "server/broker.py:Broker": 9,
-    "server/cluster/cluster.py:Cluster": 9,
     "store/consumequeue/files/store.py:FileConsumeQueues": 9,
     "store/metadata/rows.py:NamedRows": 9,
     "store/migration/open_queues.py:OpenQueues": 9,
@@ -99,3 +88,33 @@ def test_constructors_take_few_parameters() -> None:
     found = parameters()
     print(f"at most {max(found.values())} parameters of a constructor, of {len(found)}")
     assert {each: count for each, count in found.items() if count > PARAMETERS_MAX} == KNOWN_LONG
+
+
+def _does(value: ast.expr, node: ast.ClassDef) -> bool:
+    """Return whether a value in the class is a function, a method of the class, or an object that does something."""
+    match value:
+        case ast.Lambda():
+            return True
+        case ast.Call(func=ast.Name(id=called)):
+            return called == "partial" or called in _doers()
+        case ast.Attribute(value=ast.Name(id="self"), attr=attribute):
+            return any(isinstance(each, ast.FunctionDef) and each.name == attribute for each in node.body)
+        case _:
+            return False
+
+
+def test_nobody_fills_in_the_fields_of_another_part() -> None:
+    """A part is complete when its constructor returns: what it learns later is told by a method of its own."""
+    wrong = [
+        f"{name(path)}:{target.lineno}: {ast.unparse(target)}"
+        for path in _production()
+        for node in _classes(path)
+        for method in node.body
+        for each in ast.walk(method)
+        if isinstance(each, ast.Assign) and _does(each.value, node)
+        for target in each.targets
+        if isinstance(target, ast.Attribute)
+        if (owner := ast.unparse(target.value)).startswith("self.")
+        or (owner != "self" and method is _constructor(node))
+    ]
+    assert not wrong, f"use a parameter of the constructor, or a method: {wrong}"

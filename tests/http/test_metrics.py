@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics
 from quarry_mq.server.observability.metrics.rocksdb import OF_CAUSE, OF_DATABASE, OF_FAMILY, OF_LEVEL
+from quarry_mq.server.settings.sections import MetricsSection
 from quarry_mq.store.state.engine import open_state_engine
 
 
@@ -31,7 +32,7 @@ def registry() -> CollectorRegistry:
 
 @pytest.fixture
 def metrics(registry: CollectorRegistry) -> ServerMetrics:
-    return ServerMetrics(registry)
+    return ServerMetrics(registry, MetricsSection())
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:

@@ -82,13 +82,12 @@ class Bench:
         self.timers = ManualTimers(self.clock)
         store, clock = self.store, self.clock
         self.writer = StateWriter(store.state_engine, self._pass.append, self.failures.append)
+        self._copies = Copies(self._send_back, lambda: HOST, HeldFigures())
         self.delivery = self._make_delivery()
         self.delays = DelayedDelivery(
-            store.messages.held,
-            records=store.messages,
-            send=self._send_back,
+            store.messages,
+            self._copies,
             topic_exists=lambda name: store.topics.get(name) is not None,
-            store_host=lambda: HOST,
             clock=clock,
             timers=self.timers,
             faults=self,
@@ -141,8 +140,7 @@ class Bench:
             faults=self,
             dead_letters=DeadLetterStore(
                 store.topics,
-                copies=Copies(self._send_back, HeldFigures()),
-                store_host=lambda: HOST,
+                copies=self._copies,
                 buried=lambda *_: None,
             ),
         )

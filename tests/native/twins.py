@@ -197,11 +197,10 @@ async def _twin(directory: Path, clock: ManualClock, threads: LoopThreads, *, na
             CollectorRegistry(),
             health,
             threads,
-            supervisor=Supervisor(lambda _: None),
             certificates=Certificates(TlsPorts.of(settings.network)),
             clock=clock,
         )
-        async with broker.serving():
+        async with broker.serving(Supervisor(lambda _: None)):
             yield Twin(broker, store, health)
     finally:
         store.close()

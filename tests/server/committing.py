@@ -7,10 +7,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from pydantic import ByteSize
+
 from quarry_mq.kv import EngineFull, WriteBatch
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.server.append.group_commit import GroupCommit, Stored
+from quarry_mq.server.append.group_commit import GroupCommit, LogFlushes, Stored
+from quarry_mq.server.settings.sections import StoreSection
 from quarry_mq.server.tasks.worker import LoopThreads
 from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from quarry_mq.store.fs.posix import PosixDisk
@@ -35,6 +38,20 @@ class Figures:
 
     def observe_round(self, messages: int) -> None:
         self.rounds.append(messages)
+
+
+class Reports:
+    """What group commit reports of the broker's health."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+        self.refusals: list[str] = []
+
+    def poisoned(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+    def sends_refused(self, reason: str) -> None:
+        self.refusals.append(reason)
 
 
 class FillingEngine(MemoryEngine):
@@ -83,21 +100,21 @@ class Bench:
         self.figures = Figures()
         self.clock = ManualClock()
         self.arrived: list[DispatchRequest] = []
-        self.poisoned: list[Exception] = []
-        self.sends_refused: list[str] = []
+        self.health = Reports()
+        self.poisoned, self.sends_refused = self.health.reasons, self.health.refusals
         self.commit = GroupCommit(
             self.store,
-            durability=durability,
-            flush_interval_s=flush_interval_s,
-            queue_flush_bytes=queue_flush_bytes,
+            LogFlushes(self.store, threads, sync_thread),
+            StoreSection(
+                durability=durability,
+                flush_interval_ms=round(flush_interval_s * 1000),
+                queue_flush_size=ByteSize(queue_flush_bytes),
+            ),
             clock=self.clock,
-            threads=threads,
             after_pass=self._after_pass,
             messages_arrived=self.arrived.extend,
-            poisoned=self.poisoned.append,
-            sends_refused=self.sends_refused.append,
+            health=self.health,
             metrics=self.figures,
-            sync_thread=sync_thread,
         )
 
     def _after_pass(self, callback: Callable[[], None]) -> None:

@@ -9,21 +9,23 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
+from pydantic import ByteSize
 from structlog.testing import capture_logs
 
 from quarry_mq.kv import EngineFull
 from quarry_mq.kv.memory import MemoryEngine
-from quarry_mq.server.append.group_commit import GroupCommit
+from quarry_mq.server.append.group_commit import GroupCommit, LogFlushes
 from quarry_mq.server.maintenance.retention import Retention, RetentionTimes
+from quarry_mq.server.settings.sections import StoreSection
 from quarry_mq.server.tasks.worker import LoopThreads
 from quarry_mq.store.errors import DiskRefused
 from quarry_mq.store.fs import DiskSpace
 from quarry_mq.store.message import Appended
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.retention import Cause, ExpirySettings
-from quarry_mq.store.settings import Durability
 from tests.expiry.log import BODY, QUEUE, Life, fill, machine, view_of
 from tests.faults.disk import FaultyDisk
+from tests.server.committing import Reports
 from tests.store.assembly import LOG, SEGMENT_SIZE, message
 
 DAY_S = 86_400
@@ -74,23 +76,20 @@ class Bench:
         self.disk = self.host.disk = FillingDisk()
         self.life: Life = self.host.start()
         self.counted = Counted()
-        self.refused: list[str] = []
-        self.poisoned: list[Exception] = []
+        self.health = Reports()
+        self.poisoned, self.refused = self.health.reasons, self.health.refusals
         self.minima: list[PhysicalOffset] = []
         self.carried: list[tuple[PhysicalOffset, PhysicalOffset]] = []
         """What was about to become the log's beginning, and what it was then."""
         self.carry_error: Exception | None = None
         self.commit = GroupCommit(
             self.life.opened.store,
-            durability=Durability.SYNC,
-            flush_interval_s=0.01,
-            queue_flush_bytes=1 << 40,
+            LogFlushes(self.life.opened.store, threads),
+            StoreSection(flush_interval_ms=10, queue_flush_size=ByteSize(1 << 40)),
             clock=self.host.clock,
-            threads=threads,
             after_pass=lambda callback: callback(),
             messages_arrived=lambda _: None,
-            poisoned=self.poisoned.append,
-            sends_refused=self.refused.append,
+            health=self.health,
             metrics=self.counted,
         )
         self.retention = Retention(

@@ -42,7 +42,7 @@ def _health(sources: Sources) -> Iterator[str]:
 
 
 def _faults(sources: Sources) -> Iterator[str]:
-    found = sources.components.faults.recent()
+    found = sources.components.edge.faults.recent()
     yield from found[:FAULTS_SHOWN]
     if len(found) > FAULTS_SHOWN:
         yield f"{len(found) - FAULTS_SHOWN} more faults within five minutes: the log has them"

@@ -74,7 +74,7 @@ class Overviews:
 
     def now(self) -> Overview:
         sources, days, background = self._sources, self._recording.days, self._sources.background
-        its, traffic = sources.components, sources.components.traffic
+        its, traffic = sources.components, sources.components.sends.metrics.traffic
         moved = Moved(traffic.messages_sent, traffic.messages_received)
         return Overview(
             at_ms=its.clock.wall_ms(),
@@ -106,7 +106,7 @@ class Overviews:
 
     def _stages(self) -> Iterator[StageTimes]:
         its = self._sources.components
-        for name, tally in its.commit.stages:
+        for name, tally in its.sends.commit.stages:
             yield StageTimes("send", name, tally)
         for name, tally in its.delivery.stages:
             yield StageTimes("receive", name, tally)

@@ -63,7 +63,7 @@ def until_next_ms(now_ms: int) -> int:
 
 
 def make_recording(sources: Sources) -> Recording:
-    traffic = sources.components.traffic
+    traffic = sources.components.sends.metrics.traffic
     return Recording(
         [*_measures(sources), *_stage_measures(sources)],
         lambda: Moved(traffic.messages_sent, traffic.messages_received),
@@ -74,7 +74,7 @@ def make_recording(sources: Sources) -> Recording:
 def _measures(sources: Sources) -> Iterator[Measure]:
     """Yield the measures. They are documented in docs/admin-calls.md, in this order."""
     its, waiting, lag = sources.components, sources.background.waiting, sources.background.lag
-    traffic, delivery, messages = its.traffic, its.delivery, its.store.messages
+    traffic, delivery, messages = its.sends.metrics.traffic, its.delivery, its.store.messages
     process, retention = sources.process, sources.upkeep.retention
     yield Rate("sent_per_second", "messages/s", lambda: traffic.messages_sent)
     yield Rate("received_per_second", "messages/s", lambda: traffic.messages_received)
@@ -90,7 +90,7 @@ def _measures(sources: Sources) -> Iterator[Measure]:
     yield Gauge("transactions", "messages", lambda: waiting.halves)
     yield Gauge("lite_topics", "lite topics", lambda: sources.lite_topics)
     yield Gauge("connections", "connections", lambda: sources.connections)
-    yield Gauge("clients", "clients", lambda: len(its.clients))
+    yield Gauge("clients", "clients", lambda: len(its.edge.clients))
     yield Gauge("dispatch_lag_bytes", "bytes", lambda: sources.dispatch_lag_bytes)
     yield Gauge("migration_lag_bytes", "bytes", lambda: sources.migration_lag_bytes)
     yield Gauge("disk_used_percent", "percent", lambda: _percent(retention.used_ratios.get("log")))
@@ -101,9 +101,9 @@ def _measures(sources: Sources) -> Iterator[Measure]:
 
 def _stage_measures(sources: Sources) -> Iterator[Measure]:
     its = sources.components
-    yield Percentile("send_p99_ms", its.metrics.send_duration)
+    yield Percentile("send_p99_ms", its.sends.metrics.send_duration)
     calls: tuple[tuple[str, Iterable[tuple[str, Tally]]], ...] = (
-        ("send", its.commit.stages),
+        ("send", its.sends.commit.stages),
         ("receive", its.delivery.stages),
     )
     for call, stages in calls:

@@ -19,7 +19,7 @@ from quarry_mq.server.wire.settings import ClientKind
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sources:
-    """Hold all these parts. `process` is None if it is not measured, `cluster` for a broker that is in no cluster."""
+    """Hold all these parts. `process` is None if it is not measured."""
 
     messaging: Messaging
     background: Background
@@ -28,9 +28,12 @@ class Sources:
     health: HealthState
     certificates: Certificates
     process: ProcessFigures | None
-    cluster: Cluster | None
     open_to_everybody: Mapping[str, str]
     """The ports at which any client may administer the broker: their names, with their addresses."""
+
+    @property
+    def cluster(self) -> Cluster | None:
+        return self.components.cluster
 
     @property
     def components(self) -> Components:
@@ -47,11 +50,11 @@ class Sources:
 
     @property
     def producers(self) -> int:
-        return self.components.clients.kinds.get(ClientKind.PRODUCER, 0)
+        return self.components.edge.clients.kinds.get(ClientKind.PRODUCER, 0)
 
     @property
     def consumers(self) -> int:
-        return sum(self.components.clients.kinds.values()) - self.producers
+        return sum(self.components.edge.clients.kinds.values()) - self.producers
 
     @property
     def dispatch_lag_bytes(self) -> int:
@@ -68,5 +71,5 @@ class Sources:
 
     @property
     def lite_topics(self) -> int | None:
-        counts = self.components.lite_topics
+        counts = self.upkeep.lite_topics.counts
         return counts.total if counts.is_complete else None

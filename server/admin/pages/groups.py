@@ -71,7 +71,7 @@ class GroupPages:
         self._groups = its.store.groups
         self._topics = its.store.topics
         self._offsets = its.store.offsets
-        self._clients = its.clients
+        self._clients = its.edge.clients
         self._lag: ConsumerLag = sources.background.lag
         self._rates = sources.rates
         self._dead_letters = dead_letters

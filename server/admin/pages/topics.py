@@ -79,7 +79,7 @@ class TopicPages:
         self._groups = its.store.groups
         self._messages = its.store.messages
         self._offsets = its.store.offsets
-        self._clients = its.clients
+        self._clients = its.edge.clients
         self._lag: ConsumerLag = sources.background.lag
         self._rates = sources.rates
         self._pacing = Pacing(its.clock)

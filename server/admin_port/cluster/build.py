@@ -14,7 +14,6 @@ from quarry_mq.server.admin_port.cluster.service import ClusterService, GroupCal
 from quarry_mq.server.admin_port.server import MoreService
 from quarry_mq.server.cluster.cluster import Cluster
 from quarry_mq.server.cluster.reading_order import GroupLeft, ReadingOrder
-from quarry_mq.server.cluster.replication.rejoin import messages_of
 from quarry_mq.server.cluster.signing import ClusterKeys
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.errors import MemberUnreachable, NotAMember
@@ -58,7 +57,6 @@ def make_cluster(settings: BrokerSettings, store: OpenStore, delivery: Delivery,
             address, keys, clock, PeerTls.of(settings.network, settings.cluster), name, member=member
         ),
         applied=applied,
-        messages_of=partial(messages_of, store),
     )
 
 
@@ -110,7 +108,7 @@ def make_reading_order(cluster: Cluster | None, its: Components) -> ReadingOrder
         group=store.groups.get,
         readers_of=store.offsets.readers_of,
         left=left,
-        is_storing=its.commit.is_storing,
+        is_storing=its.sends.commit.is_storing,
         elsewhere=None if cluster is None else partial(_left_elsewhere, cluster),
     )
 

@@ -52,7 +52,7 @@ def query_service(components: Components, index: KeyIndex) -> QueryService:
         index,
         MessageLookup(its.store.messages, index),
         MessageTracer(its.store, its.delivery, its.delivery.writer, its.clock),
-        its.faults,
+        its.edge.faults,
     )
 
 

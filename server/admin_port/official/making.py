@@ -31,7 +31,7 @@ def official_admin(
     names, pacing = Names(store.topics, store.groups), Pacing(clock)
     progress = GroupProgress(store, its.delivery, its.delivery.writer, clock)
     clients = ClientCalls(
-        its.clients,
+        its.edge.clients,
         names,
         store.offsets,
         progress,
@@ -49,7 +49,7 @@ def official_admin(
     )
     runtime = RuntimeCalls(
         facts,
-        its.clients,
+        its.edge.clients,
         messaging.rates,
         lambda: None if (figures := front.figures) is None else figures.connections_open,
         settings,
@@ -61,6 +61,6 @@ def official_admin(
         queries=queries,
         runtime=runtime,
         sends=SendCalls(names, messaging.operators_send, clock),
-        topics=TopicCalls(administration, names, its.members, pacing),
+        topics=TopicCalls(administration, names, None if its.cluster is None else its.cluster.members, pacing),
     )
-    return OfficialAdminService(calls, its.faults)
+    return OfficialAdminService(calls, its.edge.faults)

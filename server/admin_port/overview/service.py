@@ -49,7 +49,7 @@ def make_overview_service(
         members=None if cluster is None else OverviewsOfMembers(cluster.members, cluster.peers.overview),
         topics=TopicPages(sources),
         groups=GroupPages(sources, box.waiting),
-        faults=sources.components.faults,
+        faults=sources.components.edge.faults,
     )
 
 

@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from quarry_mq.server.counters.stages import Tally
+from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.front import FrontFigures
 from quarry_mq.server.maintenance.queue_removal import RemovalCause
 from quarry_mq.server.observability.metrics.certificates import CertificateFigures, certificate_figures
@@ -26,6 +27,7 @@ from quarry_mq.server.observability.metrics.migration import MigrationSource, mi
 from quarry_mq.server.observability.metrics.queue_cleanup import CleaningFigures, QueueCleaningMetrics, cleaning_figures
 from quarry_mq.server.observability.metrics.rocksdb import EngineFigures, engine_figures
 from quarry_mq.server.process.health import HealthState
+from quarry_mq.server.settings.sections import MetricsSection
 from quarry_mq.store.index import KeyIndexes
 from quarry_mq.store.retention import Cause
 
@@ -81,8 +83,9 @@ class LiteTopicFigures(Protocol):
 class ServerMetrics:
     """Hold all instruments of a serving broker."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, settings: MetricsSection) -> None:
         self._registry = registry
+        self.traffic: Final = Traffic(topics_max=settings.top_topics, groups_max=settings.top_groups)
         self._watched: list[_Watched] = []
         self._sends = Counter("quarry_sends", "Send requests by outcome", ["outcome"], registry=registry)
         self._stored = self._sends.labels(outcome="stored")

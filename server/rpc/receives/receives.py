@@ -14,7 +14,6 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.times import fill_ms
 from quarry_mq.server.clients import ClientRegistry
-from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.delivery import Delivered, Delivery, ReceiveRequest
 from quarry_mq.server.delivery.receipt_handle import lite_topic_of
 from quarry_mq.server.errors import InvalidReceiptHandle
@@ -52,7 +51,6 @@ class MessageService:
         limits: WireLimits,
         clock: Clock,
         metrics: ServerMetrics,
-        traffic: Traffic,
     ) -> None:
         self._edge = edge
         self._directory = directory
@@ -61,7 +59,6 @@ class MessageService:
         self._limits = limits
         self._clock = clock
         self._metrics = metrics
-        self._traffic = traffic
         self._items = message_items(edge.native)
         self._plain_acks: PlainAcks | None = None
         if edge.native is not None:
@@ -214,7 +211,7 @@ class MessageService:
     def _count(self, group: str, topic: str, messages: Sequence[Delivered]) -> None:
         """Count received messages; those from the group's retry topics are counted separately."""
         again = [each.record.size for each in messages if each.record.topic.startswith(RETRY_PREFIX)]
-        traffic = self._traffic
+        traffic = self._metrics.traffic
         if len(again) < len(messages):
             size = sum([each.record.size for each in messages]) - sum(again)
             traffic.received(group, topic, len(messages) - len(again), size, is_retry=False)

@@ -7,24 +7,20 @@ native part works the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.limits import BORN_HOST_SIZE_MAX, ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, NAME_SIZE_MAX, WireLimits
 from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES, RESERVED_PREFIX, RESERVED_PROPERTIES
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.append.group_commit import GroupCommit
-from quarry_mq.server.append.queue_choice import QueueChooser
-from quarry_mq.server.counters.traffic import Traffic
-from quarry_mq.server.front import Call
+from quarry_mq.server.front import Call, Method
 from quarry_mq.server.metadata import Directory
-from quarry_mq.server.observability.metrics.instruments import ServerMetrics
 from quarry_mq.server.rpc.access import publish
-from quarry_mq.server.rpc.context import GATHERED_SIZE_MAX, Edge, RequestHandler
-from quarry_mq.server.rpc.limits import HeldSizes
+from quarry_mq.server.rpc.context import GATHERED_SIZE_MAX, Edge
+from quarry_mq.server.rpc.sends.sends import SendService, SendStore
 from quarry_mq.server.security.credentials import Identity
 from quarry_mq.server.wire.message_types import ACCEPTED_TYPES, TYPE_WORDS
 from quarry_mq.server.wire.messages import host_from_text
@@ -87,32 +83,29 @@ class PlainSends:
         native: Native,
         edge: Edge,
         *,
-        ordinary: RequestHandler,
+        ordinary: SendService,
         directory: Directory,
-        commit: GroupCommit,
-        queues: QueueChooser,
+        sends: SendStore,
         limits: WireLimits,
-        store_host: Callable[[], Host],
-        clock: Clock,
-        metrics: ServerMetrics,
-        traffic: Traffic,
-        waiting_sizes: HeldSizes,
     ) -> None:
-        """`ordinary` serves every request that is not plain; it shares `queues`, so that all queues get their turns."""
+        """`ordinary` serves every request that is not plain."""
         self._native = native
         self._edge = edge
-        self._ordinary = ordinary
+        self._method = ordinary.method()
+        self._ordinary = ordinary.admitted()
         self._directory = directory
-        self._commit = commit
-        self._queues = queues
-        self._store_host = store_host
-        self._clock = clock
-        self._metrics = metrics
-        self._traffic = traffic
-        self._waiting_sizes = waiting_sizes
+        self._commit = sends.commit
+        self._queues = sends.queues
+        self._identity = sends.identity
+        self._clock = sends.clock
+        self._metrics = sends.metrics
+        self._waiting_sizes = sends.waiting_sizes
         self._gathered: list[tuple[Call, bytes]] = []
         self._since_s = 0.0
-        self._reader = make_reader(self._native, limits)
+        self._reader = make_reader(native, limits)
+
+    def method(self) -> Method:
+        return replace(self._method, handler=self.take)
 
     def configure(self, limits: WireLimits) -> None:
         self._reader = make_reader(self._native, limits)
@@ -134,7 +127,7 @@ class PlainSends:
         if not gathered:
             return
         began_s = self._clock.monotonic_s()
-        accepted = _Accepted(self._clock.wall_ms(), self._store_host())
+        accepted = _Accepted(self._clock.wall_ms(), self._identity.store_host())
         for call, body in gathered:
             try:
                 self._check(call, body, accepted)
@@ -211,4 +204,4 @@ class PlainSends:
             send.call.reply(answer(send.message_ids, appended[at].queue_offset))
             at = end
         self._metrics.sent_together(len(sends), len(appended), self._clock.monotonic_s() - began_s)
-        self._traffic.sent_together(_NORMAL_WORD, sizes_by_topic)
+        self._metrics.traffic.sent_together(_NORMAL_WORD, sizes_by_topic)

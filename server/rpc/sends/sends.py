@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.limits import WireLimits
-from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
-from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.times import to_ms
@@ -19,25 +17,24 @@ from quarry_mq.server.append.queue_choice import QueueChooser, queue_of_group, q
 from quarry_mq.server.cluster.grouped_sends import CLIENTS_SHARE_S, GroupedSend, GroupedSends
 from quarry_mq.server.cluster.message_groups import Place
 from quarry_mq.server.cluster.peers import ForwardedSend
-from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.front.contract import MessageHandler
 from quarry_mq.server.held import DelayedDelivery, Transactions, half_of, held_until
 from quarry_mq.server.lite.counts import LiteBirths
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics
-from quarry_mq.server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, Edge
+from quarry_mq.server.routing import BrokerIdentity
+from quarry_mq.server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, Edge, RequestHandler
 from quarry_mq.server.rpc.limits import HeldSizes
-from quarry_mq.server.rpc.sends.plain_sends import PlainSends
+from quarry_mq.server.settings.sections import LimitsSection
 from quarry_mq.server.wire.message_types import TYPE_WORDS, check_types
 from quarry_mq.server.wire.messages import to_message
 from quarry_mq.server.wire.parsing import parsed
 from quarry_mq.server.wire.status import Refused, fill_ok
 from quarry_mq.server.wire.validate import CheckedMessage, CheckedSend, check_send
-from quarry_mq.store.errors import Forbidden, Invalid, TopicNotFound
-from quarry_mq.store.message import Appended, Host, Message
+from quarry_mq.store.errors import Forbidden, TopicNotFound
+from quarry_mq.store.message import Appended, Message
 from quarry_mq.store.metadata import Permission, Topic, TopicType
-from quarry_mq.store.native import Native
 
 
 class _Accepted(NamedTuple):
@@ -53,74 +50,130 @@ class _Accepted(NamedTuple):
     refuse: Callable[[Exception], None]
 
 
+class SendStore:
+    """Stores checked sends in the log, and has what both paths of a send share."""
+
+    def __init__(
+        self,
+        commit: GroupCommit,
+        delays: DelayedDelivery,
+        transactions: Transactions,
+        births: LiteBirths,
+        limits: LimitsSection,
+        *,
+        identity: BrokerIdentity,
+        clock: Clock,
+        metrics: ServerMetrics,
+    ) -> None:
+        self.commit: Final = commit
+        self.delays: Final = delays
+        self.transactions: Final = transactions
+        self._births = births
+        self.identity: Final = identity
+        self.clock: Final = clock
+        self.metrics: Final = metrics
+        self.queues: Final = QueueChooser()
+        self.waiting_sizes: Final = HeldSizes("waiting_sends", **_waiting_sizes(limits))
+        """Counts the bodies of sends that are not answered yet."""
+
+    def configure(self, limits: LimitsSection) -> None:
+        self.waiting_sizes.configure(**_waiting_sizes(limits))
+
+    def store(self, accepted: _Accepted) -> None:
+        """Store all messages of the request in one queue, one after the other. Raises OverLimit."""
+        request, checked, topic, client_id, peer, now_ms, _, _ = accepted
+        number = self._queue_for(topic, checked)
+        messages = [
+            to_message(
+                each,
+                topic=topic.name,
+                queue_number=number,
+                peer=peer,
+                store_host=self.identity.store_host(),
+                now_ms=now_ms,
+            )
+            for each in checked.messages
+        ]
+        self._births.check_names(messages)
+        types = checked.types
+        new_lite_topics = self._births.admit(topic.name, _lite_topics_of(checked))
+        may_wait = definition.DELAY in types or definition.TRANSACTION in types
+        due = [_due_ms(each, now_ms) for each in checked.messages] if may_wait else []
+        if may_wait:
+            messages = [
+                _as_held(message, kind, due_ms) for message, kind, due_ms in zip(messages, types, due, strict=True)
+            ]
+        started_s = self.clock.monotonic_s()
+        size = sum(len(each.body) for each in messages)
+        self.waiting_sizes.take(client_id, size)
+
+        def stored(appended: Sequence[Appended], error: Exception | None) -> None:
+            self.waiting_sizes.give(client_id, size)
+            if error is not None:
+                accepted.refuse(error)
+                return
+            self._births.born(topic.name, new_lite_topics)
+            response = service.SendMessageResponse()
+            fill_ok(response.status)
+            for message, where in zip(request.messages, appended, strict=True):
+                entry = response.entries.add()
+                fill_ok(entry.status)
+                entry.message_id = message.system_properties.message_id
+                entry.offset = where.queue_offset
+            if may_wait:
+                for entry, where, kind, due_ms in zip(response.entries, appended, types, due, strict=True):
+                    if kind == definition.TRANSACTION:
+                        entry.transaction_id = self.transactions.began(topic.name, where.queue_offset, client_id)
+                    if due_ms is not None:
+                        entry.recall_handle = self.delays.recall_handle(
+                            topic.name, due_ms, where.physical_offset, entry.message_id
+                        )
+            self.metrics.sent(len(appended), self.clock.monotonic_s() - started_s)
+            self.metrics.traffic.sent(topic.name, TYPE_WORDS.get(types[0], ""), appended)
+            accepted.answer(response.SerializeToString())
+
+        self.commit.send(messages, stored)
+
+    def _queue_for(self, topic: Topic, checked: CheckedSend) -> int:
+        """Return the queue of the first message, to which all messages of a send go."""
+        system = checked.messages[0].message.system_properties
+        ordered = system.message_group or system.lite_topic
+        if ordered:
+            return queue_of_group(ordered, topic.write_queues)
+        if topic.type is TopicType.PRIORITY:
+            return queue_of_priority(system.priority, topic.write_queues)
+        return self.queues.next_queue(topic)
+
+
 class SendService:
     """Serves the call that sends messages."""
 
     def __init__(
         self,
         edge: Edge,
-        *,
         directory: Directory,
-        commit: GroupCommit,
-        delays: DelayedDelivery,
-        transactions: Transactions,
+        sends: SendStore,
         limits: WireLimits,
-        store_host: Callable[[], Host],
-        clock: Clock,
-        metrics: ServerMetrics,
-        traffic: Traffic,
-        waiting_sizes: HeldSizes,
-        lite_births: LiteBirths,
-        may_have_queue: Callable[[str], bool],
         grouped: GroupedSends | None = None,
-        native: Native | None = None,
     ) -> None:
-        """`waiting_sizes` counts the bodies of sends that are not answered yet.
-
-        `grouped` brings messages of message groups to the member that owns them; None where there is one member. With
-        `native` plain sends are served together when a loop iteration ends.
-        """
+        """`grouped` brings messages of message groups to the member that owns them; None where there is one member."""
         self._edge = edge
         self._directory = directory
-        self._commit = commit
-        self._delays = delays
-        self._transactions = transactions
+        self._sends = sends
         self._limits = limits
-        self._store_host = store_host
-        self._clock = clock
-        self._metrics = metrics
-        self._traffic = traffic
-        self._queues = QueueChooser()
-        self._waiting_sizes = waiting_sizes
-        self._lite_births = lite_births
-        self._may_have_queue = may_have_queue
+        self._clock = sends.clock
         self._grouped = grouped
-        self._plain: PlainSends | None = None
-        if native is not None:
-            self._plain = PlainSends(
-                native,
-                edge,
-                ordinary=edge.unary_admitted(service.SendMessageRequest, service.SendMessageResponse, self._send),
-                directory=directory,
-                commit=commit,
-                queues=self._queues,
-                limits=limits,
-                store_host=store_host,
-                clock=clock,
-                metrics=metrics,
-                traffic=traffic,
-                waiting_sizes=waiting_sizes,
-            )
 
     def configure(self, limits: WireLimits) -> None:
         self._limits = limits
-        if self._plain is not None:
-            self._plain.configure(limits)
 
-    def methods(self) -> dict[str, Method]:
+    def method(self) -> Method:
         send = self._edge.unary(service.SendMessageRequest, service.SendMessageResponse, self._send)
-        handler = self._timed(send.handler) if self._plain is None else self._plain.take
-        return {"SendMessage": replace(send, handler=handler)}
+        return replace(send, handler=self._timed(send.handler))
+
+    def admitted(self) -> RequestHandler:
+        """Return the part of the call that follows once the caller is let in."""
+        return self._edge.unary_admitted(service.SendMessageRequest, service.SendMessageResponse, self._send)
 
     def resending(self) -> MessageHandler:
         """Return SendMessage for messages that are in the log already; a transaction topic then accepts NORMAL ones."""
@@ -129,7 +182,7 @@ class SendService:
 
     def _timed(self, send: MessageHandler) -> MessageHandler:
         """Return the handler with the time of some of its calls measured."""
-        stages = self._commit.stages
+        stages = self._sends.commit.stages
 
         def handler(call: Call, body: bytes) -> None:
             if not stages.is_turn():
@@ -155,7 +208,7 @@ class SendService:
             _check_lite_topics(checked)
             self._send_grouped(self._grouped, accepted, call.remaining_s())
         else:
-            self._store(accepted)
+            self._sends.store(accepted)
 
     # -- of message groups, in a cluster
 
@@ -163,18 +216,18 @@ class SendService:
         """Bring a send to the member that owns its message group."""
         client_id, size = accepted.client_id, sum(len(each.message.body) for each in accepted.checked.messages)
         patience_s = (DEFAULT_REQUEST_TIMEOUT_MS / 1000 if remaining_s is None else remaining_s) - CLIENTS_SHARE_S
-        self._waiting_sizes.take(client_id, size)
+        self._sends.waiting_sizes.take(client_id, size)
 
         def answered(answer: bytes) -> None:
-            self._waiting_sizes.give(client_id, size)
+            self._sends.waiting_sizes.give(client_id, size)
             accepted.answer(answer)
 
         def failed(error: Exception) -> None:
-            self._waiting_sizes.give(client_id, size)
+            self._sends.waiting_sizes.give(client_id, size)
             accepted.refuse(error)
 
         def take(place: Place) -> None:
-            self._waiting_sizes.give(client_id, size)
+            self._sends.waiting_sizes.give(client_id, size)
             self._store_in(grouped, place, accepted)
 
         grouped.send(
@@ -231,76 +284,9 @@ class SendService:
 
         grouped.began(place)
         try:
-            self._store(accepted._replace(answer=answer, refuse=refuse))
+            self._sends.store(accepted._replace(answer=answer, refuse=refuse))
         except Exception as error:  # noqa: BLE001 - as at the edge: the send may have waited, nobody else catches it
             refuse(error)
-
-    # -- here
-
-    def _store(self, accepted: _Accepted) -> None:
-        """Store all messages of the request in one queue, one after the other. Raises OverLimit."""
-        request, checked, topic, client_id, peer, now_ms, _, _ = accepted
-        number = self._queue_for(topic, checked)
-        messages = [
-            to_message(
-                each,
-                topic=topic.name,
-                queue_number=number,
-                peer=peer,
-                store_host=self._store_host(),
-                now_ms=now_ms,
-            )
-            for each in checked.messages
-        ]
-        _check_light_queues(messages, self._may_have_queue)
-        types = checked.types
-        new_lite_topics = self._lite_births.admit(topic.name, _lite_topics_of(checked))
-        may_wait = definition.DELAY in types or definition.TRANSACTION in types
-        due = [_due_ms(each, now_ms) for each in checked.messages] if may_wait else []
-        if may_wait:
-            messages = [
-                _as_held(message, kind, due_ms) for message, kind, due_ms in zip(messages, types, due, strict=True)
-            ]
-        started_s = self._clock.monotonic_s()
-        size = sum(len(each.body) for each in messages)
-        self._waiting_sizes.take(client_id, size)
-
-        def stored(appended: Sequence[Appended], error: Exception | None) -> None:
-            self._waiting_sizes.give(client_id, size)
-            if error is not None:
-                accepted.refuse(error)
-                return
-            self._lite_births.born(topic.name, new_lite_topics)
-            response = service.SendMessageResponse()
-            fill_ok(response.status)
-            for message, where in zip(request.messages, appended, strict=True):
-                entry = response.entries.add()
-                fill_ok(entry.status)
-                entry.message_id = message.system_properties.message_id
-                entry.offset = where.queue_offset
-            if may_wait:
-                for entry, where, kind, due_ms in zip(response.entries, appended, types, due, strict=True):
-                    if kind == definition.TRANSACTION:
-                        entry.transaction_id = self._transactions.began(topic.name, where.queue_offset, client_id)
-                    if due_ms is not None:
-                        entry.recall_handle = self._delays.recall_handle(
-                            topic.name, due_ms, where.physical_offset, entry.message_id
-                        )
-            self._metrics.sent(len(appended), self._clock.monotonic_s() - started_s)
-            self._traffic.sent(topic.name, TYPE_WORDS.get(types[0], ""), appended)
-            accepted.answer(response.SerializeToString())
-
-        self._commit.send(messages, stored)
-
-    def _queue_for(self, topic: Topic, checked: CheckedSend) -> int:
-        """Return the queue of the first message, to which all messages of a send go."""
-        system = checked.messages[0].message.system_properties
-        ordered = system.message_group or system.lite_topic
-        if ordered:
-            return queue_of_group(ordered, topic.write_queues)
-        if topic.type is TopicType.PRIORITY:
-            return queue_of_priority(system.priority, topic.write_queues)
-        return self._queues.next_queue(topic)
 
 
 def _lite_topics_of(checked: CheckedSend) -> Sequence[str]:
@@ -313,18 +299,6 @@ def _check_lite_topics(checked: CheckedSend) -> None:
     """Check that there is one lite topic: all messages go to the member that has the first. Raises Refused."""
     if len(set(_lite_topics_of(checked))) > 1:
         raise Refused(definition.MESSAGE_CORRUPTED, "the messages of one request must have one lite topic in a cluster")
-
-
-def _check_light_queues(messages: Sequence[Message], may_have: Callable[[str], bool]) -> None:
-    """Check that the store can have each light queue. Raises Invalid: elsewhere a message would never be seen."""
-    for message in messages:
-        if LIGHT_QUEUES in message.properties:
-            for name in message.properties[LIGHT_QUEUES].split(","):
-                if name.startswith(LIGHT_QUEUE_PREFIX) and not may_have(name):
-                    raise Invalid(
-                        f"{LIGHT_QUEUES}: this store keeps its queues in files, and no file can have the name of "
-                        f"the light queue {name}"
-                    )
 
 
 def _check_for(topic: Topic, checked: CheckedSend, *, is_again: bool = False) -> None:
@@ -348,3 +322,7 @@ def _due_ms(checked: CheckedMessage, now_ms: int) -> int | None:
         return None
     due_ms = to_ms(checked.message.system_properties.delivery_timestamp)
     return due_ms if due_ms > now_ms else None
+
+
+def _waiting_sizes(limits: LimitsSection) -> dict[str, int]:
+    return {"total_max": limits.waiting_sends_size, "client_max": limits.waiting_sends_per_client}
