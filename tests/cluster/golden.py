@@ -20,9 +20,9 @@ from quarry_mq.store.metadata import Group
 from quarry_mq.store.replication import Position, SharedKind
 from quarry_mq.store.security.model import Action, Decision, Resource, Rule, Secret, User
 from quarry_mq.store.state.families import FAMILIES
-from tests.shared.members import SECRET, gathered
-from tests.shared.members import Member as Store
-from tests.shared.members import member as store_of
+from tests.replication.members import SECRET, gathered
+from tests.replication.members import Member as Store
+from tests.replication.members import member as store_of
 
 GOLDEN: Final = Path(__file__).parent / "golden"
 PRESENT: Final = "0.1"

@@ -12,7 +12,7 @@ from quarry_mq.server.cluster.membership.members import Members
 from quarry_mq.server.cluster.replication.exchange import Exchange, Page, Peer
 from quarry_mq.server.errors import MemberUnreachable
 from quarry_mq.store.replication import Applied, Position
-from tests.shared import members as stores
+from tests.replication import members as stores
 
 INTERVAL_S = 0.02
 UNREACHABLE_S = 0.5

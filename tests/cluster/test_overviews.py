@@ -19,7 +19,7 @@ from tests.cluster.brokers import BrokerCluster
 from tests.cluster.conftest import WithCluster
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, message
-from tests.shared.members import member
+from tests.replication.members import member
 
 
 async def overviews(broker: RunningBroker) -> list[Any]:

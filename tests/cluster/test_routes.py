@@ -8,8 +8,8 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.cluster.membership.member import Member, MemberState
 from quarry_mq.server.cluster.membership.members import Members
 from quarry_mq.store.metadata import TopicType
+from tests.replication.members import member
 from tests.rpc.broker import Broker, resource
-from tests.shared.members import member
 
 UNREACHABLE_S = 10.0
 

@@ -14,7 +14,7 @@ from quarry_mq.store.metadata.topics import encode_topic
 from quarry_mq.store.replication import Applied, RowRefused, SharedKind, SharedRow
 from tests.cluster.golden import GOLDEN, NAME, PRESENT, example, loaded, response_of
 from tests.cluster.nodes import Network, Node
-from tests.shared.members import Member, member, rows_of
+from tests.replication.members import Member, member, rows_of
 
 VERSIONS = sorted(GOLDEN.iterdir())
 each_version = pytest.mark.parametrize("folder", VERSIONS, ids=lambda folder: folder.name)

@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 
 from quarry_mq.server.security.build import CertificateDisputes
 from quarry_mq.store.security.model import Secret, User
-from tests.shared.members import SECRET, gathered, member
+from tests.replication.members import SECRET, gathered, member
 
 
 def user(name: str, *certificates: str) -> User:

@@ -16,7 +16,7 @@ from quarry_mq.store.replication import SharedKind, is_shared, member_id
 from quarry_mq.store.security.sealer import Sealer
 from quarry_mq.store.settings import StoreSettings
 from quarry_mq.store.tools.users import make_first_administrator, users_of
-from tests.shared.members import KEY, member
+from tests.replication.members import KEY, member
 
 SEGMENT_SIZE = 64 * 1024
 ALL = KeyRange(b"", None)

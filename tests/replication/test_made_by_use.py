@@ -8,8 +8,8 @@ from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.replication import AHEAD_MAX_MS, SharedKind
 from quarry_mq.store.replication.rows import COUNTER_MAX
-from tests.shared.members import Member, gathered, member
-from tests.shared.test_horizons import KEPT_DAYS, forget, passed
+from tests.replication.members import Member, gathered, member
+from tests.replication.test_horizons import KEPT_DAYS, forget, passed
 
 
 def used(one: Member, name: str = "orders") -> None:

@@ -7,8 +7,8 @@ from typing import Any, Final
 from grpc import StatusCode
 
 from quarry_mq.store.metadata import TopicType
-from tests.contract.bench import GROUP, OWN_TOPIC, TOPIC, Bench
-from tests.contract.rows import Fields, Never, Refusal, Row, Table, bad_names, of_service
+from tests.admin_calls.bench import GROUP, OWN_TOPIC, TOPIC, Bench
+from tests.admin_calls.rows import Fields, Never, Refusal, Row, Table, bad_names, of_service
 
 MISSING, BAD, EXISTS = StatusCode.NOT_FOUND, StatusCode.INVALID_ARGUMENT, StatusCode.ALREADY_EXISTS
 GET_BROKER, CHANGE_BROKER = ["cluster:DefaultCluster get"], ["cluster:DefaultCluster update"]

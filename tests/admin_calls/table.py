@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.contract import (
+from tests.admin_calls import (
     jobs_and_clients,
     looking,
     official,
@@ -13,7 +13,7 @@ from tests.contract import (
     topics_and_groups,
     users_and_rules,
 )
-from tests.contract.rows import Table
+from tests.admin_calls.rows import Table
 
 TABLE: Final[Table] = {
     **official.ROWS,

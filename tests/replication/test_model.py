@@ -25,7 +25,7 @@ from quarry_mq.store.metadata import Group
 from quarry_mq.store.replication import ChangePage, SharedKind, Version
 from quarry_mq.store.replication.layout import Stamp
 from quarry_mq.store.security.model import Action, Decision, Resource, Rule, Secret, User, UserKind
-from tests.shared.members import SECRET, Member, gathered, in_memory, in_rocksdb
+from tests.replication.members import SECRET, Member, gathered, in_memory, in_rocksdb
 
 NAMES: Final = ("north", "east", "south", "west")
 TOPICS: Final = ("orders", "%DLQ%billing", "%RETRY%billing")

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
-from tests.contract.bench import (
+from tests.admin_calls.bench import (
     CLIENT_ID,
     GROUP,
     KEY,
@@ -26,9 +26,9 @@ from tests.contract.bench import (
     Bench,
     running_bench,
 )
-from tests.contract.rows import request_of
-from tests.contract.table import TABLE
-from tests.contract.test_calls import said
+from tests.admin_calls.rows import request_of
+from tests.admin_calls.table import TABLE
+from tests.admin_calls.test_calls import said
 
 OURS_TO_EXPLAIN: Final = {
     grpc.StatusCode.UNKNOWN,

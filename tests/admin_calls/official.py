@@ -8,8 +8,8 @@ from typing import Any, Final
 import grpc
 
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
-from tests.contract.bench import CLIENT_ID, GROUP, KEY, LITE_PARENT, LITE_TOPIC, MESSAGE_ID, TOPIC, Bench
-from tests.contract.rows import CONTROL, ENDLESS, Fields, Never, Refusal, Row, Table, bad_names, of_service
+from tests.admin_calls.bench import CLIENT_ID, GROUP, KEY, LITE_PARENT, LITE_TOPIC, MESSAGE_ID, TOPIC, Bench
+from tests.admin_calls.rows import CONTROL, ENDLESS, Fields, Never, Refusal, Row, Table, bad_names, of_service
 
 GET_TOPIC, UPDATE_TOPIC = f"topic:{TOPIC} get", f"topic:{TOPIC} update"
 GET_GROUP, UPDATE_GROUP = f"group:{GROUP} get", f"group:{GROUP} update"

@@ -13,7 +13,7 @@ import grpc
 from google.protobuf import json_format, message_factory
 from google.protobuf.message import Message
 
-from tests.contract.bench import METHODS, Bench, Ending
+from tests.admin_calls.bench import METHODS, Bench, Ending
 
 Fields = Mapping[str, Any]
 Change = Fields | Callable[[Bench], Fields]

@@ -13,9 +13,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.admin_port.server import REQUEST_SIZE_MAX
-from tests.contract.bench import METHODS, Bench, Ending, running_bench
-from tests.contract.rows import Code, Elsewhere, Never, Refusal, Row, SuperUsers, Unseen, request_of
-from tests.contract.table import NOT_FOR_OPERATORS, TABLE
+from tests.admin_calls.bench import METHODS, Bench, Ending, running_bench
+from tests.admin_calls.rows import Code, Elsewhere, Never, Refusal, Row, SuperUsers, Unseen, request_of
+from tests.admin_calls.table import NOT_FOR_OPERATORS, TABLE
 
 DENIALS: Final = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
 REFUSALS: Final = [

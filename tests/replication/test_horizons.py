@@ -9,7 +9,7 @@ import pytest
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.metadata import Group
 from quarry_mq.store.replication import DeletionsMissed, Horizons, PeerMissed, SharedKind
-from tests.shared.members import Member, gathered, in_rocksdb, member
+from tests.replication.members import Member, gathered, in_rocksdb, member
 
 DAY_S = 86_400
 KEPT_DAYS = 30

@@ -26,7 +26,7 @@ from quarry_mq.store.replication import (
 from quarry_mq.store.replication.ledger import HybridClock
 from quarry_mq.store.replication.rows import COUNTER_MAX
 from quarry_mq.store.security.model import Action, Decision, Resource, Rule, Secret, User
-from tests.shared.members import SECRET, Member, gathered, in_memory, member, rows_of
+from tests.replication.members import SECRET, Member, gathered, in_memory, member, rows_of
 
 TOPIC, GROUP, USER, POLICY, MEMBER = SharedKind
 RULE = Rule(resource=Resource.parse("topic:*"), actions=frozenset(Action), decision=Decision.ALLOW)

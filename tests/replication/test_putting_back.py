@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quarry_mq.store.replication.layout import EVERYTHING
-from tests.shared.members import ALL, Member, gathered, member
+from tests.replication.members import ALL, Member, gathered, member
 
 
 def put_back(one: Member, rows: dict[str, Sequence[tuple[bytes, bytes]]]) -> None:

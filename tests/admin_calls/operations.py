@@ -6,9 +6,20 @@ from typing import Final
 
 from grpc import StatusCode
 
-from tests.contract.bench import GROUP, KEY, LITE_PARENT, LITE_TOPIC, MEMBER_AWAY, MESSAGE_ID, TOPIC, Bench
-from tests.contract.rows import CONTROL, ENDLESS, Elsewhere, Fields, Never, Refusal, Row, Table, bad_names, of_service
-from tests.contract.topics_and_groups import (
+from tests.admin_calls.bench import GROUP, KEY, LITE_PARENT, LITE_TOPIC, MEMBER_AWAY, MESSAGE_ID, TOPIC, Bench
+from tests.admin_calls.rows import (
+    CONTROL,
+    ENDLESS,
+    Elsewhere,
+    Fields,
+    Never,
+    Refusal,
+    Row,
+    Table,
+    bad_names,
+    of_service,
+)
+from tests.admin_calls.topics_and_groups import (
     BAD,
     CHANGE_BROKER,
     GET_BROKER,

@@ -6,10 +6,10 @@ from typing import Final
 
 from grpc import StatusCode
 
-from tests.contract.bench import CLIENT_ID, GROUP, TOPIC, Bench
-from tests.contract.operations import BAD_ASKED_BY, under_way
-from tests.contract.rows import CONTROL, ENDLESS, Fields, Never, Refusal, Row, Table, Unseen, bad_names, of_service
-from tests.contract.topics_and_groups import BAD, MISSING, NO_FIELDS
+from tests.admin_calls.bench import CLIENT_ID, GROUP, TOPIC, Bench
+from tests.admin_calls.operations import BAD_ASKED_BY, under_way
+from tests.admin_calls.rows import CONTROL, ENDLESS, Fields, Never, Refusal, Row, Table, Unseen, bad_names, of_service
+from tests.admin_calls.topics_and_groups import BAD, MISSING, NO_FIELDS
 
 RESET: Final = {
     "dry_run": True,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.contract.bench import GROUP, TOPIC
-from tests.contract.rows import CONTROL, ENDLESS, Never, Refusal, Row, Table, of_service
-from tests.contract.topics_and_groups import BAD, GET_BROKER, NO_FIELDS, OF_BROKER
+from tests.admin_calls.bench import GROUP, TOPIC
+from tests.admin_calls.rows import CONTROL, ENDLESS, Never, Refusal, Row, Table, of_service
+from tests.admin_calls.topics_and_groups import BAD, GET_BROKER, NO_FIELDS, OF_BROKER
 
 NOBODY: Final = Never("where nothing matches the page is empty")
 BAD_PAGE: Final = [

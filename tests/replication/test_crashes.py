@@ -14,7 +14,7 @@ from quarry_mq.store.metadata import Group
 from quarry_mq.store.replication import SharedKind, shared_rows
 from quarry_mq.store.security.model import Action, Decision, Resource, Rule, Secret, User
 from quarry_mq.store.state.families import FAMILIES
-from tests.shared.members import SECRET, Member, gathered, member
+from tests.replication.members import SECRET, Member, gathered, member
 
 RULE = Rule(resource=Resource.parse("topic:*"), actions=frozenset(Action), decision=Decision.ALLOW)
 

@@ -6,10 +6,10 @@ from typing import Final
 
 from quarry_mq.protocol.lite_attributes import BIND_TOPIC
 from quarry_mq.store.metadata import Group
-from tests.contract.bench import GROUP, LITE_PARENT, LITE_TOPIC, MESSAGE_ID, TOPIC, Bench
-from tests.contract.operations import NO_PARENT
-from tests.contract.rows import CONTROL, ENDLESS, Fields, Never, Refusal, Row, Table, bad_names, of_service
-from tests.contract.topics_and_groups import BAD, GET_BROKER, MISSING, NO_FIELDS, OF_BROKER
+from tests.admin_calls.bench import GROUP, LITE_PARENT, LITE_TOPIC, MESSAGE_ID, TOPIC, Bench
+from tests.admin_calls.operations import NO_PARENT
+from tests.admin_calls.rows import CONTROL, ENDLESS, Fields, Never, Refusal, Row, Table, bad_names, of_service
+from tests.admin_calls.topics_and_groups import BAD, GET_BROKER, MISSING, NO_FIELDS, OF_BROKER
 
 NO_TOPIC: Final = Refusal({"topic": "nothing"}, MISSING, "no topic nothing")
 BAD_CHOICE: Final = [

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.contract.bench import TOPIC, USER, Bench
-from tests.contract.rows import CONTROL, ENDLESS, Fields, Never, Refusal, Row, SuperUsers, Table, bad_names, of_service
-from tests.contract.topics_and_groups import BAD, BAD_PREFIX, EXISTS, MISSING
+from tests.admin_calls.bench import TOPIC, USER, Bench
+from tests.admin_calls.rows import (
+    CONTROL,
+    ENDLESS,
+    Fields,
+    Never,
+    Refusal,
+    Row,
+    SuperUsers,
+    Table,
+    bad_names,
+    of_service,
+)
+from tests.admin_calls.topics_and_groups import BAD, BAD_PREFIX, EXISTS, MISSING
 
 SUPER: Final = SuperUsers()
 NOBODY: Final = Refusal({"name": "nobody"}, MISSING, "no user nobody")
