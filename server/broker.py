@@ -25,9 +25,8 @@ from quarry_mq.server.admin_port.metadata.clients import ClientService
 from quarry_mq.server.admin_port.metadata.security import SecurityService
 from quarry_mq.server.admin_port.metadata.service import AdminService
 from quarry_mq.server.admin_port.metadata.settings import SettingsService
-from quarry_mq.server.admin_port.official.making import official_admin
-from quarry_mq.server.admin_port.operators_look import make_operators_look
-from quarry_mq.server.admin_port.operators_work import make_operators_work
+from quarry_mq.server.admin_port.official.service import official_admin
+from quarry_mq.server.admin_port.operators import make_operators_look, make_operators_work
 from quarry_mq.server.admin_port.server import REQUEST_SIZE_MAX, AdminServer
 from quarry_mq.server.admin_port.storage.index import IndexService
 from quarry_mq.server.admin_port.storage.migration import MigrationService
@@ -52,7 +51,7 @@ from quarry_mq.server.observability.tracing import make_tracing
 from quarry_mq.server.process.certificates import Certificates
 from quarry_mq.server.process.descriptors import front_limits, plan_here
 from quarry_mq.server.process.health import HealthState
-from quarry_mq.server.process.process_figures import ProcessFigures
+from quarry_mq.server.process.process_metrics import ProcessFigures
 from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.rpc.context import HEADERS, Edge
 from quarry_mq.server.rpc.limits import RequestRates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quarry_mq.server.admin.figures.sources import Sources
 from quarry_mq.server.cluster.metrics import cluster_figures
-from quarry_mq.server.observability.metrics.instruments import ServerMetrics
+from quarry_mq.server.observability.metrics.instruments import ServerMetrics, stage_figures, waiting_metrics
 from quarry_mq.server.observability.metrics.rocketmq import (
     BrokerFigures,
     Families,
@@ -13,7 +13,6 @@ from quarry_mq.server.observability.metrics.rocketmq import (
     storage_figures,
     traffic_figures,
 )
-from quarry_mq.server.observability.metrics.stages import stage_figures, waiting_metrics
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 
 

@@ -30,8 +30,13 @@ from quarry_mq.server.process.descriptors import plan_here
 from quarry_mq.server.process.garbage import GarbageSearch, look_for_garbage_seldom
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.process.http import HttpEndpoint, TokenFile
-from quarry_mq.server.process.process_figures import ProcessFigures, RecoveryFigures
-from quarry_mq.server.process.process_metrics import process_figures, recovery_figures, watch_python
+from quarry_mq.server.process.process_metrics import (
+    ProcessFigures,
+    RecoveryFigures,
+    process_figures,
+    recovery_figures,
+    watch_python,
+)
 from quarry_mq.server.process.stop import Stop, StopTimes
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.supervision import Supervisor

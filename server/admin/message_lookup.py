@@ -1,20 +1,89 @@
-"""Find one message: by its offset id, by its queue and offset, or by the id that its sender gave it."""
+"""Find one message, tell which topics it belongs to, and trace what has become of it for each group.
+
+A message is found by its offset id, by its queue and offset, or by the id that its sender gave it. No trace is written:
+the record says in which queues it is, and a group's rows and offset say the rest.
+
+The broker's internal topics hold copies of other topics' messages: scheduled, retried, or dead letters. A user without
+the right to read a topic may not read its copies either, wherever they lie.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
-from quarry_mq.protocol.messages.property_names import UNIQUE_KEY
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.messages.property_names import DEAD_LETTER_TOPIC, REAL_TOPIC, RETRY_TOPIC, UNIQUE_KEY
+from quarry_mq.protocol.names import (
+    CHECKED_TOO_OFTEN_TOPIC,
+    DEAD_LETTER_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    is_system_topic,
+)
+from quarry_mq.server.delivery import Delivery, InFlightTable, StateWriter
+from quarry_mq.server.delivery.retry_topics import topic_of_retry
 from quarry_mq.server.errors import NoIndex, NoSuchMessage
 from quarry_mq.server.maintenance.key_index import FOUND_MAX, KeyIndex
 from quarry_mq.store.commitlog import CommitLogReader
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER, StoredNumbering, light_queues
 from quarry_mq.store.errors import Invalid, OffsetOutOfRange
 from quarry_mq.store.index import TIME_MAX_MS, Unread
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.pending.topics import TIMER_TOPIC
 from quarry_mq.store.record import Corrupt, StoredMessage, Torn, offset_message_id, parse_offset_message_id
 from quarry_mq.store.record.replacement import REPLACED_TOPIC
+from quarry_mq.store.state.in_flight_key import subscription_prefix
+
+INTERNAL_PREFIX: Final = "%"
+"""The first character of the names of retry topics, dead letter topics and light queues."""
+
+WAITING_TOPICS: Final = frozenset({TIMER_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC, CHECKED_TOO_OFTEN_TOPIC})
+"""Topics whose messages were all sent to another topic."""
+
+
+def has_copies(topic: str) -> bool:
+    """Return whether a topic or light queue of this name may hold messages of other topics."""
+    return topic.startswith(INTERNAL_PREFIX) or is_system_topic(topic)
+
+
+def topics_of(record: StoredMessage) -> frozenset[str] | None:
+    """Return the topic that holds the message and those that it was sent to; None if they cannot be determined."""
+    if not has_copies(record.topic):
+        return frozenset((record.topic,))
+    properties = record.properties
+    found: set[str] = set()
+    left: list[str] = [record.topic]
+    while left:
+        name = left.pop()
+        if name in found:
+            continue
+        found.add(name)
+        if not has_copies(name):
+            continue
+        origin = _origin(name, properties)
+        if origin is None:
+            return None
+        if origin:
+            left.append(origin)
+    return frozenset(found)
+
+
+def _origin(name: str, properties: Mapping[str, str]) -> str | None:
+    """Return the topic that a copy in this topic was sent to; "" if there is none, None if it cannot be determined."""
+    if name.startswith(DEAD_LETTER_PREFIX):
+        return properties.get(DEAD_LETTER_TOPIC) or properties.get(RETRY_TOPIC)
+    if name.startswith(RETRY_PREFIX):
+        return topic_of_retry(name, properties)
+    if name in WAITING_TOPICS:
+        return properties.get(REAL_TOPIC)
+    return properties.get(REAL_TOPIC, "")
+
 
 MaySee = Callable[[StoredMessage], bool]
 """Return whether the reader may see a message. A message it may not see is treated as missing."""
@@ -159,3 +228,79 @@ class MessageLookup:
     def _entry(self, queue: QueueId, offset: QueueOffset) -> ConsumeQueueEntry | None:
         entries = self._store.entries(queue, offset, 1)
         return entries[0] if entries and entries[0].queue_offset == offset else None
+
+
+GROUPS_MAX: Final = 1_000
+"""Groups that are traced in one queue."""
+
+
+class MessageState(Enum):
+    """The state of a message of a queue for a group."""
+
+    WAITING = "it has not been handed out"
+    IN_FLIGHT = "a client has it"
+    RETRYING = "it was handed out and not acknowledged: the next receive gets it"
+    DONE = "it was acknowledged, passed over by the group's filter, or went to the dead letters"
+
+
+class GroupTrace(NamedTuple):
+    """The state for one group.
+
+    If the message is in flight, it was delivered `attempts` times, the last time to `client_id`, and is redelivered at
+    `visible_at_ms`; otherwise these are 0 and "".
+    """
+
+    group: str
+    state: MessageState
+    attempts: int = 0
+    visible_at_ms: int = 0
+    client_id: str = ""
+
+
+class QueueTrace(NamedTuple):
+    """The state of a message in one queue. `is_there`: the queue still has it. At most `GROUPS_MAX` groups, by name."""
+
+    queue: QueueId
+    offset: QueueOffset
+    is_there: bool
+    groups: list[GroupTrace]
+
+
+class MessageTracer:
+    """Traces messages. Lives on the event loop's thread."""
+
+    def __init__(self, store: OpenStore, delivery: Delivery, writer: StateWriter, clock: Clock) -> None:
+        self._store = store
+        self._delivery = delivery
+        self._writer = writer
+        self._clock = clock
+        self._in_flight = InFlightTable(store.state_engine)
+
+    def trace(self, record: StoredMessage) -> list[QueueTrace]:
+        """Trace the message in its queue, then in its light queues."""
+        self._writer.write_now()  # from here on the rows are complete
+        return [self._queue(queue, offset) for queue, offset in _queues_of(record)]
+
+    def _queue(self, queue: QueueId, offset: QueueOffset) -> QueueTrace:
+        bounds = self._store.messages.bounds(queue)
+        groups = islice(sorted(self._store.offsets.groups_of(queue.topic)), GROUPS_MAX)
+        traced = [each for group in groups if (each := self._group(group, queue, offset)) is not None]
+        return QueueTrace(queue, offset, bounds.minimum <= offset < bounds.maximum, traced)
+
+    def _group(self, group: str, queue: QueueId, offset: QueueOffset) -> GroupTrace | None:
+        """Return the state for a group; None if it has not read this queue."""
+        next_offset = self._delivery.next_offset(group, queue)
+        if next_offset is None:
+            return None
+        row = self._in_flight.get(subscription_prefix(group, queue.topic), queue.number, offset)
+        if row is None:
+            return GroupTrace(group, MessageState.DONE if offset < next_offset else MessageState.WAITING)
+        is_hidden = row.visible_at_ms > self._clock.wall_ms()
+        state = MessageState.IN_FLIGHT if is_hidden else MessageState.RETRYING
+        return GroupTrace(group, state, row.attempt, row.visible_at_ms, row.client_id)
+
+
+def _queues_of(record: StoredMessage) -> Iterator[tuple[QueueId, QueueOffset]]:
+    yield QueueId(record.topic, record.queue_number), record.queue_offset
+    for name, offset in light_queues(record.topic, record.properties, record.physical_offset, StoredNumbering()):
+        yield QueueId(name, LIGHT_QUEUE_NUMBER), offset

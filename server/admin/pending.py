@@ -10,7 +10,7 @@ from quarry_mq.kv import KvError
 from quarry_mq.protocol.clock import DAY_MS, Clock
 from quarry_mq.protocol.messages.property_names import REAL_TOPIC, UNIQUE_KEY
 from quarry_mq.server.held import DelayedDelivery, TransactionChecks
-from quarry_mq.server.observability.waiting_figures import WaitingFigures
+from quarry_mq.server.observability.samples import WaitingFigures
 from quarry_mq.server.tasks.time_slice import PAUSE_S
 from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.store.errors import BrokerError

@@ -11,7 +11,7 @@ from quarry_mq.kv import KvError
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.errors import NoIndex
 from quarry_mq.server.maintenance.key_index import KeyIndex
-from quarry_mq.server.observability.metrics.rocksdb import EngineFigures
+from quarry_mq.server.observability.metrics.instruments import EngineFigures
 from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.store.consumequeue import ConsumeQueueEntry

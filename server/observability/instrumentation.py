@@ -11,9 +11,7 @@ from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.held import DelayedDelivery
 from quarry_mq.server.lag.consumer_lag import ConsumerLag
 from quarry_mq.server.lag.measurement import GroupTopic
-from quarry_mq.server.observability.name_counts import NameCounts
-from quarry_mq.server.observability.samples import Sampling, Steps
-from quarry_mq.server.observability.waiting_figures import WaitingFigures
+from quarry_mq.server.observability.samples import NameCounts, Sampling, Steps, WaitingFigures
 from quarry_mq.server.settings.sections import MetricsSection
 from quarry_mq.store.opening.open_store import OpenStore
 

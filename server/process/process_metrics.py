@@ -2,13 +2,89 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from quarry_mq.server.process.process_figures import ProcessFigures, RecoveryFigures
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.progress import Progress
+from quarry_mq.server.counters.stages import Tally
+
+LATE_BOUNDS_S: Final = tuple(0.001 * 2**step for step in range(13))
+"""Bounds of the histogram, 1 ms … 4 s."""
+
+PAUSE_BOUNDS_S: Final = tuple(0.000_1 * 4**step for step in range(9))
+"""Bounds of the histogram, 100 µs … 6.5 s."""
+
+
+class ProcessFigures:
+    """Hold the measurements, which are counted where they happen and read on any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.loop_late: Final = Tally(LATE_BOUNDS_S)
+        self.pauses: Final = Tally(PAUSE_BOUNDS_S)
+        self._pause_began_s = 0.0
+        self._latest_s: float | None = None
+
+    def late(self, seconds: float) -> None:
+        """Note that the event loop was late by `seconds`."""
+        self.loop_late.add(seconds)
+        self._latest_s = max(seconds, self._latest_s or 0.0)
+
+    def take_latest_s(self) -> float | None:
+        """Return how late the loop was at worst since the last call; None if it was not measured meanwhile."""
+        latest_s, self._latest_s = self._latest_s, None
+        return latest_s
+
+    @contextmanager
+    def watching_garbage(self) -> Iterator[None]:
+        """Time each search for cyclic garbage."""
+        gc.callbacks.append(self._searched)
+        try:
+            yield
+        finally:
+            gc.callbacks.remove(self._searched)
+
+    def _searched(self, phase: str, _: dict[str, Any]) -> None:
+        if phase == "start":
+            self._pause_began_s = self._clock.monotonic_s()
+        else:
+            self.pauses.add(self._clock.monotonic_s() - self._pause_began_s)
+
+
+class PhaseFigures:
+    """Hold when one phase of the opening ran and how much log it read. Times are on the monotonic clock."""
+
+    __slots__ = ("began_s", "done_bytes", "ended_s")
+
+    def __init__(self, began_s: float) -> None:
+        self.began_s = self.ended_s = began_s
+        self.done_bytes = 0
+
+
+class RecoveryFigures:
+    """Hold the phases of the last opening by name. Reported on one thread, read on any."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._phases: dict[str, PhaseFigures] = {}
+        self._last_s = clock.monotonic_s()
+
+    def report(self, progress: Progress) -> None:
+        """Note the progress of a phase, which lasts from the report before its first one to its last."""
+        now_s = self._clock.monotonic_s()
+        phase = self._phases.get(progress.phase) or self._phases.setdefault(progress.phase, PhaseFigures(self._last_s))
+        phase.ended_s = self._last_s = now_s
+        phase.done_bytes = max(phase.done_bytes, progress.done_bytes)
+
+    def phases(self) -> list[tuple[str, PhaseFigures]]:
+        return list(self._phases.items())
 
 
 def watch_python(registry: CollectorRegistry) -> None:

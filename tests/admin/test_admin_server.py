@@ -22,8 +22,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminService
 from quarry_mq.server.admin_port import server as admin_port
 from quarry_mq.server.admin_port.calls.edge import STATUS_CODES, status_code
 from quarry_mq.server.admin_port.calls.slots import CallSlots
-from quarry_mq.server.admin_port.metadata.messages import PERMISSIONS, TOPIC_TYPES
-from quarry_mq.server.admin_port.metadata.service import SERVICE_NAME
+from quarry_mq.server.admin_port.metadata.service import PERMISSIONS, SERVICE_NAME, TOPIC_TYPES
 from quarry_mq.server.admin_port.server import AdminServer
 from quarry_mq.server.maintenance.retention import Expiring, ExpiryReport
 from quarry_mq.server.rpc.limits import LimitsMet

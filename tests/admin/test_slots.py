@@ -19,8 +19,7 @@ from quarry_mq.server.admin_port.calls import reader as reading
 from quarry_mq.server.admin_port.calls.reader import RequestReader
 from quarry_mq.server.admin_port.calls.slots import CALLS_LIMIT, STRANGERS_LIMIT, CallSlots, Slot
 from quarry_mq.server.admin_port.cluster.client import PeerClient
-from quarry_mq.server.admin_port.cluster.service import ClusterService
-from quarry_mq.server.admin_port.cluster.shared_rows import EXCHANGE
+from quarry_mq.server.admin_port.cluster.service import EXCHANGE, ClusterService
 from quarry_mq.server.admin_port.server import AdminServer, MoreService
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.rpc.limits import LimitsMet

@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from quarry_mq.server.admin.browsing import browser
-from quarry_mq.server.admin.browsing.browser import Selected, Wanted
-from quarry_mq.server.admin.browsing.wish import EVERYTHING, MessageWish
+from quarry_mq.server.admin.browsing.browser import EVERYTHING, MessageWish, Selected, Wanted
 from quarry_mq.store.layout.queue_phase import QueueMode
 from quarry_mq.store.message import Appended
 from tests.browsing.bench import Bench, bench

@@ -14,7 +14,7 @@ from quarry_mq.kv import KeyRange
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.protocol.proto.quarry.cluster.v1 import cluster_pb2 as pb
-from quarry_mq.server.admin_port.cluster.shared_rows import from_horizons, from_position, from_row
+from quarry_mq.server.admin_port.cluster.service import from_horizons, from_position, from_row
 from quarry_mq.server.cluster.membership.member import Member
 from quarry_mq.store.metadata import Group
 from quarry_mq.store.replication import Position, SharedKind

@@ -15,8 +15,7 @@ import pytest
 from quarry_mq.protocol.clock import ManualClock, SystemClock
 from quarry_mq.protocol.proto.quarry.cluster.v1 import cluster_pb2 as pb
 from quarry_mq.server.admin_port.cluster.client import PeerClient
-from quarry_mq.server.admin_port.cluster.service import ClusterService, GroupCalls
-from quarry_mq.server.admin_port.cluster.shared_rows import EXCHANGE
+from quarry_mq.server.admin_port.cluster.service import EXCHANGE, ClusterService, GroupCalls
 from quarry_mq.server.cluster.handover.barriers import Consumed, Pair
 from quarry_mq.server.cluster.peers import Confirmation, ForwardedSend, LiteChange
 from quarry_mq.server.cluster.reading_order import GroupLeft

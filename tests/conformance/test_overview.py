@@ -22,11 +22,10 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
 from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
-from quarry_mq.server.admin.figures import measures as measures_module
-from quarry_mq.server.admin.figures import recorder as recording_module
-from quarry_mq.server.admin.figures.concerns import concerns
-from quarry_mq.server.admin.figures.recorder import make_recording
-from quarry_mq.server.admin.pages import pairs as pairs_module
+from quarry_mq.server.admin.figures import history as history_module
+from quarry_mq.server.admin.figures.history import make_recording
+from quarry_mq.server.admin.figures.overview import concerns
+from quarry_mq.server.admin.pages import pages as pages_module
 from quarry_mq.server.admin.pages import topics as topics_module
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.metadata import Topic, TopicType
@@ -97,9 +96,9 @@ class Bench:
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     with asyncio.Runner() as runner, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recording_module, "INTERVAL_MS", SAMPLE_MS)
-        patch.setattr(recording_module, "until_next_ms", lambda _: SAMPLE_MS)
-        patch.setattr(measures_module, "RATE_SECONDS_MIN", 0.01)
+        patch.setattr(history_module, "INTERVAL_MS", SAMPLE_MS)
+        patch.setattr(history_module, "until_next_ms", lambda _: SAMPLE_MS)
+        patch.setattr(history_module, "RATE_SECONDS_MIN", 0.01)
         running = running_broker(
             tmp_path_factory.mktemp("overview"),
             patch,
@@ -289,7 +288,7 @@ def test_the_busiest_and_those_furthest_behind_come_first(bench: Bench) -> None:
 
 
 def test_what_a_page_does_not_get_to_is_not_known(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics_module, "Budget", lambda left=3: pairs_module.Budget(min(left, 3)))
+    monkeypatch.setattr(topics_module, "Budget", lambda left=3: pages_module.Budget(min(left, 3)))
     (found,) = bench.topics(contains="orders").topics
     assert not any(found.HasField(each) for each in ("messages", "estimated_bytes", "last_stored_at_ms"))
     audit, billing = found.groups

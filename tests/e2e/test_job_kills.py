@@ -17,7 +17,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
 from quarry_mq.server.admin.dead_letter_box import SENT_AT_ONCE as LETTERS_AT_ONCE
-from quarry_mq.server.admin.jobs.resend import SENT_AT_ONCE
+from quarry_mq.server.admin.jobs import SENT_AT_ONCE
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.metadata import Topic, TopicType

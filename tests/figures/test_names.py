@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.server.admin.pages import names as names_module
-from quarry_mq.server.admin.pages.names import NamePage, NameSearch
-from quarry_mq.server.observability.name_counts import NameCounts
+from quarry_mq.server.admin.pages import pages as names_module
+from quarry_mq.server.admin.pages.pages import NamePage, NameSearch
+from quarry_mq.server.observability.samples import NameCounts
 from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
 from quarry_mq.store.metadata.rows import NamesFound

@@ -17,8 +17,13 @@ from quarry_mq.protocol.progress import Progress
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.observability.metrics.instruments import watch, watch_certificates, watch_health
 from quarry_mq.server.process.health import HealthState
-from quarry_mq.server.process.process_figures import ProcessFigures, RecoveryFigures
-from quarry_mq.server.process.process_metrics import process_figures, recovery_figures, watch_python
+from quarry_mq.server.process.process_metrics import (
+    ProcessFigures,
+    RecoveryFigures,
+    process_figures,
+    recovery_figures,
+    watch_python,
+)
 from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.security.sealer import new_key
 from tests.conformance.broker import RunningBroker, run, running_broker, until

@@ -48,8 +48,7 @@ def test_whoever_logs_has_a_logger_called_log() -> None:
     configuring = {
         "cli/offline/opened_store.py",
         "server/observability/logs/__init__.py",
-        "server/observability/logs/levels.py",
-        "server/observability/logs/repeats.py",
+        "server/observability/logs/processors.py",
     }
     assert {name(path) for path in users - set(logging_files())} <= configuring
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from quarry_mq.server.observability.metrics.instruments import ServerMetrics
-from quarry_mq.server.observability.metrics.rocksdb import OF_CAUSE, OF_DATABASE, OF_FAMILY, OF_LEVEL
+from quarry_mq.server.observability.metrics.instruments import OF_CAUSE, OF_DATABASE, OF_FAMILY, OF_LEVEL, ServerMetrics
 from quarry_mq.server.settings.sections import MetricsSection
 from quarry_mq.store.state.engine import open_state_engine
 

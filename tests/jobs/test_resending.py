@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.server.admin.jobs.resend import SENT_AT_ONCE, MessageResendWork, Outcomes
+from quarry_mq.server.admin.jobs import SENT_AT_ONCE, MessageResendWork, Outcomes
 from quarry_mq.server.delivery import StateWriter
 from quarry_mq.server.jobs import JobKind, Jobs, MessageResend
 from quarry_mq.server.jobs import jobs as jobs_module

@@ -18,8 +18,8 @@ import pytest
 import structlog
 
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.server.observability.logs import Repeats, configure_logs, standard
-from quarry_mq.server.observability.logs.cleaning import VALUE_LENGTH_MAX
+from quarry_mq.server.observability.logs import Repeats, configure_logs, processors
+from quarry_mq.server.observability.logs.processors import VALUE_LENGTH_MAX
 
 FORGED = 'x\n2026-11-22T00:00:00Z [error    ] store poisoned\r\x1b[2J\u2028 "}\n{"event": "store poisoned"}'
 """What a client may send to make the log say what nobody logged."""
@@ -55,7 +55,7 @@ def pipe(
     root = logging.getLogger()
     before = (structlog.get_config(), root.handlers[:], root.level, threading.excepthook, sys.stderr)
     sys.stderr = output
-    standard.log = structlog.get_logger()  # the one before remembers the pipe of an earlier test
+    processors.log = structlog.get_logger()  # the one before remembers the pipe of an earlier test
     try:
         yield Pipe(clock, output, configure_logs(log_format, level, repeats_per_minute, clock=clock))
     finally:

@@ -22,7 +22,7 @@ from quarry_mq.protocol.messages.property_names import (
 from quarry_mq.server.append.copies import SIZE_MAX, Copies, fitted, is_final
 from quarry_mq.server.append.group_commit import Stored
 from quarry_mq.server.held.copies import carried_over, delivered, held_until, recall
-from quarry_mq.server.observability.metrics.held import HeldMetrics
+from quarry_mq.server.observability.metrics.instruments import HeldMetrics
 from quarry_mq.store.errors import Busy, DiskRefused, Invalid, MessageTooLarge, StorePoisoned
 from quarry_mq.store.message import Message, MessageCopy
 from quarry_mq.store.offsets import PhysicalOffset

@@ -6,7 +6,7 @@ import gc
 
 from quarry_mq.protocol.clock import ManualClock, SystemClock
 from quarry_mq.protocol.progress import Progress
-from quarry_mq.server.process.process_figures import ProcessFigures, RecoveryFigures
+from quarry_mq.server.process.process_metrics import ProcessFigures, RecoveryFigures
 
 
 def count(figures: ProcessFigures) -> float:

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.server.admin.browsing.browser import LogBeginning, Selected
-from quarry_mq.server.admin.browsing.wish import EVERYTHING, MessageWish
+from quarry_mq.server.admin.browsing.browser import EVERYTHING, LogBeginning, MessageWish, Selected
 from quarry_mq.server.errors import TooManyTails
 from quarry_mq.server.tasks.supervision import until_set
 from quarry_mq.server.tasks.time_slice import TimeSlice

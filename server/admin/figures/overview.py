@@ -1,21 +1,95 @@
-"""Summarize a broker at a cost that does not depend on the number of queues."""
+"""Summarize a broker at a cost that does not depend on the number of queues, and list what needs attention."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from quarry_mq.server.admin.figures.concerns import concerns
-from quarry_mq.server.admin.figures.days import Moved
-from quarry_mq.server.admin.figures.recorder import LOOP_LATE, Recording
+from quarry_mq.server.admin.figures.history import LOOP_LATE, History, Moved, Recording
 from quarry_mq.server.admin.figures.sources import Sources
+from quarry_mq.server.cluster.membership.members import Members, SeenMember
 from quarry_mq.server.counters.stages import Tally
 from quarry_mq.server.counters.traffic import Rates
+from quarry_mq.server.errors import MemberUnreachable, NotAMember
 from quarry_mq.server.lag.consumer_lag import LagTotals
+from quarry_mq.server.process.certificates import WARN_BEFORE_S
 from quarry_mq.server.process.system import cpu_seconds, open_files, resident_bytes
 from quarry_mq.server.wire.places import without_places
+from quarry_mq.store.errors import Invalid
 from quarry_mq.store.fs import DiskSpace
+
+DISPATCH_LAG_BYTES: Final = 64 << 20
+"""Bytes of dispatch lag that flushes and batches do not cause on a disk that keeps up."""
+LOOP_LATE_S: Final = 1.0
+"""A third of the time that clients wait for a send."""
+FAULTS_SHOWN: Final = 3
+DAY_S: Final = 86_400
+
+
+def concerns(sources: Sources, history: History) -> Iterator[str]:
+    """Return what needs attention, the worst first; nothing if all is well."""
+    yield from _health(sources)
+    yield from _faults(sources)
+    yield from _upkeep(sources)
+    yield from _certificate(sources)
+    yield from _members(sources)
+    late_s = history.latest(LOOP_LATE)
+    if late_s is not None and late_s >= LOOP_LATE_S:
+        yield f"the event loop was {late_s:.1f} s late within the last ten seconds"
+
+
+def _health(sources: Sources) -> Iterator[str]:
+    health = sources.health.look()
+    if health.reason:
+        yield f"poisoned: {health.reason}; only a restart helps"
+    if health.sends_refused:
+        yield f"sends are refused: {health.sends_refused}"
+    behind = sources.dispatch_lag_bytes
+    if behind > DISPATCH_LAG_BYTES:
+        yield f"dispatch is {behind} bytes behind: consumers do not see them yet"
+
+
+def _faults(sources: Sources) -> Iterator[str]:
+    found = sources.components.edge.faults.recent()
+    yield from found[:FAULTS_SHOWN]
+    if len(found) > FAULTS_SHOWN:
+        yield f"{len(found) - FAULTS_SHOWN} more faults within five minutes: the log has them"
+
+
+def _upkeep(sources: Sources) -> Iterator[str]:
+    space, force_percent = sources.upkeep.retention.log_space, sources.upkeep.retention.force_percent
+    if space is not None and space.used_percent >= force_percent:
+        yield f"the disk is {space.used_percent} % full: from {force_percent} % on segments go before their time"
+    for step, reason in sources.upkeep.retention.complaints.items():
+        yield f"{step} of segments is held up: {reason}"
+    for name, address in sources.open_to_everybody.items():
+        yield f"network.{name} = {address} asks nobody who he is: whoever reaches it administers the broker"
+    if sources.upkeep.descriptors.concern:
+        yield sources.upkeep.descriptors.concern
+    problem = sources.upkeep.migration.problem
+    if problem is not None:
+        yield f"migration is held up: {problem}"
+
+
+def _certificate(sources: Sources) -> Iterator[str]:
+    expires_s = sources.certificates.expires_s
+    if expires_s is None:
+        return
+    left_s = expires_s - sources.components.clock.wall_ms() / 1000
+    if left_s <= 0:
+        yield "the TLS certificate has expired"
+    elif left_s < WARN_BEFORE_S:
+        yield f"the TLS certificate expires in {left_s / DAY_S:.0f} days"
+
+
+def _members(sources: Sources) -> Iterator[str]:
+    if sources.cluster is None:
+        return
+    for each in sources.cluster.members.all():
+        if not each.is_reachable:
+            yield f"member {each.member.name} is not reachable"
 
 
 class StageTimes(NamedTuple):
@@ -113,3 +187,41 @@ class Overviews:
 
     def _process(self) -> ProcessNow:
         return ProcessNow(cpu_seconds(), resident_bytes(), open_files(), self._recording.history.latest(LOOP_LATE))
+
+
+TIMEOUT_S: Final = 2.0
+
+Ask = Callable[[str], Awaitable[bytes]]
+"""Ask the member of this name for its serialized overview. Raises MemberUnreachable, NotAMember, Invalid."""
+
+
+class Answered(NamedTuple):
+    """A member's overview, or the reason why there is none; both are empty for the broker that asks."""
+
+    seen: SeenMember
+    overview: bytes | None = None
+    problem: str = ""
+
+
+class OverviewsOfMembers:
+    """Asks all known members, reachable or not, so that one that has just come back is seen at once."""
+
+    def __init__(self, members: Members, ask: Ask, timeout_s: float = TIMEOUT_S) -> None:
+        self._members = members
+        self._ask = ask
+        self._timeout_s = timeout_s
+
+    async def all(self) -> list[Answered]:
+        """Return the answers of all members by name."""
+        return list(await asyncio.gather(*[self._answer(each) for each in self._members.all()]))
+
+    async def _answer(self, seen: SeenMember) -> Answered:
+        if seen.is_self:
+            return Answered(seen)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return Answered(seen, await self._ask(seen.member.name))
+        except TimeoutError:
+            return Answered(seen, problem=f"no answer within {self._timeout_s:g} s")
+        except (MemberUnreachable, NotAMember, Invalid) as error:
+            return Answered(seen, problem=str(error))

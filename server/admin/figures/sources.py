@@ -11,7 +11,7 @@ from quarry_mq.server.front import Front
 from quarry_mq.server.observability.instrumentation import Background
 from quarry_mq.server.process.certificates import Certificates
 from quarry_mq.server.process.health import HealthState
-from quarry_mq.server.process.process_figures import ProcessFigures
+from quarry_mq.server.process.process_metrics import ProcessFigures
 from quarry_mq.server.rpc.messaging import Components, Messaging
 from quarry_mq.server.upkeep import Upkeep
 from quarry_mq.server.wire.settings import ClientKind

@@ -10,16 +10,19 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from quarry_mq.server.admin.figures.sources import Sources
-from quarry_mq.server.admin.pages.names import NameSearch
-from quarry_mq.server.admin.pages.pages import Order, Wanted, longest_lag, names_of
-from quarry_mq.server.admin.pages.pairs import (
+from quarry_mq.server.admin.pages.pages import (
     NAMES_MAX,
     SHOWN_MAX,
     Budget,
+    NameSearch,
+    Order,
     PairFigures,
     Pairs,
+    Wanted,
     first_of,
     longest_known,
+    longest_lag,
+    names_of,
     sum_known,
 )
 from quarry_mq.server.counters.traffic import RatesNow

@@ -1,7 +1,7 @@
 """Pages of topics: what they hold, their recent rates, and the lag of the groups that read them.
 
 Nothing walks over all queues. A page looks at a bounded number of queues, and at a bounded number for the groups that
-are not in memory (`server.admin.pages.pairs`); values beyond these bounds are reported as not known.
+are not in memory (`server.admin.pages.pages`); values beyond these bounds are reported as not known.
 """
 
 from __future__ import annotations
@@ -13,9 +13,19 @@ from typing import Final, NamedTuple
 
 from quarry_mq.kv import KvError
 from quarry_mq.server.admin.figures.sources import Sources
-from quarry_mq.server.admin.pages.names import NameSearch
-from quarry_mq.server.admin.pages.pages import Order, Wanted, longest_lag, names_of
-from quarry_mq.server.admin.pages.pairs import NAMES_MAX, SHOWN_MAX, Budget, PairFigures, Pairs, first_of
+from quarry_mq.server.admin.pages.pages import (
+    NAMES_MAX,
+    SHOWN_MAX,
+    Budget,
+    NameSearch,
+    Order,
+    PairFigures,
+    Pairs,
+    Wanted,
+    first_of,
+    longest_lag,
+    names_of,
+)
 from quarry_mq.server.counters.traffic import RatesNow
 from quarry_mq.server.lag.consumer_lag import ConsumerLag, PairLag
 from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice

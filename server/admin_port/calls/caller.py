@@ -1,4 +1,4 @@
-"""The caller of the call that is being served, and which messages the caller may see.
+"""The caller of the call that is being served, the address of the caller, and which messages the caller may see.
 
 A caller who may read a message's topic may see the message, wherever copies of it lie.
 """
@@ -7,15 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Final
+from typing import Any, Final
 
-from quarry_mq.server.admin.browsing.wish import MessageWish
-from quarry_mq.server.admin.origins import has_copies, topics_of
+import grpc.aio
+
+from quarry_mq.server.admin.browsing.browser import MessageWish
+from quarry_mq.server.admin.message_lookup import has_copies, topics_of
 from quarry_mq.server.errors import PermissionDenied
+from quarry_mq.server.front.grpcio import UNIX, peer_text
 from quarry_mq.server.security.authorization import Need
 from quarry_mq.server.security.terms import Access
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.security.model import Action, ResourceKind
+
+BROWSER: Final = "x-quarry-browser"
+"""Metadata with the browser's `ip:port`. It is believed on the Unix socket alone.
+
+Only the broker's own process, and users who may do anything with that process, can open the socket.
+"""
+
+_PEER_SIZE_MAX: Final = 64
+
+
+def caller_peer(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """Return `ip:port`; `unix` for a call on the Unix socket that does not name a browser."""
+    peer = context.peer()
+    if peer.startswith(UNIX):
+        for name, value in context.invocation_metadata() or ():
+            if name == BROWSER and isinstance(value, str) and value and len(value) <= _PEER_SIZE_MAX:
+                return value
+    return peer_text(peer)
+
 
 Require = Callable[[Sequence[Need]], None]
 """Check that the caller has rights. Raises PermissionDenied, which names what is missing."""

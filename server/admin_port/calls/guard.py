@@ -22,9 +22,8 @@ from quarry_mq.server.admin_port.calls.access import (
     admin_needs,
     is_change,
 )
-from quarry_mq.server.admin_port.calls.caller import caller_is
+from quarry_mq.server.admin_port.calls.caller import caller_is, caller_peer
 from quarry_mq.server.admin_port.calls.edge import KINDS, kind_of, refuse
-from quarry_mq.server.admin_port.calls.peer import caller_peer
 from quarry_mq.server.admin_port.calls.slots import caller_known
 from quarry_mq.server.errors import OverLimit, PermissionDenied, TooManyFailures, Unauthenticated
 from quarry_mq.server.faults import FaultLog

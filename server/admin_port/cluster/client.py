@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError, Message
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.proto.quarry.cluster.v1 import cluster_pb2 as pb
-from quarry_mq.server.admin_port.cluster.shared_rows import (
+from quarry_mq.server.admin_port.cluster.service import (
     CHANGE_LITE,
     CONFIRM,
     CONSUMED,

@@ -12,8 +12,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import (
     MembersServiceServicer,
     add_MembersServiceServicer_to_server,
 )
-from quarry_mq.server.admin_port.calls.edge import answered, answers
-from quarry_mq.server.admin_port.calls.fields import given
+from quarry_mq.server.admin_port.calls.edge import answered, answers, given
 from quarry_mq.server.cluster.membership.member import MemberState
 from quarry_mq.server.cluster.membership.members import Members, SeenMember
 from quarry_mq.server.cluster.replication.rejoin import Rejoining

@@ -19,7 +19,7 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.protocol.signature import signed_admin_headers
-from quarry_mq.server.admin_port.calls.peer import BROWSER
+from quarry_mq.server.admin_port.calls.caller import BROWSER
 from quarry_mq.server.admin_port.console.translation import answer_text, request_from
 from quarry_mq.server.console.contract import AdminPort, Caller, CallFailed, Identity
 

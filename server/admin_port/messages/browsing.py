@@ -16,13 +16,17 @@ from quarry_mq.protocol.proto.quarry.admin.v1.browsing_pb2_grpc import (
     BrowsingServiceServicer,
     add_BrowsingServiceServicer_to_server,
 )
-from quarry_mq.server.admin.browsing.browser import MessageBrowser, Selected, Wanted
-from quarry_mq.server.admin.browsing.cursor import pack_cursor, parse_cursor
+from quarry_mq.server.admin.browsing.browser import (
+    MessageBrowser,
+    MessageWish,
+    Selected,
+    Wanted,
+    pack_cursor,
+    parse_cursor,
+)
 from quarry_mq.server.admin.browsing.tails import Rate, Tail, Tails
-from quarry_mq.server.admin.browsing.wish import MessageWish
 from quarry_mq.server.admin_port.calls.caller import as_caller_may_see, caller_must
-from quarry_mq.server.admin_port.calls.edge import answered
-from quarry_mq.server.admin_port.calls.fields import given, not_negative, printable
+from quarry_mq.server.admin_port.calls.edge import answered, given, not_negative, printable
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.security.terms import Access
 from quarry_mq.server.tasks.time_slice import Pacing

@@ -14,8 +14,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.dead_letters_pb2_grpc import (
 )
 from quarry_mq.server.admin.dead_letter_box import DeadLetter, DeadLetterBox, DeadLetterList, Resent
 from quarry_mq.server.admin_port.calls.caller import caller_may_read
-from quarry_mq.server.admin_port.calls.edge import answered, refuse
-from quarry_mq.server.admin_port.calls.fields import given, not_negative
+from quarry_mq.server.admin_port.calls.edge import answered, given, not_negative, refuse
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.store.offsets import QueueOffset
 

@@ -15,9 +15,8 @@ from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import (
 )
 from quarry_mq.server.admin_port.calls.access import CLUSTER, job_accesses
 from quarry_mq.server.admin_port.calls.caller import caller_may
-from quarry_mq.server.admin_port.calls.edge import answers
-from quarry_mq.server.admin_port.calls.fields import asked_by, not_negative, printable
-from quarry_mq.server.admin_port.metadata.messages import reset_target
+from quarry_mq.server.admin_port.calls.edge import answers, asked_by, not_negative, printable
+from quarry_mq.server.admin_port.metadata.service import reset_target
 from quarry_mq.server.errors import NoSuchJob
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.jobs import Asked, DeadLetterResend, Jobs, MessageResend, OffsetReset

@@ -14,11 +14,17 @@ from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import (
     QueryServiceServicer,
     add_QueryServiceServicer_to_server,
 )
-from quarry_mq.server.admin.message_lookup import NO_SUCH_ID, LookedUp, MessageLookup
-from quarry_mq.server.admin.message_trace import GroupTrace, MessageState, MessageTracer, QueueTrace
+from quarry_mq.server.admin.message_lookup import (
+    NO_SUCH_ID,
+    GroupTrace,
+    LookedUp,
+    MessageLookup,
+    MessageState,
+    MessageTracer,
+    QueueTrace,
+)
 from quarry_mq.server.admin_port.calls.caller import caller_may, caller_may_see
-from quarry_mq.server.admin_port.calls.edge import answered
-from quarry_mq.server.admin_port.calls.fields import not_negative, printable
+from quarry_mq.server.admin_port.calls.edge import answered, not_negative, printable
 from quarry_mq.server.errors import NoSuchMessage
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.maintenance.key_index import FOUND_MAX, KeyIndex

@@ -13,7 +13,7 @@ from quarry_mq.protocol.messages.system_flag import COMPRESSED
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.times import fill_ms
-from quarry_mq.server.admin.jobs.resend import Outcomes
+from quarry_mq.server.admin.jobs import Outcomes
 from quarry_mq.server.front.contract import MessageHandler
 from quarry_mq.server.front.local_call import LocalCall
 from quarry_mq.server.wire.messages import COMPRESSED_BY, fill_message, is_gzip_of_sender
@@ -34,7 +34,7 @@ KEPT: Final = frozenset(
 
 
 class MessageResender:
-    """Sends stored messages. Implements `server.admin.jobs.resend.Resender`. Lives on the event loop's thread."""
+    """Sends stored messages. Implements `server.admin.jobs.Resender`. Lives on the event loop's thread."""
 
     def __init__(self, handler: MessageHandler, store_host: Callable[[], Host], clock: Clock) -> None:
         """`handler` serves SendMessage for messages that were stored before."""

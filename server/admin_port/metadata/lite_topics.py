@@ -12,8 +12,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.lite_topics_pb2_grpc import (
     LiteTopicServiceServicer,
     add_LiteTopicServiceServicer_to_server,
 )
-from quarry_mq.server.admin_port.calls.edge import answered, answers
-from quarry_mq.server.admin_port.calls.fields import given, not_negative
+from quarry_mq.server.admin_port.calls.edge import answered, answers, given, not_negative
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.lag.lite_backlog import LiteBacklog
 from quarry_mq.server.lite.listing import LiteTopicDetails, LiteTopicListing, LiteTopicPage

@@ -17,8 +17,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.security_pb2_grpc import (
     SecurityServiceServicer,
     add_SecurityServiceServicer_to_server,
 )
-from quarry_mq.server.admin_port.calls.edge import answered, answers, pages, streams
-from quarry_mq.server.admin_port.calls.fields import printable
+from quarry_mq.server.admin_port.calls.edge import answered, answers, pages, printable, streams
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.store.errors import Invalid, UserNotFound
 from quarry_mq.store.security.model import (

@@ -11,8 +11,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.settings_pb2_grpc import (
     SettingsServiceServicer,
     add_SettingsServiceServicer_to_server,
 )
-from quarry_mq.server.admin_port.calls.edge import answers
-from quarry_mq.server.admin_port.calls.fields import given
+from quarry_mq.server.admin_port.calls.edge import answers, given
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.settings.live_settings import LiveSettings, ShownSetting
 

@@ -12,7 +12,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.times import fill_ms
-from quarry_mq.server.admin_port.calls.peer import caller_peer
+from quarry_mq.server.admin_port.calls.caller import caller_peer
 from quarry_mq.server.admin_port.official.edge import Context, Names
 from quarry_mq.server.front.contract import MessageHandler
 from quarry_mq.server.front.local_call import LocalCall, call_locally

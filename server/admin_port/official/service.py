@@ -9,16 +9,25 @@ import grpc.aio
 
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.protocol.proto.apache.rocketmq.v2.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
+from quarry_mq.server.admin.administration import Administration
+from quarry_mq.server.admin.browsing.browser import MessageBrowser
 from quarry_mq.server.admin_port.calls.edge import answers
-from quarry_mq.server.admin_port.official.clients import ClientCalls
+from quarry_mq.server.admin_port.official.clients import ClientCalls, LiteReaders
 from quarry_mq.server.admin_port.official.commands import CommandCalls
-from quarry_mq.server.admin_port.official.edge import Context, in_band
+from quarry_mq.server.admin_port.official.edge import Context, Names, in_band
 from quarry_mq.server.admin_port.official.lag import LagCalls
 from quarry_mq.server.admin_port.official.queries import QueryCalls
 from quarry_mq.server.admin_port.official.runtime import RuntimeCalls
 from quarry_mq.server.admin_port.official.sends import SendCalls
 from quarry_mq.server.admin_port.official.topics import TopicCalls
 from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.front import Front
+from quarry_mq.server.lag.group_progress import GroupProgress
+from quarry_mq.server.rpc.messaging import Messaging
+from quarry_mq.server.settings.live_settings import LiveSettings
+from quarry_mq.server.tasks.time_slice import Pacing
+from quarry_mq.server.upkeep import Upkeep
+from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["Admin"].full_name
 
@@ -134,3 +143,46 @@ class OfficialAdminService(AdminServicer):
     @in_band(pb.VerifyMessageResponse)
     async def VerifyMessage(self, request: pb.VerifyMessageRequest, context: Context) -> pb.VerifyMessageResponse:
         return await self._calls.commands.verify_message(request, context)
+
+
+def official_admin(
+    messaging: Messaging, administration: Administration, settings: LiveSettings, upkeep: Upkeep, front: Front
+) -> OfficialAdminService:
+    its, facts = messaging.components, administration.facts
+    store, clock = its.store, its.clock
+    names, pacing = Names(store.topics, store.groups), Pacing(clock)
+    progress = GroupProgress(store, its.delivery, its.delivery.writer, clock)
+    clients = ClientCalls(
+        its.edge.clients,
+        names,
+        store.offsets,
+        progress,
+        pacing,
+        lite_readers=LiteReaders(LiteSubscriptionTable(store.state_engine), its.delivery.writer),
+        delete=its.delivery.delete_subscription,
+    )
+    queries = QueryCalls(
+        names,
+        upkeep.key_index,
+        MessageBrowser(store.messages, store.expiry),
+        pacing,
+        broker_name=facts.name,
+        clock=clock,
+    )
+    runtime = RuntimeCalls(
+        facts,
+        its.edge.clients,
+        messaging.rates,
+        lambda: None if (figures := front.figures) is None else figures.connections_open,
+        settings,
+    )
+    calls = Calls(
+        clients=clients,
+        commands=CommandCalls(names, clients, queries, messaging.commands, messaging.telemetry),
+        lag=LagCalls(names, progress, pacing, broker_name=facts.name, clock=clock),
+        queries=queries,
+        runtime=runtime,
+        sends=SendCalls(names, messaging.operators_send, clock),
+        topics=TopicCalls(administration, names, None if its.cluster is None else its.cluster.members, pacing),
+    )
+    return OfficialAdminService(calls, its.edge.faults)

@@ -7,6 +7,7 @@ from typing import Any, Final
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import (
     OverviewServiceServicer,
@@ -14,20 +15,164 @@ from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import (
 )
 from quarry_mq.server.admin.administration import Administration
 from quarry_mq.server.admin.dead_letter_box import DeadLetterBox
-from quarry_mq.server.admin.figures.history import History
-from quarry_mq.server.admin.figures.members import Answered, OverviewsOfMembers
-from quarry_mq.server.admin.figures.overview import Overviews
-from quarry_mq.server.admin.figures.recorder import Recording
+from quarry_mq.server.admin.figures.history import INTERVAL_MS, Excerpt, History, Recording
+from quarry_mq.server.admin.figures.overview import (
+    Answered,
+    Overview,
+    Overviews,
+    OverviewsOfMembers,
+    ProcessNow,
+    StageTimes,
+)
 from quarry_mq.server.admin.figures.sources import Sources
-from quarry_mq.server.admin.pages.groups import GroupPages
-from quarry_mq.server.admin.pages.topics import TopicPages
-from quarry_mq.server.admin_port.calls.edge import answered, answers
-from quarry_mq.server.admin_port.metadata.messages import broker_message
-from quarry_mq.server.admin_port.overview.figures_messages import group_page_message, topic_page_message, wanted_page
-from quarry_mq.server.admin_port.overview.overview_messages import history_message, overview_message
+from quarry_mq.server.admin.pages.groups import GroupFigures, GroupPage, GroupPages
+from quarry_mq.server.admin.pages.pages import LIMIT_DEFAULT, LIMIT_MAX, Order, PairFigures, Wanted
+from quarry_mq.server.admin.pages.topics import TopicFigures, TopicPage, TopicPages
+from quarry_mq.server.admin_port.calls.edge import answered, answers, printable
+from quarry_mq.server.admin_port.metadata.service import broker_message, group_message, topic_message
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.jobs import Jobs
 from quarry_mq.server.wire.places import without_places
+from quarry_mq.store.errors import Invalid
+
+
+def overview_message(broker: admin_pb2.Broker, now: Overview) -> pb.Overview:
+    """Translate an overview. Unknown values are not set."""
+    today, yesterday, disk, lag = now.today, now.yesterday, now.disk, now.lag
+    return pb.Overview(
+        broker=broker,
+        at_ms=now.at_ms,
+        readiness=now.readiness,
+        concerns=now.concerns,
+        sent_per_second=now.rates.sent,
+        received_per_second=now.rates.received,
+        sent=now.moved.sent,
+        received=now.moved.received,
+        sent_today=None if today is None else today.sent,
+        received_today=None if today is None else today.received,
+        sent_yesterday=None if yesterday is None else yesterday.sent,
+        received_yesterday=None if yesterday is None else yesterday.received,
+        connections=now.connections,
+        producers=now.producers,
+        consumers=now.consumers,
+        topics=now.topics,
+        groups=now.groups,
+        disk_total=None if disk is None else disk.total_bytes,
+        disk_free=None if disk is None else disk.available_bytes,
+        log_size=now.log_size,
+        oldest_stored_at_ms=now.oldest_stored_ms,
+        ready_messages=None if lag is None else lag.ready,
+        in_flight_messages=None if lag is None else lag.in_flight,
+        lag_ms=None if lag is None else lag.lag_ms,
+        lag_is_whole=now.lag_is_whole,
+        timers=now.timers,
+        transactions=now.transactions,
+        lite_topics=now.lite_topics,
+        migration_phase=now.migration_phase,
+        migration_lag_bytes=now.migration_lag_bytes,
+        open_jobs=now.open_jobs,
+        stages=map(_stage_message, now.stages),
+        process=_process_message(now.process),
+    )
+
+
+def history_message(excerpt: Excerpt) -> pb.History:
+    return pb.History(
+        interval_ms=INTERVAL_MS,
+        at_ms=excerpt.at_ms,
+        series=[pb.Series(name=each.name, unit=each.unit, values=values) for each, values in excerpt.series],
+    )
+
+
+def _stage_message(stage: StageTimes) -> pb.Stage:
+    return pb.Stage(
+        call=stage.call,
+        name=stage.name,
+        bounds_seconds=stage.tally.bounds,
+        counts=stage.tally.counts(),
+        total_seconds=stage.tally.total,
+    )
+
+
+def _process_message(process: ProcessNow) -> pb.Process:
+    return pb.Process(
+        cpu_seconds=process.cpu_seconds,
+        resident_bytes=process.resident_bytes,
+        open_files=process.open_files,
+        loop_late_seconds=process.loop_late_seconds,
+    )
+
+
+ORDERS: Final = {
+    pb.FIGURE_ORDER_UNSPECIFIED: Order.NAME,
+    pb.FIGURE_ORDER_BUSIEST: Order.BUSIEST,
+    pb.FIGURE_ORDER_LAG: Order.LAG,
+}
+
+
+def wanted_page(request: pb.ListTopicFiguresRequest | pb.ListGroupFiguresRequest) -> Wanted:
+    """Return the requested page. Raises Invalid."""
+    order = ORDERS.get(request.order)
+    if order is None:
+        raise Invalid(f"order {request.order} is unknown")
+    return Wanted(
+        contains=printable("contains", request.contains),
+        after=printable("after", request.after),
+        limit=min(request.limit or LIMIT_DEFAULT, LIMIT_MAX),
+        order=order,
+    )
+
+
+def topic_page_message(page: TopicPage) -> pb.ListTopicFiguresResponse:
+    return pb.ListTopicFiguresResponse(
+        topics=map(_topic_figures, page.topics), has_more=page.has_more, matching=page.matching
+    )
+
+
+def group_page_message(page: GroupPage) -> pb.ListGroupFiguresResponse:
+    return pb.ListGroupFiguresResponse(
+        groups=map(_group_figures, page.groups), has_more=page.has_more, matching=page.matching
+    )
+
+
+def _topic_figures(figures: TopicFigures) -> pb.TopicFigures:
+    kept = figures.kept
+    return pb.TopicFigures(
+        topic=topic_message(figures.topic),
+        messages=None if kept is None else kept.messages,
+        estimated_bytes=None if kept is None else kept.estimated_bytes,
+        sent_per_second=figures.sent_per_second,
+        received_per_second=figures.received_per_second,
+        last_stored_at_ms=None if kept is None else kept.last_stored_ms,
+        groups=map(_pair_figures, figures.groups),
+        group_count=figures.group_count,
+    )
+
+
+def _group_figures(figures: GroupFigures) -> pb.GroupFigures:
+    return pb.GroupFigures(
+        group=group_message(figures.group),
+        consumers=figures.consumers,
+        topics=map(_pair_figures, figures.topics),
+        topic_count=figures.topic_count,
+        ready=figures.ready,
+        in_flight=figures.in_flight,
+        lag_ms=figures.lag_ms,
+        dead_letters=figures.dead_letters,
+    )
+
+
+def _pair_figures(pair: PairFigures) -> pb.PairFigures:
+    return pb.PairFigures(
+        group=pair.group,
+        topic=pair.topic,
+        ready=pair.ready,
+        in_flight=pair.in_flight,
+        lag_ms=pair.lag_ms,
+        received_per_second=pair.received_per_second,
+        consumers=pair.consumers,
+    )
+
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["OverviewService"].full_name
 ALONE: Final = "alone"

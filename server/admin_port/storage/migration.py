@@ -12,8 +12,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.migration_pb2_grpc import (
     MigrationServiceServicer,
     add_MigrationServiceServicer_to_server,
 )
-from quarry_mq.server.admin_port.calls.edge import answered
-from quarry_mq.server.admin_port.calls.fields import asked_by
+from quarry_mq.server.admin_port.calls.edge import answered, asked_by
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.maintenance.queue_migration import MigrationStatus
 from quarry_mq.server.wire.places import optional_without_places

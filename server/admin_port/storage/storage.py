@@ -15,8 +15,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.storage_pb2_grpc import (
 from quarry_mq.server.admin.pending import PendingLook, TimerView, TransactionView
 from quarry_mq.server.admin.storage import SegmentView, SpanView, StorageLook, StorageView
 from quarry_mq.server.admin_port.calls.caller import caller_may_see_if_known
-from quarry_mq.server.admin_port.calls.edge import answered
-from quarry_mq.server.admin_port.calls.fields import given, not_negative
+from quarry_mq.server.admin_port.calls.edge import answered, given, not_negative
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.lag.group_progress import GroupProgress
 from quarry_mq.server.tasks.time_slice import Pacing

@@ -13,8 +13,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.verification_pb2_grpc import (
     VerificationServiceServicer,
     add_VerificationServiceServicer_to_server,
 )
-from quarry_mq.server.admin_port.calls.edge import refuse
-from quarry_mq.server.admin_port.calls.fields import asked_by
+from quarry_mq.server.admin_port.calls.edge import asked_by, refuse
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.maintenance.verification import OnlineVerification
 from quarry_mq.server.wire.places import optional_without_places, without_places

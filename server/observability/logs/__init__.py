@@ -15,10 +15,13 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from quarry_mq.protocol.clock import Clock, SystemClock
-from quarry_mq.server.observability.logs.cleaning import clean
-from quarry_mq.server.observability.logs.levels import of_shown_level, set_log_level
-from quarry_mq.server.observability.logs.repeats import Repeats
-from quarry_mq.server.observability.logs.standard import take_over_standard_logging
+from quarry_mq.server.observability.logs.processors import (
+    Repeats,
+    clean,
+    of_shown_level,
+    set_log_level,
+    take_over_standard_logging,
+)
 
 __all__ = ["Repeats", "configure_logs", "set_log_level"]
 

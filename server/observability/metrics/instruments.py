@@ -15,21 +15,215 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from quarry_mq.server.counters.stages import Tally
+from quarry_mq.server.counters.stages import ReceiveStages, SendStages, Tally
 from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.front import FrontFigures
 from quarry_mq.server.maintenance.queue_removal import RemovalCause
-from quarry_mq.server.observability.metrics.certificates import CertificateFigures, certificate_figures
-from quarry_mq.server.observability.metrics.held import HeldMetrics
-from quarry_mq.server.observability.metrics.jobs import JobCounters
-from quarry_mq.server.observability.metrics.key_index import KeyIndexMetrics, index_figures
-from quarry_mq.server.observability.metrics.migration import MigrationSource, migration_figures
-from quarry_mq.server.observability.metrics.queue_cleanup import CleaningFigures, QueueCleaningMetrics, cleaning_figures
-from quarry_mq.server.observability.metrics.rocksdb import EngineFigures, engine_figures
+from quarry_mq.server.observability.metrics.maintenance import (
+    CleaningFigures,
+    JobCounters,
+    KeyIndexMetrics,
+    MigrationSource,
+    QueueCleaningMetrics,
+    cleaning_figures,
+    index_figures,
+    migration_figures,
+)
+from quarry_mq.server.observability.samples import Sampling, WaitingFigures
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.settings.sections import MetricsSection
 from quarry_mq.store.index import KeyIndexes
+from quarry_mq.store.pending import Resolution
 from quarry_mq.store.retention import Cause
+
+
+def stage_figures(sends: SendStages, receives: ReceiveStages) -> Iterator[Metric]:
+    for name, meaning, stages in (
+        ("send", "Time of sends, by stage", sends),
+        ("receive", "Time of receives that return messages, by stage", receives),
+    ):
+        family = HistogramMetricFamily(f"quarry_{name}_stage_seconds", meaning, labels=["stage"])
+        for stage, tally in stages:
+            family.add_metric([stage], buckets=list(tally.buckets()), sum_value=tally.total)
+        yield family
+
+
+def waiting_metrics(waiting: WaitingFigures, sampling: Sampling) -> Iterator[Metric]:
+    for name, meaning, value in (
+        ("delayed_messages_waiting", "Delayed messages that are not due yet", waiting.timers),
+        ("transactions_waiting", "Half messages that are neither committed nor rolled back", waiting.halves),
+        (
+            "delayed_next_due_seconds",
+            "Time until the next delayed message is due; negative if it is overdue",
+            waiting.next_due_s,
+        ),
+        ("sampled_age_seconds", "Age of the numbers that are collected in the background", sampling.age_s),
+    ):
+        family = GaugeMetricFamily(f"quarry_{name}", meaning, labels=[])
+        if value is not None:
+            family.add_metric([], value)
+        yield family
+
+
+OF_DATABASE: Final[Mapping[str, str]] = {
+    "running_compactions": "Running compactions",
+    "running_flushes": "Running flushes of memtables",
+    "delayed_write_rate": "Bytes per second to which RocksDB limits writes; 0 if it does not",
+}
+OF_FAMILY: Final[Mapping[str, str]] = {
+    "memtable_bytes": "Size of the memtables: written and not yet in tables",
+    "immutable_memtables": "Full memtables that wait to be flushed",
+    "table_bytes": "Live table files on disk",
+    "live_data_bytes": "Size of the live data, as RocksDB estimates it",
+    "table_reader_bytes": "Memory for the indexes and filters of open tables",
+    "block_cache_bytes": "Memory for cached blocks",
+    "block_cache_pinned_bytes": "Memory for cached blocks that are in use",
+    "block_cache_max_bytes": "Capacity of the block cache",
+    "keys_estimate": "Number of keys, as RocksDB estimates it",
+    "compaction_pending": "1 while a compaction is pending",
+    "pending_compaction_bytes": "Bytes that compaction still has to rewrite",
+    "level_zero_tables": "Tables of level 0, which overlap each other; many of them slow down reads",
+    "write_stopped": "1 while RocksDB blocks writes because compaction lags",
+    "background_errors": "Errors in flushes and compactions",
+}
+OF_LEVEL: Final[Mapping[str, str]] = {
+    "level_tables": "Number of table files by level",
+    "level_bytes": "Size of table files by level",
+}
+OF_CAUSE: Final[Mapping[str, str]] = {
+    "write_delays": "How often writes were slowed down, by cause",
+    "write_stops": "How often writes were stopped, by cause",
+}
+
+
+class EngineFigures(Protocol):
+    """An engine reports figures about itself, see `kv.KeyValueEngine.statistics`."""
+
+    def statistics(self) -> dict[str, int]: ...
+
+
+def engine_figures(engines: Mapping[str, EngineFigures]) -> Iterator[Metric]:
+    """Yield the metrics of `engines`, which are given by the name of their database."""
+    metrics = dict(_metrics())
+    for database, engine in engines.items():
+        for name, value in engine.statistics().items():
+            match name.split("."):
+                case [figure]:
+                    labels = [database]
+                case [family, figure, *which]:
+                    labels = [database, family, *which]
+            if figure in metrics:
+                metrics[figure].add_metric(labels, value)
+    yield from metrics.values()
+
+
+def _metrics() -> Iterator[tuple[str, GaugeMetricFamily | CounterMetricFamily]]:
+    for figures, labels in ((OF_DATABASE, []), (OF_FAMILY, ["family"]), (OF_LEVEL, ["family", "level"])):
+        for figure, meaning in figures.items():
+            yield figure, GaugeMetricFamily(_name(figure), meaning, labels=["database", *labels])
+    for figure, meaning in OF_CAUSE.items():
+        yield figure, CounterMetricFamily(_name(figure), meaning, labels=["database", "family", "cause"])
+
+
+def _name(figure: str) -> str:
+    return f"quarry_rocksdb_{figure}"
+
+
+LATE_BUCKETS_S: Final = [0.001 * 4**step for step in range(12)]
+"""Bounds from 1 ms, an idle broker, to 70 min, a broker that was off while a night's messages became due."""
+
+
+class HeldMetrics:
+    """Implement `server.held.delays.DelayMetrics` and `server.held.transactions.TransactionMetrics`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._late = Histogram(
+            "quarry_delayed_message_late_seconds",
+            "How long after its delivery time a delayed message became visible to consumers",
+            buckets=LATE_BUCKETS_S,
+            registry=registry,
+        )
+        self._lost = Counter(
+            "quarry_delayed_messages_lost",
+            "Delayed messages that were lost because their record had left the log before they were due, or could "
+            "not be copied",
+            registry=registry,
+        )
+
+        ended = Counter("quarry_transactions_ended", "Transactions by how they ended", ["how"], registry=registry)
+        self._ended = {each: ended.labels(how=each.name.lower()) for each in Resolution}
+        self._checked = Counter(
+            "quarry_transaction_checks", "Checks of half messages that were sent to producers", registry=registry
+        )
+        self._given_up = Counter(
+            "quarry_transactions_given_up",
+            "Half messages that were rolled back after too many checks, or because their record was gone",
+            registry=registry,
+        )
+
+        self._buried = Counter(
+            "quarry_dead_letters", "Messages that went to the dead letters of their group", registry=registry
+        )
+        self._dead_letters_refused = Counter(
+            "quarry_dead_letters_refused",
+            "Messages that are not delivered any more and could not be stored as dead letters",
+            registry=registry,
+        )
+        self._left_out = Counter(
+            "quarry_properties_left_out",
+            "Properties that were dropped from copies of messages because the record has no space for them",
+            registry=registry,
+        )
+
+    def buried(self) -> None:
+        self._buried.inc()
+
+    def dead_letter_refused(self) -> None:
+        self._dead_letters_refused.inc()
+
+    def left_out(self, properties: int) -> None:
+        self._left_out.inc(properties)
+
+    def transaction_ended(self, resolution: Resolution) -> None:
+        self._ended[resolution].inc()
+
+    def transaction_checked(self) -> None:
+        self._checked.inc()
+
+    def transaction_given_up(self) -> None:
+        self._given_up.inc()
+
+    def delayed_delivered(self, late_s: float) -> None:
+        self._late.observe(late_s)
+
+    def delayed_lost(self) -> None:
+        self._lost.inc()
+
+
+class CertificateFigures(Protocol):
+    """The numbers that a broker's certificates keep."""
+
+    @property
+    def expires_s(self) -> float | None: ...
+
+    @property
+    def failed_reloads(self) -> int: ...
+
+
+def certificate_figures(certificates: CertificateFigures) -> Iterator[Metric]:
+    """Yield the metrics; the end of the certificate only if a port speaks TLS."""
+    if certificates.expires_s is not None:
+        yield GaugeMetricFamily(
+            "quarry_tls_certificate_expires_seconds",
+            "When the certificate in use expires, in seconds since 1970",
+            value=certificates.expires_s,
+        )
+    yield CounterMetricFamily(
+        "quarry_tls_failed_reloads",
+        "Changes of the TLS files that could not be used, so that the old files stayed in use",
+        value=certificates.failed_reloads,
+    )
+
 
 SEND_BUCKETS_S: Final = [0.000_25 * 2**step for step in range(15)]
 """Bounds from 250 µs, an asynchronous send on an idle broker, to 4 s, beyond every client's timeout of 3 s."""

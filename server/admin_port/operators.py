@@ -1,4 +1,4 @@
-"""Assemble the long work for operators from a broker's parts, and the services of the admin port that serve it."""
+"""Assemble what operators read, and their long work, and the services of the admin port that serve both."""
 
 from __future__ import annotations
 
@@ -7,21 +7,78 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from quarry_mq.server.admin.administration import Administration
+from quarry_mq.server.admin.browsing.browser import MessageBrowser
+from quarry_mq.server.admin.browsing.tails import Tails
 from quarry_mq.server.admin.dead_letter_box import DeadLetterBox
-from quarry_mq.server.admin.figures.recorder import Recording, make_recording
+from quarry_mq.server.admin.figures.history import Recording, make_recording
 from quarry_mq.server.admin.figures.sources import Sources
-from quarry_mq.server.admin.jobs.dead_letters import DeadLetterWork
-from quarry_mq.server.admin.jobs.resend import MessageResendWork
-from quarry_mq.server.admin.jobs.reset import ResetWork
+from quarry_mq.server.admin.jobs import DeadLetterWork, MessageResendWork, ResetWork
+from quarry_mq.server.admin.pending import PendingLook
+from quarry_mq.server.admin.storage import StorageLook
+from quarry_mq.server.admin_port.messages.browsing import BrowsingService
 from quarry_mq.server.admin_port.messages.dead_letters import DeadLetterService
 from quarry_mq.server.admin_port.messages.jobs import JobService
 from quarry_mq.server.admin_port.messages.resend import MessageResender
+from quarry_mq.server.admin_port.metadata.lite_topics import LiteTopicService
 from quarry_mq.server.admin_port.overview.service import make_overview_service
 from quarry_mq.server.admin_port.server import MoreService
+from quarry_mq.server.admin_port.storage.storage import StorageService
 from quarry_mq.server.delivery import InFlightTable
+from quarry_mq.server.held import TransactionChecks
 from quarry_mq.server.jobs import JobKind, Jobs
+from quarry_mq.server.lag.group_progress import GroupProgress
+from quarry_mq.server.lag.lite_backlog import LiteBacklog
+from quarry_mq.server.lite.wanted import WantedLiteTopics
+from quarry_mq.server.observability.samples import WaitingFigures
+from quarry_mq.server.rpc.messaging import Messaging
 from quarry_mq.server.tasks.supervision import Supervisor
+from quarry_mq.server.tasks.time_slice import Pacing
+from quarry_mq.server.upkeep import Upkeep
+from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 from quarry_mq.store.state.jobs import JobTable
+
+
+class OperatorsLook(NamedTuple):
+    """The services, and the reader of the disk, `look`, to be stopped when none of them is served any more."""
+
+    look: StorageLook
+    services: list[MoreService]
+
+    async def stop(self) -> None:
+        await self.look.stop()
+
+
+def make_operators_look(
+    messaging: Messaging, upkeep: Upkeep, waiting: WaitingFigures, tails: Tails, checks: TransactionChecks
+) -> OperatorsLook:
+    its = messaging.components
+    store, clock, faults = its.store, its.clock, its.edge.faults
+    look = StorageLook(store, upkeep.key_index, lambda: upkeep.retention.settings, clock)
+    pending = PendingLook(store.messages, its.sends.delays, checks, figures=waiting, worker=look.worker, clock=clock)
+    browser = MessageBrowser(store.messages, store.expiry)
+    pacing = Pacing(clock)
+    browsing = BrowsingService(
+        store.topics, browser, tails, reader=store.messages.reader, clock=clock, pacing=pacing, faults=faults
+    )
+    table = LiteSubscriptionTable(store.state_engine)
+    progress = GroupProgress(store, its.delivery, its.delivery.writer, clock)
+    backlog = LiteBacklog(
+        progress,
+        its.delivery.lite,
+        topics=store.topics,
+        groups=store.groups,
+        offsets=store.offsets,
+        table=table,
+        wanted=WantedLiteTopics(table, groups=store.groups, topics=store.topics, queues=store.messages),
+    )
+    return OperatorsLook(
+        look,
+        [
+            browsing,
+            StorageService(look, pending, store.topics, progress=progress, pacing=pacing, faults=faults),
+            LiteTopicService(upkeep.lite_topics.listing, backlog, pacing, faults),
+        ],
+    )
 
 
 class OperatorsWork(NamedTuple):
