@@ -18,7 +18,7 @@ from quarry_mq.server.delivery import (
     ReceiveRequest,
     StateWriter,
 )
-from quarry_mq.server.delivery.handle_key import HandleKey
+from quarry_mq.server.delivery.handles import HandleKey
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.filters import TagFilter
 from quarry_mq.server.settings.broker_settings import BrokerSettings

@@ -23,8 +23,7 @@ from quarry_mq.protocol.limits import DEFAULT_LIMITS
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.delivery import Delivered
-from quarry_mq.server.delivery.handle_key import HandleKey
-from quarry_mq.server.delivery.receipt_handle import ReceiptHandle
+from quarry_mq.server.delivery.handles import HandleKey, ReceiptHandle
 from quarry_mq.server.front import FrontFigures, FrontLimits, Method, ScannerMaker
 from quarry_mq.server.front.h2.call import Client
 from quarry_mq.server.front.h2.connection import Connection

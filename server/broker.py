@@ -36,8 +36,8 @@ from quarry_mq.server.append.group_commit import GroupCommit, LogFlushes
 from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.delivery import Delivery, GroupState, StateWriter
 from quarry_mq.server.delivery.dead_letters import DeadLetterStore
-from quarry_mq.server.delivery.fetch.pulls import Pulls
-from quarry_mq.server.delivery.handle_key import HandleKey
+from quarry_mq.server.delivery.handles import HandleKey
+from quarry_mq.server.delivery.pulls import Pulls
 from quarry_mq.server.exported_metrics import export
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front import make_front

@@ -274,7 +274,7 @@ class Native(Protocol):
         proves.
 
         Returns None if the request is not plain. No text of a plain one has more bytes than `text_size_max`. The handle
-        is decoded as by `server.delivery.receipt_handle.ReceiptHandle.decode`. The caller still has to check the names.
+        is decoded as by `server.delivery.handles.ReceiptHandle.decode`. The caller still has to check the names.
         """
 
     def ack_answer(self, message_id: str, receipt_handle: str, /) -> bytes:

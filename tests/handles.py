@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from quarry_mq.server.delivery.handle_key import HandleKey
+from quarry_mq.server.delivery.handles import HandleKey
 from quarry_mq.store.offsets import PhysicalOffset
 
 HANDLE_KEY: Final = HandleKey(bytes(range(32)), PhysicalOffset(0))

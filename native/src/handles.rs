@@ -19,7 +19,7 @@ type Proof = Blake2bMac<U8>;
 /// Queue number, queue offset, delivery id, expires at ms.
 pub type Delivery = (u32, i64, i64, i64);
 
-/// As `server.delivery.receipt_handle.encode_all`, without lite topics.
+/// As `server.delivery.handles.encode_all`, without lite topics.
 #[pyfunction]
 pub fn receipt_handles(
     key: &[u8],
@@ -44,7 +44,7 @@ pub fn receipt_handles(
     Ok(deliveries.into_iter().map(one).collect())
 }
 
-/// As `server.delivery.receipt_handle.ReceiptHandle.decode`, of one without a lite topic.
+/// As `server.delivery.handles.ReceiptHandle.decode`, of one without a lite topic.
 pub fn read_handle(text: &str, key: &[u8], group: &str, topic: &str) -> Option<Delivery> {
     let raw = raw_of(text)?;
     let mut proof = begun(key, &[group.as_bytes(), b"\0", topic.as_bytes(), b"\0"])?;

@@ -13,7 +13,7 @@ runs on the event loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -21,12 +21,10 @@ from quarry_mq.kv import WriteBatch
 from quarry_mq.protocol.clock import Clock, SteadyClock
 from quarry_mq.protocol.names import RETRY_PREFIX, is_light_queue
 from quarry_mq.server.counters.stages import ReceiveStages
-from quarry_mq.server.delivery.acknowledgements import Acknowledging
-from quarry_mq.server.delivery.deliveries import Deliveries
-from quarry_mq.server.delivery.fetch.fetch import DeadLetters, Forwarded, HeldFrom, Taking
-from quarry_mq.server.delivery.life_cycle import Event
-from quarry_mq.server.delivery.lite.light_queues import LightQueues
-from quarry_mq.server.delivery.lite.lite_delivery import LiteDelivery
+from quarry_mq.server.delivery.deliveries import Deliveries, Event
+from quarry_mq.server.delivery.fetch import DeadLetters, Forwarded, HeldFrom, Taking
+from quarry_mq.server.delivery.handles import ReceiptHandle, topic_of
+from quarry_mq.server.delivery.lite import LightQueues, LiteDelivery
 from quarry_mq.server.delivery.long_poll import Serving
 from quarry_mq.server.delivery.model import (
     Again,
@@ -36,14 +34,16 @@ from quarry_mq.server.delivery.model import (
     ReceiveRequest,
     Timers,
 )
-from quarry_mq.server.delivery.open_subscriptions import OpenSubscriptions
-from quarry_mq.server.delivery.receipt_handle import ReceiptHandle, topic_of
+from quarry_mq.server.delivery.open_subscriptions import OpenSubscriptions, Positions
 from quarry_mq.server.delivery.retry_topics import queue_of_handle
-from quarry_mq.server.delivery.returned import Returning
-from quarry_mq.server.delivery.state.positions import Positions
-from quarry_mq.server.delivery.state.registry import WaitingPolls
 from quarry_mq.server.delivery.state.state_writer import GroupState
-from quarry_mq.server.delivery.state.subscription import GroupMessage, Subscription, WaitingPoll
+from quarry_mq.server.delivery.state.subscription import (
+    GroupMessage,
+    QueueProgress,
+    Subscription,
+    WaitingPoll,
+    WaitingPolls,
+)
 from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import LimitsSection
@@ -52,6 +52,77 @@ from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.state.in_flight_key import group_prefix, subscription_prefix
+
+Named = Callable[[str, str, str], tuple[ReceiptHandle, GroupMessage]]
+"""Function that decodes a handle of a group and a topic and finds its message. Raises InvalidReceiptHandle."""
+
+
+class Returning:
+    """Gives messages back whose answer was not delivered.
+
+    A hand-out is written before its answer, so the death of the process takes nothing from a client. Therefore a
+    hand-out whose answer never left is undone afterwards. If the process dies in between, the hand-out stays as it is
+    written.
+    """
+
+    def __init__(self, deliveries: Deliveries, named: Named) -> None:
+        self._deliveries = deliveries
+        self._named = named
+
+    def undeliverable(self, group: str, topic: str, handles: Iterable[str], *, has_begun: bool) -> None:
+        """Give back the messages of the handles, after a second if a part of the answer left (`has_begun`).
+
+        Otherwise they are given back at once and uncounted: no client has seen them, so it was no attempt.
+        """
+        for handle in handles:
+            try:
+                decoded, message = self._named(group, topic, handle)
+                if has_begun:
+                    self._deliveries.give_back(message, self._deliveries.standing(message, decoded))
+                    continue
+            except InvalidReceiptHandle:
+                continue  # acknowledged by a client that got it after all, or visible already
+            row = self._deliveries.row(message)
+            if row is not None and row.delivery_id == decoded.delivery_id:
+                # also if its time is up meanwhile: it must not count as an attempt
+                self._deliveries.give_back(message, row, is_counted=False)
+
+
+class Acknowledging:
+    """Ends deliveries in the clear cases, and reports which they were.
+
+    A case is clear if the group consumes the topic without order and has the subscription in memory, and if the message
+    is from one of the topic's own queues and its row is written, unchanged and hidden by its time.
+    """
+
+    def __init__(self, subscriptions: OpenSubscriptions, deliveries: Deliveries) -> None:
+        self._subscriptions = subscriptions
+        self._deliveries = deliveries
+
+    def acknowledge(self, group: str, topic: str, handles: Sequence[ReceiptHandle]) -> list[bool]:
+        """Acknowledge the messages of clear cases as `Delivery.acknowledge` does, and return which they are.
+
+        Nothing is done about the others.
+        """
+        subscription = self._subscriptions.find(group, topic)
+        if subscription is None or subscription.is_ordered or subscription.is_retry:
+            return [False] * len(handles)
+        places: list[tuple[QueueProgress, QueueOffset]] = []
+        indexes: list[int] = []
+        seen: set[tuple[int, int]] = set()
+        for index, (number, offset, _, _) in enumerate(handles):
+            progress = subscription.queues.get(number)
+            if progress is None or offset in progress.unwritten or (number, offset) in seen:
+                continue
+            seen.add((number, offset))
+            places.append((progress, QueueOffset(offset)))
+            indexes.append(index)
+        done = [False] * len(handles)
+        ids = [handles[index].delivery_id for index in indexes]
+        ended = self._deliveries.end_standing(subscription, places, ids)
+        for index, is_ended in zip(indexes, ended, strict=True):
+            done[index] = is_ended
+        return done
 
 
 class Delivery:

@@ -9,9 +9,8 @@ from typing import Final, Generic, Protocol
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.counters.stages import ReceiveStages
 from quarry_mq.server.delivery.model import Again, Delivered, Received, ReceiveRequest, Timers
-from quarry_mq.server.delivery.state.registry import WaitingPolls
 from quarry_mq.server.delivery.state.state_writer import StateWriter
-from quarry_mq.server.delivery.state.subscription import SourceT, WaitingPoll
+from quarry_mq.server.delivery.state.subscription import SourceT, WaitingPoll, WaitingPolls
 from quarry_mq.server.tasks.supervision import run_guarded
 from quarry_mq.server.tasks.time_slice import TimeSlice
 
@@ -24,7 +23,7 @@ Take = Callable[[SourceT, ReceiveRequest], Sequence[Delivered]]
 
 
 class Undeliverable(Protocol):
-    """Gives back messages whose answer was not delivered; see `server.delivery.returned`."""
+    """Gives back messages whose answer was not delivered; see `server.delivery.delivery`."""
 
     def __call__(self, group: str, topic: str, handles: Iterable[str], *, has_begun: bool) -> None: ...
 

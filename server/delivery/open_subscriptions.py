@@ -1,21 +1,116 @@
-"""The subscriptions in memory: how they are opened, and when they are dropped."""
+"""The subscriptions in memory: how they are opened, at which offsets, and when they are dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
+from quarry_mq.kv import WriteBatch
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.server.delivery.deliveries import Deliveries
 from quarry_mq.server.delivery.model import MessageSource
 from quarry_mq.server.delivery.retry_topics import RetryTopic, retry_topics
-from quarry_mq.server.delivery.state.positions import Positions
-from quarry_mq.server.delivery.state.registry import Subscriptions
-from quarry_mq.server.delivery.state.subscription import Subscription, WaitingPoll
+from quarry_mq.server.delivery.state.state_writer import GroupState
+from quarry_mq.server.delivery.state.subscription import QueueProgress, Subscription, Subscriptions, WaitingPoll
 from quarry_mq.server.errors import OverLimit
-from quarry_mq.server.settings.sections import LimitsSection
+from quarry_mq.server.settings.sections import DeliverySection, LimitsSection, NewGroupStart
+from quarry_mq.store.offsets import QueueExtent, QueueId, QueueOffset
+
+
+class Positions:
+    """Opens the queues of subscriptions at the stored offsets, or at the start of a new group or a new queue."""
+
+    def __init__(self, settings: DeliverySection, source: MessageSource, state: GroupState) -> None:
+        self._settings = settings
+        self._source = source
+        self._offsets = state.offsets
+        self._writer = state.writer
+
+    def configure(self, settings: DeliverySection) -> None:
+        self._settings = settings
+
+    def never_read(self, group: str, topic: str, numbers: Iterable[int]) -> list[int]:
+        """Return the numbers of the queues in which the group has no stored offset."""
+        return [number for number in numbers if self._offsets.get(group, QueueId(topic, number)) is None]
+
+    def open_all(self, subscription: Subscription, numbers: Collection[int]) -> None:
+        """Open these queues, and once also all others that hold messages: a topic may have had more queues before."""
+        if subscription.has_stored_queues and all(number in subscription.queues for number in numbers):
+            return
+        wanted = dict.fromkeys(numbers)
+        if not subscription.has_stored_queues:
+            wanted.update(dict.fromkeys(queue.number for queue in self._source.queues_of(subscription.topic)))
+            subscription.has_stored_queues = True
+        self.open_each(subscription, wanted)
+
+    def open_each(self, subscription: Subscription, numbers: Iterable[int]) -> None:
+        """Open the queues. If they are the first ever opened for a group, the group is new on the topic.
+
+        A retry topic is the group's own, so everything in it is for the group and the group is never new there.
+        """
+        is_new = (
+            not subscription.queues
+            and not subscription.is_retry
+            and not self._offsets.reads(subscription.group, subscription.topic)
+        )
+        self._open(subscription, [number for number in numbers if number not in subscription.queues], is_new=is_new)
+
+    def open(self, subscription: Subscription, number: int) -> QueueProgress:
+        """Return the group's progress in the queue, opened if necessary. A queue being opened becomes a candidate."""
+        progress = subscription.queues.get(number)
+        if progress is None:
+            self._open(subscription, [number], is_new=False)
+            progress = subscription.queues[number]
+        return progress
+
+    def _open(self, subscription: Subscription, numbers: Sequence[int], *, is_new: bool) -> None:
+        """Open distinct queues that are not open yet."""
+        group, topic = subscription.group, subscription.topic
+        stored = [None] * len(numbers) if is_new else self._offsets.get_all(group, topic, numbers)
+        queues = [QueueId(topic, number) for number in numbers]
+        unread = [queue for queue, offset in zip(queues, stored, strict=True) if offset is None]
+        starts = dict(zip(unread, self._start_offsets(unread, is_new=is_new), strict=True))
+        for queue, offset in zip(queues, stored, strict=True):
+            if offset is None:
+                next_offset = starts[queue]
+                self._offsets.stage(self._writer.batch(), group, queue, next_offset)
+            else:
+                # a recovery may have cut off the queue's end
+                next_offset = min(offset, self._source.maximum(queue))
+            subscription.queues[queue.number] = QueueProgress(queue, next_offset)
+            subscription.mark(queue.number)
+
+    def stage(self, batch: WriteBatch, subscription: Subscription) -> None:
+        """Stage the group's offsets in all queues that it has open."""
+        for progress in subscription.queues.values():
+            self._offsets.stage(batch, subscription.group, progress.queue, progress.next_offset)
+
+    def store(self, subscription: Subscription, progress: QueueProgress) -> None:
+        self._offsets.stage(self._writer.batch(), subscription.group, progress.queue, progress.next_offset)
+
+    def _start_offsets(self, queues: Sequence[QueueId], *, is_new: bool) -> list[QueueOffset]:
+        extents = self._source.extents_of_all(queues) if queues else []
+        return [self._start_offset(extent, is_new=is_new) for extent in extents]
+
+    def _start_offset(self, extent: QueueExtent, *, is_new: bool) -> QueueOffset:
+        """Return the start offset in a queue. A queue added to a topic that the group reads is read from its first
+        message.
+        """
+        if not is_new:
+            return extent.minimum
+        match self._settings.new_group_start:
+            case NewGroupStart.EARLIEST:
+                return extent.minimum
+            case NewGroupStart.LATEST:
+                return extent.maximum
+            case NewGroupStart.AUTO:
+                if extent.minimum > 0 or extent.begins_at is None:
+                    return extent.maximum
+                distance = self._source.appended_up_to - extent.begins_at
+                return extent.minimum if distance <= self._settings.auto_start_size else extent.maximum
+
 
 IDLE_SUBSCRIPTION_S: Final = 300.0
 QUEUES_KEPT_MAX: Final = 65_536

@@ -20,7 +20,7 @@ from isal.isal_zlib import crc32
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.messages.property_names import REAL_TOPIC, UNIQUE_KEY
 from quarry_mq.server.append.copies import Copies, is_final
-from quarry_mq.server.delivery.handle_key import PROOF_SIZE, HandleKey, Purpose
+from quarry_mq.server.delivery.handles import PROOF_SIZE, HandleKey, Purpose
 from quarry_mq.server.delivery.model import Faults, Timer, Timers
 from quarry_mq.server.errors import InvalidRecallHandle, NotHeld
 from quarry_mq.server.held.copies import carried_over, delivered, recall

@@ -18,7 +18,7 @@ from isal.isal_zlib import crc32
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.messages.property_names import REAL_TOPIC
 from quarry_mq.server.append.copies import Copies, is_final
-from quarry_mq.server.delivery.handle_key import HandleKey, Purpose
+from quarry_mq.server.delivery.handles import HandleKey, Purpose
 from quarry_mq.server.delivery.model import Faults
 from quarry_mq.server.errors import InvalidTransactionId, NotHeld
 from quarry_mq.server.held.copies import committed, given_up, resolved

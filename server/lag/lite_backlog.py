@@ -7,7 +7,7 @@ from heapq import nlargest
 from typing import Final, NamedTuple, Protocol
 
 from quarry_mq.protocol.names import is_light_queue
-from quarry_mq.server.delivery.lite.lite_delivery import LiteDelivery
+from quarry_mq.server.delivery.lite import LiteDelivery
 from quarry_mq.server.lag.measurement import QueueStand
 from quarry_mq.server.lite.wanted import WantedLiteTopics
 from quarry_mq.server.tasks.time_slice import TimeSlice

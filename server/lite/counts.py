@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
 from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
-from quarry_mq.server.delivery.lite.light_queues import EVERYWHERE
+from quarry_mq.server.delivery.lite import EVERYWHERE
 from quarry_mq.server.errors import LiteTopicsFull
 from quarry_mq.server.tasks.time_slice import PAUSE_S
 from quarry_mq.server.tasks.worker import Worker

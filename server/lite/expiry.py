@@ -25,7 +25,7 @@ import structlog
 
 from quarry_mq.kv import KvError
 from quarry_mq.protocol.clock import CautiousClock, Clock
-from quarry_mq.server.delivery.lite.light_queues import of_parent
+from quarry_mq.server.delivery.lite import of_parent
 from quarry_mq.server.maintenance import QueueCommit
 from quarry_mq.server.maintenance.queue_removal import Progress, RemovalCause, RemovalMetrics
 from quarry_mq.server.tasks.time_slice import PAUSE_S, RemovalSteps

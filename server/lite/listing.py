@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from quarry_mq.protocol.names import INTERNAL_TOPIC_NAME_MAX
-from quarry_mq.server.delivery.lite.light_queues import EVERYWHERE, of_parent
+from quarry_mq.server.delivery.lite import EVERYWHERE, of_parent
 from quarry_mq.server.lite.counts import LiteTopicCounts
 from quarry_mq.server.lite.expiry import LightQueueRemoval
 from quarry_mq.server.maintenance.queue_removal import RemovalCause, RemovalMetrics

@@ -120,7 +120,7 @@ class _Client:
 
 
 class Delivered(Protocol):
-    """The receiver of changes: `server.delivery.lite.lite_delivery.LiteDelivery`."""
+    """The receiver of changes: `server.delivery.lite.LiteDelivery`."""
 
     def changed(
         self, group: str, client_id: str, *, added: Iterable[str] = (), removed: Iterable[str] = ()
@@ -132,7 +132,7 @@ class Delivered(Protocol):
 
 
 class LightQueueMoves(Protocol):
-    """The committed offsets of groups in light queues: `server.delivery.lite.light_queues.LightQueues`."""
+    """The committed offsets of groups in light queues: `server.delivery.lite.LightQueues`."""
 
     def move(self, group: str, name: str, offset: QueueOffset) -> None: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quarry_mq.server.delivery.lite.light_queues import NamedQueues, lite_topics_from
+from quarry_mq.server.delivery.lite import NamedQueues, lite_topics_from
 from quarry_mq.store.metadata import GroupTable, TopicTable, TopicType
 from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name
 from quarry_mq.store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscriptionTable

@@ -13,7 +13,7 @@ from quarry_mq.server.append.copies import Copies
 from quarry_mq.server.cluster.cluster import Cluster
 from quarry_mq.server.counters.traffic import RecentRates
 from quarry_mq.server.delivery import Delivery
-from quarry_mq.server.delivery.fetch.pulls import Pulls
+from quarry_mq.server.delivery.pulls import Pulls
 from quarry_mq.server.front import Methods
 from quarry_mq.server.front.contract import MessageHandler
 from quarry_mq.server.lite.subscriptions import make_lite_subscriptions

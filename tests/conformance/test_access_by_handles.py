@@ -8,8 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.delivery.handle_key import HandleKey
-from quarry_mq.server.delivery.receipt_handle import ReceiptHandle
+from quarry_mq.server.delivery.handles import HandleKey, ReceiptHandle
 from quarry_mq.server.held.delays import RecallHandle
 from quarry_mq.server.held.transactions import encode_transaction_id
 from quarry_mq.store.metadata import TopicType

@@ -17,7 +17,7 @@ from quarry_mq.server.delivery import (
     ReceiveRequest,
     StateWriter,
 )
-from quarry_mq.server.delivery.receipt_handle import ReceiptHandle
+from quarry_mq.server.delivery.handles import ReceiptHandle
 from quarry_mq.server.filters import MessageFilter, TagFilter
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.consumequeue import LightQueueStep

@@ -4,8 +4,7 @@ import pytest
 from pydantic import ByteSize
 
 from quarry_mq.kv import KeyRange, WriteBatch
-from quarry_mq.server.delivery import ReceiptHandle
-from quarry_mq.server.delivery.fetch import fetched
+from quarry_mq.server.delivery import ReceiptHandle, fetch
 from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
@@ -40,7 +39,7 @@ def test_a_batch_holds_at_most_what_was_asked_for() -> None:
 
 def test_an_answer_is_bounded_in_bytes_and_the_rest_is_there_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are 100 bytes each here. New ones and redelivered ones are bounded alike, over all queues together."""
-    monkeypatch.setattr(fetched, "ANSWER_SIZE_MAX", 250)
+    monkeypatch.setattr(fetch, "ANSWER_SIZE_MAX", 250)
     bench = DeliveryBench(queues=2)
     for number in range(6):
         bench.send(b"%d" % number, queue=number % 2)
@@ -54,7 +53,7 @@ def test_an_answer_is_bounded_in_bytes_and_the_rest_is_there_at_once(monkeypatch
 
 
 def test_a_message_larger_than_an_answer_may_be_comes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetched, "ANSWER_SIZE_MAX", 50)
+    monkeypatch.setattr(fetch, "ANSWER_SIZE_MAX", 50)
     bench = DeliveryBench(queues=1)
     for number in range(2):
         bench.send(b"%d" % number)
@@ -186,7 +185,7 @@ def test_tags_whose_hashes_collide_are_told_apart() -> None:
 def test_a_filter_that_matches_nothing_reads_a_bounded_number_of_entries_per_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fetched, "ENTRIES_SCANNED_MAX", 64)
+    monkeypatch.setattr(fetch, "ENTRIES_SCANNED_MAX", 64)
     bench = DeliveryBench(queues=1, settings=EARLIEST)
     for number in range(500):
         bench.source.add(QueueId(TOPIC, 0), b"%d" % number, "other")

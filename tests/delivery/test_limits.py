@@ -7,9 +7,8 @@ from collections import Counter
 import pytest
 
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.server.delivery import InFlightTable
-from quarry_mq.server.delivery.fetch import fetched
-from quarry_mq.server.delivery.state.registry import FILTERS_LENGTH_MAX
+from quarry_mq.server.delivery import InFlightTable, fetch
+from quarry_mq.server.delivery.state.subscription import FILTERS_LENGTH_MAX
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.filters import SqlFilter, TagFilter
 from quarry_mq.server.settings.broker_settings import BrokerSettings
@@ -164,7 +163,7 @@ def one_pass(bench: DeliveryBench) -> None:
 
 def test_one_pass_looks_so_long_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand groups with expressions that match nothing held the loop up for as long as all of them looked."""
-    monkeypatch.setattr(fetched, "ENTRIES_SCANNED_MAX", 10)
+    monkeypatch.setattr(fetch, "ENTRIES_SCANNED_MAX", 10)
     bench = DeliveryBench(queues=1)
     bench.source = source = SlowSource(bench.clock)
     bench.restart()
@@ -208,7 +207,7 @@ def test_without_a_filter_no_more_entries_are_read_than_messages_may_be_given(ta
 
 
 def test_long_expressions_look_at_less_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetched, "ENTRIES_SCANNED_MAX", 160)
+    monkeypatch.setattr(fetch, "ENTRIES_SCANNED_MAX", 160)
     bench = DeliveryBench(queues=1)
     for number in range(100):
         bench.send(b"%d" % number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quarry_mq.server.delivery.fetch import fetched
+from quarry_mq.server.delivery import fetch
 from tests.delivery.broker import DeliveryBench, Receive
 
 
@@ -236,7 +236,7 @@ def test_a_damaged_message_blocks_its_queue_alone() -> None:
 
 
 def test_an_answer_that_has_no_room_for_all_blocks_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetched, "ANSWER_SIZE_MAX", 150)
+    monkeypatch.setattr(fetch, "ANSWER_SIZE_MAX", 150)
     bench = DeliveryBench(queues=1)
     for body in (b"1", b"2"):
         bench.send(body)

@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from quarry_mq.server.delivery import Delivery, ReceiveRequest, open_subscriptions
+from quarry_mq.server.delivery import Delivery, ReceiveRequest, fetch, open_subscriptions
 from quarry_mq.server.delivery import deliveries as deliveries_module
 from quarry_mq.server.delivery.deliveries import Deliveries
-from quarry_mq.server.delivery.fetch import fetched
-from quarry_mq.server.delivery.fetch.fetched import ENTRIES_SCANNED_MAX
-from quarry_mq.server.delivery.fetch.pulls import PullRequest, Pulls
-from quarry_mq.server.delivery.lite.lite_delivery import LiteDelivery
+from quarry_mq.server.delivery.fetch import ENTRIES_SCANNED_MAX
+from quarry_mq.server.delivery.lite import LiteDelivery
 from quarry_mq.server.delivery.long_poll import Serving
 from quarry_mq.server.delivery.model import Received
-from quarry_mq.server.delivery.redelivery.due_walk import DueWalk
+from quarry_mq.server.delivery.pulls import PullRequest, Pulls
+from quarry_mq.server.delivery.redelivery import DueWalk
 from quarry_mq.server.delivery.state.subscription import Subscription
 from quarry_mq.server.filters import TagFilter
 from quarry_mq.store.offsets import QueueId, QueueOffset
@@ -26,7 +25,7 @@ from tests.delivery.waiting import GROUPS, Consuming, Schedule, WaitingBench
 
 @pytest.fixture(autouse=True)
 def little_is_scanned_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetched, "ENTRIES_SCANNED_MAX", 3)
+    monkeypatch.setattr(fetch, "ENTRIES_SCANNED_MAX", 3)
 
 
 def run_all(seeds: Iterable[int], groups: Sequence[Consuming] = GROUPS) -> None:

@@ -8,7 +8,7 @@ from struct import pack
 import pytest
 from isal.isal_zlib import crc32
 
-from quarry_mq.server.delivery.handle_key import HandleKey
+from quarry_mq.server.delivery.handles import HandleKey
 from quarry_mq.server.errors import InvalidRecallHandle, InvalidTransactionId
 from quarry_mq.server.held.delays import RecallHandle
 from quarry_mq.server.held.transactions import decode_transaction_id, encode_transaction_id

@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from quarry_mq.protocol.lite_attributes import BIND_TOPIC
 from quarry_mq.server.delivery import ReceiveRequest
+from quarry_mq.server.delivery.handles import lite_topic_of
 from quarry_mq.server.delivery.model import Place as End
 from quarry_mq.server.delivery.model import ResetTarget, StoredSince
-from quarry_mq.server.delivery.receipt_handle import lite_topic_of
 from quarry_mq.server.held.copies import held_until
 from quarry_mq.server.lite.subscriptions import Asking, Start, StartKind
 from quarry_mq.server.settings.broker_settings import BrokerSettings

@@ -9,7 +9,7 @@ from typing import Final, Self
 import structlog
 
 from quarry_mq.kv import EngineFull, KeyValueEngine, WriteBatch
-from quarry_mq.server.delivery.handle_key import HandleKey
+from quarry_mq.server.delivery.handles import HandleKey
 from quarry_mq.server.delivery.state.inflight import InFlightTable
 from quarry_mq.server.tasks.supervision import run_guarded
 from quarry_mq.store.errors import StorePoisoned

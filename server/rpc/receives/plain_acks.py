@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.delivery import Delivery
-from quarry_mq.server.delivery.receipt_handle import ReceiptHandle
+from quarry_mq.server.delivery.handles import ReceiptHandle
 from quarry_mq.server.front import Call
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics
 from quarry_mq.server.rpc.access import join, read

@@ -13,7 +13,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.times import to_ms
 from quarry_mq.server.delivery import Delivery
-from quarry_mq.server.delivery.fetch.pulls import PullRequest, Pulls
+from quarry_mq.server.delivery.pulls import PullRequest, Pulls
 from quarry_mq.server.delivery.retry_topics import for_group
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.metadata import Directory

@@ -15,7 +15,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.times import fill_ms
 from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.delivery import Delivered, Delivery, ReceiveRequest
-from quarry_mq.server.delivery.receipt_handle import lite_topic_of
+from quarry_mq.server.delivery.handles import lite_topic_of
 from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.metadata import Directory

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from quarry_mq.server.delivery.fetch.fetched import ANSWER_SIZE_MAX, ENTRIES_SCANNED_MAX, LENGTH_PER_ENTRY
+from quarry_mq.server.delivery.fetch import ANSWER_SIZE_MAX, ENTRIES_SCANNED_MAX, LENGTH_PER_ENTRY
 from quarry_mq.server.delivery.model import MessageSource, Timer, Timers
-from quarry_mq.server.delivery.state.registry import HeldFilters
+from quarry_mq.server.delivery.state.subscription import HeldFilters
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.filters import MessageFilter
 from quarry_mq.server.settings.broker_settings import BrokerSettings

@@ -1,7 +1,10 @@
-"""Receipt handles: the opaque proof of one delivery that a client sends back to acknowledge it.
+"""Proofs that a handle was given out by this broker: for receipts, transactions and delayed messages.
 
-A handle is URL-safe base64 of 37 bytes, big-endian. For a message of a lite topic a full stop and the name of the lite
-topic follow, since some clients do not send it elsewhere.
+Handles name what they stand for by numbers that anybody can count up. So each has a proof: BLAKE2b over the owner of
+the handle and what it names, keyed with a secret of the store. Handles stay valid over restarts and cannot be forged.
+
+A receipt handle, by which a client acknowledges one delivery, is URL-safe base64 of 37 bytes, big-endian. For a message
+of a lite topic a full stop and the name of the lite topic follow, since some clients do not send it elsewhere.
 
 | offset | bytes | field |
 |-------:|------:|-------|
@@ -10,7 +13,7 @@ topic follow, since some clients do not send it elsewhere.
 | 5      | 8     | queue offset |
 | 13     | 8     | delivery id: unique per hand-out, over restarts too |
 | 21     | 8     | expiry, wall-clock ms: after it the handle proves nothing |
-| 29     | 8     | proof (`handle_key.py`) of bytes 0..29, group, and topic or light queue: valid for these only |
+| 29     | 8     | proof of bytes 0..29, group, and topic or light queue: valid for these only |
 
 It names the delivery. The stored in-flight record decides whether the delivery is still valid, so handles stay valid
 over a restart (rmq#10278). Handles of version 1 had a checksum in place of the proof, and are refused.
@@ -18,15 +21,62 @@ over a restart (rmq#10278). Handles of version 1 had a checksum in place of the 
 
 from __future__ import annotations
 
+import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
+from enum import Enum
+from hashlib import blake2b
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from quarry_mq.protocol.names import is_light_queue
-from quarry_mq.server.delivery.handle_key import PROOF_SIZE, HandleKey, Purpose
 from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.store.metadata.lite import light_queue_name, parse_light_queue_name
+from quarry_mq.store.native import Native
+from quarry_mq.store.offsets import PhysicalOffset
+
+PROOF_SIZE: Final = 8
+"""Bytes of a proof. Each guess costs an attacker a call to the broker."""
+
+
+class Purpose(Enum):
+    """The kind of a handle: the proof of one kind is not valid for another."""
+
+    RECEIPT = b"r"
+    TRANSACTION = b"t"
+    RECALL = b"d"
+
+
+class HandleKey:
+    """The secret key of a store, 16 to 64 bytes.
+
+    `since` is the end of the log when the key was created. Handles of transactions and of delayed messages that were
+    stored before may have been given out by an older version, which had no proofs. `native` makes many handles at once.
+    """
+
+    def __init__(self, raw: bytes, since: PhysicalOffset, native: Native | None = None) -> None:
+        self.raw: Final = raw
+        self.since: Final = since
+        self.native: Final = native
+
+    def begun(self, purpose: Purpose, *names: str) -> Any:
+        """Return a hash of the owner of handles. A copy of it, updated with what a handle names, gives the proof.
+
+        No name may have a zero byte.
+        """
+        begun = blake2b(purpose.value, key=self.raw, digest_size=PROOF_SIZE)
+        begun.update("".join(f"{name}\0" for name in names).encode())
+        return begun
+
+    def proof(self, purpose: Purpose, *names: str, fields: bytes) -> bytes:
+        hashed = self.begun(purpose, *names)
+        hashed.update(fields)
+        return bytes(hashed.digest())
+
+    def proves(self, shown: bytes, purpose: Purpose, *names: str, fields: bytes) -> bool:
+        """Return whether this is the proof, in constant time, which does not reveal how much of it is right."""
+        return hmac.compare_digest(shown, self.proof(purpose, *names, fields=fields))
+
 
 VERSION: Final = 2
 LITE_TOPIC_BEGIN: Final = "."
