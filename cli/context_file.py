@@ -160,22 +160,3 @@ def _secret(path: Path) -> str:
     if not secret:
         raise ContextInvalid(f"{path}: there is no secret in it")
     return secret
-
-
-def check_tls_files(context: Context) -> None:
-    """Check the context's TLS files.
-
-    Raises ContextInvalid with the file: gRPC reports a bad file only in its own log.
-    """
-    import ssl  # not at the top: few commands come here
-
-    checked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    path = context.tls_ca
-    try:
-        if context.tls_ca is not None:
-            checked.load_verify_locations(context.tls_ca)
-        if context.tls_certificate is not None and context.tls_key is not None:
-            path = context.tls_certificate
-            checked.load_cert_chain(context.tls_certificate, context.tls_key)
-    except OSError as cause:  # ssl.SSLError is one
-        raise ContextInvalid(f"{path}: cannot be used for TLS: {cause.strerror or cause}") from cause

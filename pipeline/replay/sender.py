@@ -9,7 +9,6 @@ import pyarrow as pa
 from pyarrow import compute
 
 from quarry_mq.pipeline.export.body import PROBLEM
-from quarry_mq.pipeline.stream.client import BrokerClient
 from quarry_mq.pipeline.stream.options import SinkOptions
 from quarry_mq.pipeline.stream.outgoing import messages_of
 from quarry_mq.pipeline.stream.sender import Sender
@@ -37,7 +36,7 @@ def sending(options: SinkOptions) -> Callable[[Iterator[pa.RecordBatch]], Iterat
 
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         refused: list[tuple[str, str]] = []
-        clock, client = SystemClock(), BrokerClient(options.connection)
+        clock, client = SystemClock(), options.connection.client()
         sender = Sender(
             client,
             options.in_flight_max,

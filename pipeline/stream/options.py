@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from quarry_mq.client.endpoint import Endpoint
+from quarry_mq.client.queues import TIMEOUT_MS, QueueClient, Start
 from quarry_mq.pipeline.source.options import InvalidOption, column_names, flag, known_options, whole_number
 
 GROUP: Final = "quarry-spark"
 SPLIT_MESSAGES: Final = 20_000
-TIMEOUT_MS: Final = 60_000
 IN_FLIGHT_MAX: Final = 8
 _CONNECTION: Final = ("endpoints", "timeoutMs", "tls", "tlsCa", "tlsCertificate", "tlsKey", "user", "secretFile")
 SOURCE_OPTIONS: Final = (
@@ -23,13 +24,6 @@ SOURCE_OPTIONS: Final = (
 SINK_OPTIONS: Final = ("topic", "writeId", "maxInFlight", *_CONNECTION)
 _OF_SPARK: Final = ("checkpointLocation", "queryName")
 """Options that Spark passes to the sink of a stream, although they are meant for Spark."""
-
-
-class Start(Enum):
-    """The position where a new query begins, if it does not begin at a time."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +43,19 @@ class Connection:
     """Name of the user that calls are signed as."""
     secret_file: Path | None = None
     """File with the user's secret, on every worker. Spark shows options, so the secret itself cannot be one."""
+
+    def client(self) -> QueueClient:
+        """Make a client, which must be closed. Raises OSError for a certificate, key or secret that cannot be read."""
+        endpoint = Endpoint(
+            self.endpoint,
+            tls=self.tls,
+            ca=self.ca,
+            certificate=self.certificate,
+            key=self.key,
+            user=self.user,
+            secret=None if self.secret_file is None else self.secret_file.read_text().strip(),
+        )
+        return QueueClient(endpoint, timeout_ms=self.timeout_ms, client_id=f"{GROUP}@{uuid.uuid4().hex}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from quarry_mq.client.queues import QueueClient, Start
 from quarry_mq.pipeline.source.table import Types, check_schema, chosen
-from quarry_mq.pipeline.stream.client import BrokerClient
 from quarry_mq.pipeline.stream.columns import COLUMNS, batch_of
 from quarry_mq.pipeline.stream.errors import MessagesLost
-from quarry_mq.pipeline.stream.options import SourceOptions, Start
+from quarry_mq.pipeline.stream.options import SourceOptions
 from quarry_mq.pipeline.stream.progress import Offsets, Range, limited, of_json, parts, to_json
 from quarry_mq.protocol.clock import Clock, SystemClock
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
@@ -66,8 +66,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends at which a query with Trigger.AvailableNow stops."""
 
     @cached_property
-    def _client(self) -> BrokerClient:
-        return BrokerClient(self._options.connection)
+    def _client(self) -> QueueClient:
+        return self._options.connection.client()
 
     # -- planning
 
@@ -137,14 +137,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark plans one task with an empty partition where there are no partitions
         if not isinstance(partition, QueueRanges):
             return
-        client = BrokerClient(self._options.connection)
+        client = self._options.connection.client()
         try:
             for some in _batches(self._messages(client, partition.ranges)):
                 yield batch_of(some, self._schema)
         finally:
             client.close()
 
-    def _messages(self, client: BrokerClient, ranges: Sequence[Range]) -> Iterator[definition.Message]:
+    def _messages(self, client: QueueClient, ranges: Sequence[Range]) -> Iterator[definition.Message]:
         for queue, begin, end in ranges:
             offset = begin
             while offset < end:
@@ -159,7 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         yield message
                 offset = pulled.following
 
-    def _gone(self, client: BrokerClient, queue: int, offset: int, end: int) -> str:
+    def _gone(self, client: QueueClient, queue: int, offset: int, end: int) -> str:
         topic = self._options.topic
         [minimum] = client.offsets(topic, [queue], Start.EARLIEST).values()
         [maximum] = client.offsets(topic, [queue], Start.LATEST).values()

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
-from quarry_mq.pipeline.stream.client import BrokerClient
-from quarry_mq.pipeline.stream.errors import CallRefused
+from quarry_mq.client.errors import CallRefused
+from quarry_mq.client.queues import QueueClient
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 
 MESSAGES_PER_REQUEST: Final = 64
@@ -46,7 +46,7 @@ class Sender:
     the same lane; others take the lanes in turn.
     """
 
-    def __init__(self, client: BrokerClient, in_flight_max: int, refused: Refused | None = None) -> None:
+    def __init__(self, client: QueueClient, in_flight_max: int, refused: Refused | None = None) -> None:
         """Start the sender.
 
         Without `refused` a message that the broker refuses because of its content ends the sending.

@@ -17,7 +17,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from quarry_mq.pipeline.source.options import InvalidOption
-from quarry_mq.pipeline.stream.client import BrokerClient
 from quarry_mq.pipeline.stream.options import SinkOptions
 from quarry_mq.pipeline.stream.outgoing import check_columns, messages_of
 from quarry_mq.pipeline.stream.sender import Sender
@@ -80,7 +79,7 @@ def _task() -> TaskContext:
 
 def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, write: str, task: TaskContext) -> Sent:
     clock = SystemClock()
-    client = BrokerClient(options.connection)
+    client = options.connection.client()
     sender = Sender(client, options.in_flight_max)
     count = 0
     try:

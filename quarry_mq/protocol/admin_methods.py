@@ -37,7 +37,7 @@ def path_of(method: MethodDescriptor) -> str:
     return f"/{method.containing_service.full_name}/{method.name}"
 
 
-def stub_of(channel: grpc.Channel, method: MethodDescriptor) -> Any:
+def stub_of(channel: grpc.Channel | grpc.aio.Channel, method: MethodDescriptor) -> Any:
     """Return the function that makes the call: it takes a request and returns an answer, or an iterator of them."""
     make = channel.unary_stream if method.server_streaming else channel.unary_unary
     return make(

@@ -11,7 +11,9 @@ from typing import Final
 import grpc
 import pytest
 
-from quarry_mq.cli.online.connection.client import MessagingClient, Reader
+from quarry_mq.client.endpoint import Endpoint
+from quarry_mq.client.messaging import MessagingClient
+from quarry_mq.client.requests import Subscription
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from tests.cli.online_runner import Quarry
@@ -60,7 +62,9 @@ class Consumer:
 
 @pytest.fixture
 def consumer(quarry: Quarry) -> Iterator[Consumer]:
-    with MessagingClient(quarry.broker.endpoint, reader=Reader(group=GROUP, topic=TOPIC)) as client:
+    with MessagingClient(
+        Endpoint(quarry.broker.endpoint), subscription=Subscription(group=GROUP, topic=TOPIC)
+    ) as client:
         consumer = Consumer(client)
         obeying = threading.Thread(target=consumer.obey)
         obeying.start()

@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 
 from quarry_mq.cli.context_file import FILE_VARIABLE, NAME_VARIABLE, Context, ContextInvalid, read_context
 from quarry_mq.cli.main import app
-from quarry_mq.cli.online.connection.channel import call_metadata, open_channel
+from quarry_mq.cli.online.connection.channel import open_channel
+from quarry_mq.client.channel import call_metadata
+from quarry_mq.client.endpoint import Endpoint
 from quarry_mq.protocol.clock import ManualClock
 from tests.certificates import make_tls
 from tests.cli.said import hint_in
@@ -119,7 +121,9 @@ def test_a_secret_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> 
 def test_calls_of_a_user_are_signed_as_official_clients_sign_them() -> None:
     clock = ManualClock(wall_ms=1_700_000_000_000)
     metadata = dict(
-        call_metadata(Context(user="me", secret="s3cret"), "/apache.rocketmq.v2.MessagingService/Method", clock)
+        call_metadata(
+            Endpoint("host:1", user="me", secret="s3cret"), "/apache.rocketmq.v2.MessagingService/Method", clock
+        )
     )
     assert metadata["x-mq-date-time"] == "20231114T221320Z"
     signature = hmac.new(b"s3cret", b"20231114T221320Z", "sha1").hexdigest()
@@ -127,13 +131,13 @@ def test_calls_of_a_user_are_signed_as_official_clients_sign_them() -> None:
         metadata["authorization"]
         == f"MQv2-HMAC-SHA1 Credential=me, SignedHeaders=x-mq-date-time, Signature={signature}"
     )
-    assert call_metadata(Context(), "/apache.rocketmq.v2.MessagingService/Method", clock) == ()
+    assert call_metadata(Endpoint("host:1"), "/apache.rocketmq.v2.MessagingService/Method", clock) == ()
 
 
 def test_calls_of_the_admin_port_are_signed_each_for_itself() -> None:
     clock = ManualClock(wall_ms=1_700_000_000_000)
-    context = Context(user="me", secret="s3cret")
-    first, second = (dict(call_metadata(context, "/apache.rocketmq.v2.Admin/Method", clock)) for _ in range(2))
+    endpoint = Endpoint("host:1", user="me", secret="s3cret")
+    first, second = (dict(call_metadata(endpoint, "/apache.rocketmq.v2.Admin/Method", clock)) for _ in range(2))
     assert first["x-quarry-date"] == "2023-11-14T22:13:20+00:00"
     covered = f"/apache.rocketmq.v2.Admin/Method\n{first['x-quarry-date']}\n{first['x-quarry-nonce']}".encode()
     signature = hmac.new(b"s3cret", covered, "sha256").hexdigest()

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.cli.online.connection.client import MessagingClient, Reader
+from quarry_mq.client.endpoint import Endpoint
+from quarry_mq.client.messaging import MessagingClient
+from quarry_mq.client.requests import Subscription
 from tests.cli.online_runner import Quarry
 from tests.e2e.broker import SMALL_SEGMENTS, Broker
 from tests.verify.stores import fill
@@ -32,7 +34,7 @@ def test_topics_and_groups(quarry: Quarry) -> None:
     assert quarry.row("group", "delete", "billing", "--dry-run") == {"dryRun": True, "group": "billing", **in_orders}
     told = quarry.row("group", "forget", "billing", "--topic", "orders", "--dry-run")
     assert told == {"dryRun": True, "group": "billing", **in_orders}
-    with MessagingClient(quarry.broker.endpoint, reader=Reader(group="billing", topic="orders")):
+    with MessagingClient(Endpoint(quarry.broker.endpoint), subscription=Subscription(group="billing", topic="orders")):
         assert quarry.row("topic", "delete", "orders", "--dry-run") == {
             "dryRun": True,
             "topic": "orders",

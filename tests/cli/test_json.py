@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.cli.online.connection.client import MessagingClient, Reader
 from quarry_mq.cli.schemas.shapes import commands
+from quarry_mq.client.endpoint import Endpoint
+from quarry_mq.client.messaging import MessagingClient
+from quarry_mq.client.requests import Subscription
 from tests.cli.online_runner import Quarry
 from tests.conftest import GoldenStore
 from tests.e2e.broker import PROJECT, Broker, environment_of
@@ -166,7 +168,9 @@ OFTEN_EMPTY = {
 
 def test_commands_of_a_live_broker(quarry: Quarry) -> None:
     silent = set()
-    with MessagingClient(quarry.broker.endpoint, reader=Reader(group="reading", topic="orders")) as client:
+    with MessagingClient(
+        Endpoint(quarry.broker.endpoint), subscription=Subscription(group="reading", topic="orders")
+    ) as client:
         for line in HERE.split("\n")[1:-1]:
             words = line.replace("ADMIN", quarry.broker.admin).split()
             result = quarry.result(*words, "--json")

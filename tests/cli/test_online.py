@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.cli.online.connection.client import MessagingClient, Reader
+from quarry_mq.client.endpoint import Endpoint
+from quarry_mq.client.messaging import MessagingClient
+from quarry_mq.client.requests import Subscription
 from tests.cli.online_runner import Quarry
 from tests.cli.said import hint_in
 from tests.e2e.broker import PROJECT, SMALL_SEGMENTS, Broker, until
@@ -335,7 +337,7 @@ def test_a_consumer_and_what_it_has_before_it_are_seen(quarry: Quarry, topic: st
     group = f"{topic}-group"
     quarry.run("group", "create", group)
     with MessagingClient(
-        quarry.broker.endpoint, reader=Reader(group=group, topic=topic, expression="a || b")
+        Endpoint(quarry.broker.endpoint), subscription=Subscription(group=group, topic=topic, expression="a || b")
     ) as client:
         (row,) = quarry.rows("client", "list", "--group", group)
         assert (row["group"], row["topics"], row["language"], row["address"]) == (group, [topic], "PYTHON", "127.0.0.1")
@@ -345,7 +347,7 @@ def test_a_consumer_and_what_it_has_before_it_are_seen(quarry: Quarry, topic: st
         assert [line.split()[-1] for line in shown] == ["clientId", row["clientId"]]
         assert (row["kind"], row["isLite"]) == ("simple consumer", False)
         assert row in quarry.rows("client", "list", "--type", "consumer")
-        with MessagingClient(quarry.broker.endpoint):
+        with MessagingClient(Endpoint(quarry.broker.endpoint)):
             (producer,) = quarry.rows("client", "list", "--type", "producer")
         assert (producer["kind"], producer["group"], producer["topics"]) == ("producer", None, [])
         for _ in range(3):

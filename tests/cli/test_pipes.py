@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarry_mq.cli.online.connection.client import Outgoing
 from quarry_mq.cli.online.messages.message_lines import LineInvalid, lines_as_they_come, message_of_json
+from quarry_mq.client.requests import OutgoingMessage
 from tests.cli.online_runner import Quarry
 from tests.e2e.broker import PROJECT, SMALL_SEGMENTS, Broker, until
 
 NUMBERS = count()
-GIVEN = Outgoing(topic="orders", body=b"", tag="given", properties={"a": "1"})
+GIVEN = OutgoingMessage(topic="orders", body=b"", tag="given", properties={"a": "1"})
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from quarry_mq.cli.online.connection.administration import admin_port
-from quarry_mq.cli.online.connection.client import MessagingClient, Outgoing, Reader
+from quarry_mq.client.endpoint import Endpoint
+from quarry_mq.client.messaging import MessagingClient
+from quarry_mq.client.requests import OutgoingMessage, Subscription
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 from tests.e2e.broker import Broker, clean_environment, environment_of
 from tests.terminal import Terminal
@@ -41,20 +43,22 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @contextmanager
 def traffic(broker: Broker, topic: str = "payments", group: str = "audit") -> Iterator[None]:
     """Sends all the time. `billing` reads all of them; `group` has left with the first of nine in `topic`."""
-    with MessagingClient(broker.endpoint) as sender:
+    with MessagingClient(Endpoint(broker.endpoint)) as sender:
         for _ in range(9):
-            sender.send(Outgoing(topic=topic, body=b"a payment"))
-    with MessagingClient(broker.endpoint, reader=Reader(group=group, topic=topic)) as auditor:
+            sender.send(OutgoingMessage(topic=topic, body=b"a payment"))
+    with MessagingClient(Endpoint(broker.endpoint), subscription=Subscription(group=group, topic=topic)) as auditor:
         assert auditor.receive(limit=1, invisible_s=300, wait_s=5)
     is_over = threading.Event()
 
     def send() -> None:
-        with MessagingClient(broker.endpoint) as client:
+        with MessagingClient(Endpoint(broker.endpoint)) as client:
             while not is_over.wait(0.05):
-                client.send(Outgoing(topic="orders", body=b"an order"))
+                client.send(OutgoingMessage(topic="orders", body=b"an order"))
 
     def read() -> None:
-        with MessagingClient(broker.endpoint, reader=Reader(group="billing", topic="orders")) as client:
+        with MessagingClient(
+            Endpoint(broker.endpoint), subscription=Subscription(group="billing", topic="orders")
+        ) as client:
             while not is_over.is_set():
                 for message in client.receive(limit=32, invisible_s=30, wait_s=1):
                     client.acknowledge(message)

@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from quarry_mq.cli.online.connection.client import Outgoing, messaging_port
+from quarry_mq.cli.online.connection.messaging import messaging_port
+from quarry_mq.client.requests import OutgoingMessage
 from quarry_mq.server.console.static_files import FOLDER
 from tests.console.browser import JSON, Browser, broker_with_console
 from tests.e2e.broker import Broker
@@ -35,7 +36,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         broker.start()
         broker.administer("topic", "create", TOPIC, "--queues", "1")
         with messaging_port(broker.endpoint) as client:
-            client.send(Outgoing(topic=TOPIC, body=b"hello", tag="paid", keys=["k1", "k2"], properties={"a": "b"}))
+            client.send(
+                OutgoingMessage(topic=TOPIC, body=b"hello", tag="paid", keys=["k1", "k2"], properties={"a": "b"})
+            )
         yield Place(broker, Browser(console))
         broker.stop()
     finally:
@@ -198,7 +201,7 @@ def test_a_tail_shows_what_comes(place: Place) -> None:
     ):
         seen = reading.submit(lambda: next(line for line in map(json.loads, answer) if line["messages"]))
         while not seen.done():
-            client.send(Outgoing(topic=TOPIC, body=b"tailed"))
+            client.send(OutgoingMessage(topic=TOPIC, body=b"tailed"))
             time.sleep(0.1)
         assert seen.result()["messages"][0]["message"]["message"]["body"]["text"] == "tailed"
         answer.close()

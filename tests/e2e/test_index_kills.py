@@ -17,7 +17,10 @@ from typing import Final
 import grpc
 import pytest
 
-from quarry_mq.cli.online.connection.client import CallRefused, MessagingClient, Outgoing
+from quarry_mq.client.endpoint import Endpoint
+from quarry_mq.client.errors import CallRefused
+from quarry_mq.client.messaging import MessagingClient
+from quarry_mq.client.requests import OutgoingMessage
 from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from quarry_mq.store.offsets import PhysicalOffset
@@ -44,11 +47,11 @@ class Sender(threading.Thread):
 
     def run(self) -> None:
         while not self.ended.is_set():
-            with suppress(grpc.RpcError, CallRefused), MessagingClient(self._endpoint) as client:
+            with suppress(grpc.RpcError, CallRefused), MessagingClient(Endpoint(self._endpoint)) as client:
                 while not self.ended.is_set():
                     self._number += 1
                     number = self._number
-                    client.send(Outgoing(topic=TOPIC, body=b"%d" % number, keys=["all", f"n{number}"]))
+                    client.send(OutgoingMessage(topic=TOPIC, body=b"%d" % number, keys=["all", f"n{number}"]))
                     self.acknowledged.append(number)
                     time.sleep(PAUSE_S)
             time.sleep(0.05)

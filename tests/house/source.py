@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGE: Final = "quarry_mq"
-PUBLIC: Final = ("protocol",)
+PUBLIC: Final = ("client", "protocol")
 """Packages whose folders lie in that of the import package. Those of the others lie at the top, and are linked."""
 PACKAGES: Final = (*PUBLIC, "kv", "store", "server", "cli", "pipeline", "bench")
 GENERATED: Final = ROOT / PACKAGE / "protocol" / "proto"
@@ -83,5 +83,5 @@ def imports(path: Path) -> tuple[Import, ...]:
 
 
 def name(path: Path) -> str:
-    """As messages show it: relative to the top, or to the folder of the import package, with forward slashes."""
+    """Return the path relative to the top, or to the folder of the import package, with forward slashes."""
     return path.relative_to(ROOT).as_posix().removeprefix(f"{PACKAGE}/")

@@ -14,6 +14,8 @@ from tests.house.source import ROOT, name, production_files, tree
 ENTRY_POINT: Final = re.compile(r"[\w.]+:(\w+)")
 REGISTERED: Final = re.compile(r"\b(?:command|callback|\w+_validator)\b")
 """Decorators by which typer and pydantic learn of a function that they call."""
+PUBLIC_API: Final = ROOT / "docs" / "python-client.md"
+"""The page of the names that other people's programs use."""
 TEMPLATES: Final = ROOT / "pipeline" / "stats"
 OWN_BASES: Final = {"Protocol", "NamedTuple", "Generic", "Exception", "object", "ABC"}
 """Classes outside of production that call no member of a class which extends them."""
@@ -88,6 +90,7 @@ def uses(path: Path) -> Iterator[str]:
 def unused() -> dict[str, str]:
     """Return the public names that nothing in production reads, with their module."""
     used = {each for path in production_files() for each in uses(path)}
+    used.update(re.findall(r"\w+", PUBLIC_API.read_text()))
     used.update(word for path in TEMPLATES.rglob("*.html*") for word in re.findall(r"\w+", path.read_text()))
     return {
         each: name(path)

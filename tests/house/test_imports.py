@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from typing import Final
 
 import pytest
 
-from tests.house.source import PACKAGES, ROOT, imports, name, production_files
+from tests.house.source import PACKAGE, PACKAGES, ROOT, imports, name, production_files
 
 MAY_IMPORT: Final = {
     "protocol": set[str](),
+    "client": {"protocol"},
     "kv": set[str](),
     "store": {"kv", "protocol"},
     "server": {"store", "kv", "protocol"},
-    "cli": {"pipeline", "server", "store", "kv", "protocol"},
-    "pipeline": {"store", "kv", "protocol"},
-    "bench": {"cli", "pipeline", "server", "store", "kv", "protocol"},
+    "cli": {"pipeline", "server", "store", "kv", "client", "protocol"},
+    "pipeline": {"store", "kv", "client", "protocol"},
+    "bench": {"cli", "pipeline", "server", "store", "kv", "client", "protocol"},
 }
 """Package to the packages it may import besides itself. Think hard before changing this."""
 
@@ -51,12 +53,14 @@ INSIDE: Final = [
 HOMES: Final = {
     "rocksdict": r"kv/rocks\w*\.py",
     "aiohttp": r"server/console/\w+\.py",
-    "grpc": r"protocol/admin_methods\.py|server/front/grpcio\.py|cli/online/.*|pipeline/stream/client\.py"
+    "grpc": r"protocol/admin_methods\.py|client/\w+\.py|server/front/grpcio\.py|cli/online/.*"
     r"|server/admin_port/(\w+/)?\w+\.py",
     "grpc_health": r"server/admin_port/server\.py",
     "grpc_reflection": r"server/admin_port/server\.py",
-    "google.protobuf": r"protocol/(times|admin_methods)\.py|server/(wire|rpc|admin_port)/.*|cli/online/.*",
-    "protocol.proto": r"protocol/admin_methods\.py|server/(wire|rpc|admin_port)/.*|cli/online/.*|pipeline/stream/.*",
+    "google.protobuf": r"protocol/(times|admin_methods)\.py|client/\w+\.py|server/(wire|rpc|admin_port)/.*"
+    r"|cli/online/.*",
+    "protocol.proto": r"protocol/admin_methods\.py|client/\w+\.py|server/(wire|rpc|admin_port)/.*|cli/online/.*"
+    r"|pipeline/stream/.*",
     "prometheus_client": r".*/(\w+_)?metrics\.py|server/observability/metrics/\w+\.py|server/process/http\.py"
     r"|server/(main|broker)\.py",
     "opentelemetry": r"server/observability/tracing\.py",
@@ -150,3 +154,22 @@ def test_nothing_of_ours_shadows_the_official_clients_code() -> None:
     """Generated code on the path `apache` would collide with what PyPI packages bring."""
     assert not (ROOT / "apache").exists()
     assert not (ROOT / "proto" / "__init__.py").exists(), "the import name proto belongs to proto-plus"
+
+
+@pytest.mark.parametrize("words", [("topic", "create", "orders"), ("topic", "list")])
+def test_a_command_for_a_live_broker_loads_no_broker(words: tuple[str, ...]) -> None:
+    """The command runs up to its call, which nobody answers."""
+    program = (
+        "import sys; from quarry_mq.cli.main import main\n"
+        f"sys.argv = ['quarry', *{words!r}, '--admin', '127.0.0.1:9']\n"
+        "try: main()\n"
+        "finally: print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    loaded = set(done.stdout.split())
+    assert "127.0.0.1:9: no answer from a broker" in done.stderr
+    assert "quarry_mq.client.channel" in loaded
+    forbidden = ("rocksdict", *(f"{PACKAGE}.{each}" for each in ("kv", "store", "server", "pipeline")))
+    assert not [
+        each for each in loaded if each in forbidden or each.startswith(tuple(f"{each}." for each in forbidden))
+    ]

@@ -7,7 +7,6 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from quarry_mq.pipeline.stream.client import BrokerClient
 from quarry_mq.pipeline.stream.options import Connection, source_options
 from quarry_mq.pipeline.stream.reader import StreamReader, stream_schema
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
@@ -36,7 +35,7 @@ def latest(reader: StreamReader, start: Offsets, limit: ReadLimit | None = None)
 
 def send(broker: Broker, *bodies: str, topic: str = "orders", size: int = 0) -> None:
     """One request for each, so that they spread over the queues. `size`: filled up to so many bytes."""
-    client = BrokerClient(Connection(endpoint=broker.endpoint))
+    client = Connection(endpoint=broker.endpoint).client()
     try:
         for body in bodies:
             message = definition.Message(body=body.encode().ljust(size))

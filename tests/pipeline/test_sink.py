@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
+from quarry_mq.client.errors import BrokerUnreachable, CallRefused
 from quarry_mq.pipeline.source import InvalidOption
-from quarry_mq.pipeline.stream.client import BrokerClient
-from quarry_mq.pipeline.stream.errors import BrokerUnreachable, CallRefused, UnusableRow
+from quarry_mq.pipeline.stream.errors import UnusableRow
 from quarry_mq.pipeline.stream.options import Connection, sink_options
 from quarry_mq.pipeline.stream.outgoing import check_columns, messages_of
 from quarry_mq.pipeline.stream.sender import Sender
@@ -152,7 +152,7 @@ def message(body: str, *, group: str = "", topic: str = "orders") -> definition.
 
 def test_messages_of_a_group_keep_their_order(broker: Broker) -> None:
     broker.administer("topic", "create", "orders", "--type", "fifo", "--queues", "4")
-    client = BrokerClient(Connection(endpoint=broker.endpoint))
+    client = Connection(endpoint=broker.endpoint).client()
     sender = Sender(client, 4)
     for number in range(2_000):
         sender.add(message(f"{number:04}", group=f"g{number % 7}"))
@@ -171,7 +171,7 @@ def test_messages_of_a_group_keep_their_order(broker: Broker) -> None:
 
 @pytest.mark.slow
 def test_a_broker_that_restarts_meanwhile_gets_every_message(broker: Broker) -> None:
-    client = BrokerClient(Connection(endpoint=broker.endpoint))
+    client = Connection(endpoint=broker.endpoint).client()
     sender = Sender(client, 2)
     back: threading.Timer | None = None
     for number in range(1_000):
@@ -191,11 +191,11 @@ def test_a_broker_that_restarts_meanwhile_gets_every_message(broker: Broker) -> 
 
 
 def test_what_is_refused_for_good_is_told_at_once(broker: Broker) -> None:
-    client = BrokerClient(Connection(endpoint=broker.endpoint))
+    client = Connection(endpoint=broker.endpoint).client()
     with pytest.raises(CallRefused, match="topic orders: MESSAGE_BODY_EMPTY"):
         client.send([message("")])
     client.close()
-    impatient = BrokerClient(Connection(endpoint="127.0.0.1:9", timeout_ms=200))
+    impatient = Connection(endpoint="127.0.0.1:9", timeout_ms=200).client()
     with pytest.raises(BrokerUnreachable, match=r"127.0.0.1:9: topic orders: unavailable: .*\(after 200 ms\)"):
         impatient.send([message("a")])
     impatient.close()

@@ -8,20 +8,20 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from quarry_mq.cli.context_file import ContextInvalid, check_tls_files
 from quarry_mq.cli.contexts import chosen
 from quarry_mq.cli.online.bench.figures import Plan
 from quarry_mq.cli.online.bench.load import Load
 from quarry_mq.cli.online.bench.places import Place, Wanted, place_of
-from quarry_mq.cli.online.bench.session import Dial
 from quarry_mq.cli.online.connection.administration import asked_names
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
-from quarry_mq.cli.online.connection.client import CallRefused
+from quarry_mq.cli.online.connection.channel import endpoint_of
 from quarry_mq.cli.online.messages.consume import terminated_as_interrupted
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import json_line
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say
+from quarry_mq.client.endpoint import Endpoint as BrokerEndpoint
+from quarry_mq.client.errors import CallRefused
 from quarry_mq.protocol.clock import SystemClock
 
 DURATION_S: Final = 10.0
@@ -92,7 +92,7 @@ def bench(
         raise typer.BadParameter("does not go with --duration", param_hint="--count")
     run = f"quarry-bench-{uuid.uuid4().hex[:12]}"
     wanted = Wanted(run, topic, queues, has_consumers=consumers > 0, may_write=yes)
-    dial = _dial(endpoint)
+    broker = _broker_at(endpoint)
     with terminated_as_interrupted(), place_of(admin, wanted) as place:
         plan = Plan(
             topic=place.topic,
@@ -104,7 +104,7 @@ def bench(
             duration_s=DURATION_S if duration is None and count is None else duration,
             count=count,
         )
-        load = _loaded(plan, dial, place, admin)
+        load = _loaded(plan, broker, place, admin)
     fields = {**load.figures.fields(), "queues": place.queues, "isInterrupted": load.is_interrupted}
     if as_json:
         say(json_line(fields))
@@ -115,28 +115,25 @@ def bench(
     raise typer.Exit(Exit.FINDING if load.figures.errors or load.figures.missing else Exit.FINE)
 
 
-def _dial(endpoint: str) -> Dial:
-    context = chosen()
+def _broker_at(address: str) -> BrokerEndpoint:
+    endpoint = endpoint_of(address, chosen())
     try:
-        if context is not None and context.tls:
-            check_tls_files(context)
-        return Dial(endpoint, context)
-    except ContextInvalid as error:
-        end(Exit.COULD_NOT_RUN, str(error))
+        int(endpoint.port)
     except ValueError as error:
-        end(Exit.COULD_NOT_RUN, f"{endpoint}: {error}")
+        end(Exit.COULD_NOT_RUN, f"{address}: {error}")
+    return endpoint
 
 
-def _loaded(plan: Plan, dial: Dial, place: Place, admin: str) -> Load:
+def _loaded(plan: Plan, broker: BrokerEndpoint, place: Place, admin: str) -> Load:
     """Run the load and return it when it is over. Ends the command if the load cannot begin."""
     with shown_progress() as report:
-        load = Load(plan, dial, run=place.group, group=place.group, clock=SystemClock(), report=report)
+        load = Load(plan, broker, run=place.group, group=place.group, clock=SystemClock(), report=report)
         try:
             load.run()
         except CallRefused as error:
             end(Exit.COULD_NOT_RUN, str(error), asked_names(admin))
         except OSError as error:
-            end(Exit.COULD_NOT_RUN, f"{dial.endpoint}: no answer from a broker ({str(error) or 'in time'})")
+            end(Exit.COULD_NOT_RUN, f"{broker.address}: no answer from a broker ({str(error) or 'in time'})")
     return load
 
 

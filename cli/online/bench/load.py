@@ -12,9 +12,10 @@ from typing import Final
 
 from quarry_mq.cli.online.bench.figures import Figures, Plan
 from quarry_mq.cli.online.bench.schedule import Schedule
-from quarry_mq.cli.online.bench.session import Dial, Session
 from quarry_mq.cli.online.bench.sides import TAG, Consumer, Mark, Producer
-from quarry_mq.cli.online.connection.client import Reader
+from quarry_mq.client.aio import AsyncMessagingClient
+from quarry_mq.client.endpoint import Endpoint
+from quarry_mq.client.requests import Subscription
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.progress import Progress, ReportProgress
 
@@ -29,13 +30,15 @@ FULL_WAIT_S: Final = 0.0005
 class Load:
     """A load. `run` it once; `figures` has the results, also after an interruption."""
 
-    def __init__(self, plan: Plan, dial: Dial, *, run: str, group: str, clock: Clock, report: ReportProgress) -> None:
+    def __init__(
+        self, plan: Plan, endpoint: Endpoint, *, run: str, group: str, clock: Clock, report: ReportProgress
+    ) -> None:
         self.figures = Figures(plan, clock)
         self.is_interrupted = False
         self._plan = plan
-        self._dial = dial
+        self._endpoint = endpoint
         self._mark = Mark(run, clock)
-        self._reader = Reader(group=group, topic=plan.topic, expression=TAG)
+        self._subscription = Subscription(group=group, topic=plan.topic, expression=TAG)
         self._clock = clock
         self._report = report
         self._producers: Sequence[Producer] = ()
@@ -52,8 +55,8 @@ class Load:
             runner.run(self._run())
 
     async def _run(self) -> None:
-        readers = [None] * self._plan.producers + [self._reader] * self._plan.consumers
-        sessions = [Session(self._dial, reader, self._clock) for reader in readers]
+        read = [None] * self._plan.producers + [self._subscription] * self._plan.consumers
+        sessions = [AsyncMessagingClient(self._endpoint, subscription=each, clock=self._clock) for each in read]
         keepers: list[asyncio.Task[None]] = []
         with self._interrupts() as interrupted:
             try:
@@ -72,14 +75,16 @@ class Load:
                 await asyncio.gather(*keepers, return_exceptions=True)
                 await asyncio.gather(*(session.close() for session in sessions))
 
-    async def _load(self, sessions: Sequence[Session], interrupted: asyncio.Event) -> None:
+    async def _load(self, sessions: Sequence[AsyncMessagingClient], interrupted: asyncio.Event) -> None:
         plan, figures = self._plan, self.figures
         figures.begin()
         schedule = Schedule(plan, self._clock)
         self._producers = [
             Producer(each, schedule, figures, self._mark, self._clock) for each in sessions[: plan.producers]
         ]
-        self._consumers = [Consumer(each, self._reader, figures, self._mark) for each in sessions[plan.producers :]]
+        self._consumers = [
+            Consumer(each, self._subscription, figures, self._mark) for each in sessions[plan.producers :]
+        ]
         reporting = asyncio.create_task(self._tell())
         try:
             for consumer in self._consumers:

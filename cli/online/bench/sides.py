@@ -7,8 +7,8 @@ from typing import Final
 
 from quarry_mq.cli.online.bench.figures import Figures
 from quarry_mq.cli.online.bench.schedule import Schedule
-from quarry_mq.cli.online.bench.session import Session
-from quarry_mq.cli.online.connection.client import Outgoing, Reader
+from quarry_mq.client.aio import AsyncMessagingClient
+from quarry_mq.client.requests import OutgoingMessage, Subscription
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
@@ -46,7 +46,9 @@ class Mark:
 class Producer:
     """Sends the messages that are due, each by its own call, with a limited number of calls in flight."""
 
-    def __init__(self, session: Session, schedule: Schedule, figures: Figures, mark: Mark, clock: Clock) -> None:
+    def __init__(
+        self, session: AsyncMessagingClient, schedule: Schedule, figures: Figures, mark: Mark, clock: Clock
+    ) -> None:
         plan = figures.plan
         self._session = session
         self._schedule = schedule
@@ -55,7 +57,7 @@ class Producer:
         self._clock = clock
         self._room = plan.in_flight
         self._loop = asyncio.get_running_loop()
-        message = session.requests.message(Outgoing(topic=plan.topic, body=bytes(plan.size), tag=TAG))
+        message = session.requests.message(OutgoingMessage(topic=plan.topic, body=bytes(plan.size), tag=TAG))
         self._request = service.SendMessageRequest(messages=[message])
         self.open_sends = 0
 
@@ -100,14 +102,14 @@ class Producer:
 class Consumer:
     """Receives forever and acknowledges each message by its own call, as the official clients do."""
 
-    def __init__(self, session: Session, reader: Reader, figures: Figures, mark: Mark) -> None:
+    def __init__(self, session: AsyncMessagingClient, subscription: Subscription, figures: Figures, mark: Mark) -> None:
         self._session = session
-        self._reader = reader
+        self._subscription = subscription
         self._figures = figures
         self._mark = mark
         self._loop = asyncio.get_running_loop()
         wanted = session.requests.receive(
-            reader, limit=RECEIVE_MESSAGES, invisible_s=INVISIBLE_S, wait_s=RECEIVE_WAIT_S
+            subscription, limit=RECEIVE_MESSAGES, invisible_s=INVISIBLE_S, wait_s=RECEIVE_WAIT_S
         )
         self._request = wanted.SerializeToString()
         self.open_acknowledgements = 0
@@ -152,7 +154,7 @@ class Consumer:
                 self._figures.failed("acknowledge", failure)
 
         self.open_acknowledgements += 1
-        request = self._session.requests.acknowledgement(self._reader, message)
+        request = self._session.requests.acknowledgement(self._subscription, message)
         self._session.call("AckMessage", request.SerializeToString(), took, ended)
 
 

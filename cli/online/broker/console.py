@@ -13,9 +13,10 @@ import typer
 from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.contexts import chosen
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin
-from quarry_mq.cli.online.connection.channel import unsigned_channel
+from quarry_mq.cli.online.connection.channel import endpoint_of
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.text import say
+from quarry_mq.client.channel import unsigned_channel
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.admin_port.console.calls import AdminCalls
 from quarry_mq.server.console.contract import ConsoleParts, Entry, Rules
@@ -66,7 +67,7 @@ def _entry(context: Context | None) -> Entry:
 
 
 def _parts(admin: str, context: Context | None, entry: Entry | None) -> ConsoleParts:
-    channel = unsigned_channel(admin, context)  # here: a file that is no good ends the command
+    channel = unsigned_channel(endpoint_of(admin, context))  # here: a file that is no good ends the command
     # users of the page must not be taken for the owner of the context's certificate
     has_certificate = context is not None and context.tls_certificate is not None
     clock = SystemClock()

@@ -16,7 +16,7 @@ from quarry_mq.cli.online.messages.found_messages import CALL_TIMEOUT_S, decoded
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.cli.terminal.times import date_ms
-from quarry_mq.protocol.messages.bodies import uncompressed
+from quarry_mq.client.requests import body_of
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.quarry.admin.v1 import browsing_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
@@ -143,7 +143,6 @@ def _message(topic: str, record: StoredMessage) -> definition.Message:
 
     message = definition.Message()
     fill_message(message, record, topic=topic, receipt_handle="", delivery_attempt=0)
-    if message.system_properties.body_encoding == definition.GZIP:
-        plain = uncompressed(message.body)
-        message.body = message.body if plain is None else plain
+    plain = body_of(message)
+    message.body = message.body if plain is None else plain
     return message

@@ -15,13 +15,15 @@ import typer
 
 from quarry_mq.cli.online.connection.administration import admin_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
-from quarry_mq.cli.online.connection.client import CallRefused, MessagingClient, Reader, messaging_port
 from quarry_mq.cli.online.connection.known import known
+from quarry_mq.cli.online.connection.messaging import messaging_port
 from quarry_mq.cli.online.groups.groups import CALL_TIMEOUT_S, RESET_TIMEOUT_S, reset_request
 from quarry_mq.cli.terminal.output import json_line
 from quarry_mq.cli.terminal.text import say, word
 from quarry_mq.cli.terminal.times import time_text
-from quarry_mq.protocol.messages.bodies import uncompressed
+from quarry_mq.client.errors import CallRefused
+from quarry_mq.client.messaging import MessagingClient
+from quarry_mq.client.requests import Subscription, body_of
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 from quarry_mq.protocol.times import to_ms
@@ -63,8 +65,8 @@ def consume(
     Messages that were received but not shown at Ctrl-C, SIGTERM or the end of a pipe are given back at once.
     """
     shown = 0
-    reader = Reader(group=group, topic=topic, expression=tag)
-    with terminated_as_interrupted(), messaging_port(endpoint, reader=reader) as client:
+    subscription = Subscription(group=group, topic=topic, expression=tag)
+    with terminated_as_interrupted(), messaging_port(endpoint, subscription=subscription) as client:
         client.require_topic(topic)
         while limit is None or shown < limit:
             size = BATCH_MAX if limit is None else min(BATCH_MAX, limit - shown)
@@ -103,7 +105,7 @@ def tail(
         suppress(KeyboardInterrupt),
         terminated_as_interrupted(),
         temporary_group(topic, start, admin) as group,
-        messaging_port(endpoint, reader=Reader(group=group, topic=topic, expression=tag)) as client,
+        messaging_port(endpoint, subscription=Subscription(group=group, topic=topic, expression=tag)) as client,
     ):
         while limit is None or shown < limit:
             size = BATCH_MAX if limit is None else min(BATCH_MAX, limit - shown)
@@ -197,13 +199,9 @@ def message_fields(message: definition.Message, record: StoredMessage | None = N
         "priority": known(properties, "priority"),
         "liteTopic": properties.lite_topic or None,
     }
-    body = message.body
-    if properties.body_encoding == definition.GZIP:
-        plain = uncompressed(body)
-        if plain is None:
-            fields["bodyEncoding"] = "gzip"
-        else:
-            body = plain
+    body = body_of(message)
+    if body is None:
+        fields["bodyEncoding"], body = "gzip", message.body
     try:
         fields["body"] = body.decode()
     except UnicodeDecodeError:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from quarry_mq.cli.online.connection.client import Outgoing
 from quarry_mq.cli.terminal.times import time_ms
+from quarry_mq.client.requests import OutgoingMessage
 from quarry_mq.protocol.times import TIME_MS_MAX
 
 LINE_SIZE_MAX: Final = 32 * 1024 * 1024
@@ -58,7 +58,7 @@ def lines_as_they_come(stream: BinaryIO) -> Iterator[list[Line]]:
         yield [Line(number + 1, None if is_too_long else rest, position + len(rest))]
 
 
-def message_of_json(text: bytes, given: Outgoing) -> Outgoing:
+def message_of_json(text: bytes, given: OutgoingMessage) -> OutgoingMessage:
     """Parse the message of a JSON line; missing fields are taken from `given`. Raises LineInvalid."""
     try:
         fields = json.loads(text)
@@ -78,7 +78,7 @@ def message_of_json(text: bytes, given: Outgoing) -> Outgoing:
     return replace(given, **_parts(said, given))
 
 
-def _parts(said: Mapping[str, Any], given: Outgoing) -> dict[str, Any]:
+def _parts(said: Mapping[str, Any], given: OutgoingMessage) -> dict[str, Any]:
     parts: dict[str, Any] = {"body": _body(said), "is_compressed": _is_compressed(said)}
     if "tag" in said:
         parts["tag"] = _text(said, "tag")

@@ -17,7 +17,7 @@ from quarry_mq.cli.online.messages.found_messages import CALL_TIMEOUT_S, body_fi
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import print_rows
 from quarry_mq.cli.terminal.times import time_text
-from quarry_mq.protocol.messages.bodies import uncompressed
+from quarry_mq.client.requests import body_of
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as official
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
@@ -154,7 +154,7 @@ def _row(message: definition.Message, record: StoredMessage | None) -> dict[str,
     row = message_fields(message, record)
     for name in ("queueId", "queueOffset", "deliveryAttempt", "body", "bodyBase64"):
         row.pop(name, None)
-    plain = uncompressed(message.body) if properties.body_encoding == definition.GZIP else message.body
+    plain = body_of(message)
     return {
         **row,
         "queue": properties.queue_id,

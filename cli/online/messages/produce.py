@@ -26,12 +26,15 @@ from quarry_mq.cli.online.connection.arguments import (
     option_ms,
     pairs,
 )
-from quarry_mq.cli.online.connection.client import CallRefused, MessagingClient, Outgoing, Sent, messaging_port
+from quarry_mq.cli.online.connection.messaging import messaging_port
 from quarry_mq.cli.online.messages.message_lines import Line, LineInvalid, lines_as_they_come, message_of_json
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import json_line
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say, word
+from quarry_mq.client.errors import CallRefused
+from quarry_mq.client.messaging import MessagingClient
+from quarry_mq.client.requests import OutgoingMessage, Sent
 from quarry_mq.protocol.progress import Progress, ReportProgress
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 
@@ -101,7 +104,7 @@ def produce(
     """
     if message_group is not None and deliver_at is not None:
         raise typer.BadParameter("--message-group and --deliver-at do not go together")
-    given = Outgoing(
+    given = OutgoingMessage(
         topic=topic,
         body=b"",
         tag=tag,
@@ -127,10 +130,10 @@ def produce(
 
 class _Numbered(NamedTuple):
     number: int
-    message: Outgoing
+    message: OutgoingMessage
 
 
-def _produce_lines(name: str, given: Outgoing, *, is_json: bool, endpoint: str, as_json: bool) -> None:
+def _produce_lines(name: str, given: OutgoingMessage, *, is_json: bool, endpoint: str, as_json: bool) -> None:
     with _opened(name) as stream, messaging_port(endpoint) as client, shown_progress() as report:
         sending = _Sending(client, given, is_json=is_json, as_json=as_json)
         try:
@@ -146,7 +149,7 @@ def _produce_lines(name: str, given: Outgoing, *, is_json: bool, endpoint: str, 
 class _Sending:
     """Sends the lines of a stream."""
 
-    def __init__(self, client: MessagingClient, given: Outgoing, *, is_json: bool, as_json: bool) -> None:
+    def __init__(self, client: MessagingClient, given: OutgoingMessage, *, is_json: bool, as_json: bool) -> None:
         self._client = client
         self._given = given
         self._is_json = is_json
@@ -228,7 +231,7 @@ def _batches(messages: Iterable[_Numbered]) -> Iterator[Sequence[_Numbered]]:
         yield batch
 
 
-def _place(message: Outgoing) -> tuple[object, ...]:
+def _place(message: OutgoingMessage) -> tuple[object, ...]:
     return (message.type, message.message_group, message.lite_topic, message.priority)
 
 

@@ -10,9 +10,9 @@ from typing import Final
 import grpc
 
 from quarry_mq.cli.online.connection.administration import refusal
-from quarry_mq.cli.online.connection.client import CallRefused
 from quarry_mq.cli.online.ping.trips import Unanswered
 from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.client.errors import CallRefused
 from quarry_mq.protocol.clock import Clock
 
 PERCENTILES: Final = (("p50Ms", 0.5), ("p99Ms", 0.99))

@@ -10,10 +10,11 @@ import grpc
 
 from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.online.connection.channel import open_channel
-from quarry_mq.cli.online.connection.client import Outgoing, Requests, require_ok
 from quarry_mq.cli.online.messages.found_messages import decoded, message_id_of
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.hints import Names
+from quarry_mq.client.errors import require_ok
+from quarry_mq.client.requests import OutgoingMessage, Requests
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
@@ -82,7 +83,7 @@ class MessagingTrip:
         if answer.status.code != definition.UNRECOGNIZED_CLIENT_TYPE:  # an answer, too: it does not know this client
             require_ok(answer.status)
 
-    def send(self, message: Outgoing) -> str:
+    def send(self, message: OutgoingMessage) -> str:
         """Send a message and return its id. Raises as `go`."""
         request = service.SendMessageRequest(messages=[self._requests.message(message)])
         answer = self._stub.SendMessage(request, metadata=self._requests.metadata(), timeout=self._timeout_s)
@@ -105,7 +106,7 @@ class MessageTrip:
         self._messaging = messaging
         self._names = names
         self._clock = clock
-        self._message: Outgoing | None = None
+        self._message: OutgoingMessage | None = None
         self.address = address
         self._channel = open_channel(address, context, options=OPTIONS)
         self._topics = AdminServiceStub(self._channel)  # type: ignore[no-untyped-call]
@@ -151,8 +152,8 @@ class MessageTrip:
         self._channel.close()
 
 
-def _message_for(topic: admin.Topic) -> Outgoing:
-    plain = Outgoing(topic=topic.name, body=BODY, tag=TAG, properties={TAG: "test"})
+def _message_for(topic: admin.Topic) -> OutgoingMessage:
+    plain = OutgoingMessage(topic=topic.name, body=BODY, tag=TAG, properties={TAG: "test"})
     if topic.type == admin.TOPIC_TYPE_FIFO:
         return replace(plain, message_group=GROUP)
     if topic.type not in TAKES_NORMAL:

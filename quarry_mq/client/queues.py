@@ -1,34 +1,31 @@
-"""A client of a live broker for the pipeline: it lists queues and their bounds, pulls and sends messages.
+"""A client of the messaging port that reads queues by their offsets: no consumer group keeps state of it.
 
-It uses the calls of the messaging protocol. It retries for a while when a broker is unreachable or overloaded.
+It retries for a while when a broker is unreachable or overloaded.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from threading import Event
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
 import grpc
 
-from quarry_mq.pipeline.stream.errors import BrokerUnreachable, CallRefused
-from quarry_mq.pipeline.stream.options import Connection, Start
+from quarry_mq.client.channel import open_channel
+from quarry_mq.client.endpoint import Endpoint
+from quarry_mq.client.errors import BrokerUnreachable, CallRefused, require_ok
+from quarry_mq.client.requests import Requests
 from quarry_mq.protocol.clock import Clock, SystemClock
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.proto.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
-from quarry_mq.protocol.signature import signed_messaging_headers
 
 CALL_TIMEOUT_S: Final = 10.0
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_MAX_S: Final = 3.0
-VERSION: Final = "5.0.0"
-"""Version of the protocol that the client states: brokers compare it as text with those of the official clients."""
 
 _CHANNEL_OPTIONS: Final = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", -1),
     # a broker that restarts is away for seconds; by default gRPC waits up to two minutes before it reconnects
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -55,6 +52,16 @@ _RETRIED_BY_GRPC: Final = frozenset(
         grpc.StatusCode.CANCELLED,
     }
 )
+TIMEOUT_MS: Final = 60_000
+
+
+class Start(Enum):
+    """The begin or the end of a queue."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
 _POLICIES: Final = {Start.EARLIEST: definition.BEGINNING, Start.LATEST: definition.END}
 _Answer = TypeVar("_Answer")
 
@@ -67,21 +74,34 @@ class Pulled(NamedTuple):
     is_outside: bool
 
 
-class BrokerClient:
-    """Connect to a broker, for one thread or several. It must be closed.
+class QueueClient:
+    """Reads queues, and sends messages in their protobuf form, from one thread or several. It must be closed.
 
-    Calls raise CallRefused when the broker refuses for good, BrokerUnreachable when `Connection.timeout_ms` is over.
+    Calls raise CallRefused when the broker refuses for good, BrokerUnreachable when `timeout_ms` is over.
     """
 
-    def __init__(self, connection: Connection, *, clock: Clock | None = None) -> None:
-        """Prepare the connection. Raises OSError for a certificate, key or secret that cannot be read."""
-        self._connection = connection
-        self._secret = "" if connection.secret_file is None else connection.secret_file.read_text().strip()
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        client_id: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Prepare the connection. Calls are retried for `timeout_ms`. Raises OSError for a file that cannot be read."""
+        self._endpoint = endpoint
+        self._timeout_ms = timeout_ms
         self._clock = clock or SystemClock()
-        self._channel = _channel(connection)
+        self._channel = open_channel(endpoint, clock=self._clock, options=_CHANNEL_OPTIONS)
         self._stub: Any = MessagingServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        self._client_id = f"quarry-spark@{uuid.uuid4().hex}"
+        self._requests = Requests(endpoint.address, self._clock, client_id)
         self._closed = Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         self._closed.set()
@@ -127,7 +147,7 @@ class BrokerClient:
 
         def call() -> Pulled:
             messages, following, status = [], offset, definition.Status()
-            for item in self._stub.PullMessage(request, metadata=self._metadata(), timeout=CALL_TIMEOUT_S):
+            for item in self._stub.PullMessage(request, metadata=self._requests.metadata(), timeout=CALL_TIMEOUT_S):
                 match item.WhichOneof("content"):
                     case "status":
                         status = item.status
@@ -136,7 +156,7 @@ class BrokerClient:
                     case "next_offset":
                         following = item.next_offset
             if status.code not in (definition.MESSAGE_NOT_FOUND, definition.ILLEGAL_OFFSET):
-                _require_ok(what, status)
+                require_ok(status, what)
             return Pulled(messages, following, status.code == definition.ILLEGAL_OFFSET)
 
         return self._again(what, call)
@@ -152,7 +172,7 @@ class BrokerClient:
     # -- calls
 
     def _begun(self, method: Any, request: Any) -> Any:
-        return method.future(request, metadata=self._metadata(), timeout=CALL_TIMEOUT_S)
+        return method.future(request, metadata=self._requests.metadata(), timeout=CALL_TIMEOUT_S)
 
     def _answered(self, what: str, method: Any, request: Any, *, begun: Any = None) -> Any:
         """Return the answer of a unary call, whose first attempt may have begun already."""
@@ -161,14 +181,14 @@ class BrokerClient:
         def call() -> Any:
             answer = next(attempts, None) or self._begun(method, request)
             found = answer.result()
-            _require_ok(what, found.status)
+            require_ok(found.status, what)
             return found
 
         return self._again(what, call)
 
     def _again(self, what: str, call: Callable[[], _Answer]) -> _Answer:
         """Retry the call until it succeeds or time is over, and return its result."""
-        until_s = self._clock.monotonic_s() + self._connection.timeout_ms / 1000
+        until_s = self._clock.monotonic_s() + self._timeout_ms / 1000
         pause_s = BACKOFF_FIRST_S
         while True:
             try:
@@ -182,46 +202,17 @@ class BrokerClient:
                 # every error of a call is also that call; the type does not say so
                 status = cast("grpc.Call", failed)
                 if status.code() not in _RETRIED_BY_GRPC:
-                    raise BrokerUnreachable(f"{self._connection.endpoint}: {what}: {_told(status)}") from failed
+                    raise BrokerUnreachable(f"{self._endpoint.address}: {what}: {_told(status)}") from failed
                 error, reason = failed, f"{what}: {_told(status)}"
             left_s = until_s - self._clock.monotonic_s()
             if left_s <= 0 or self._closed.wait(min(pause_s, left_s)):
-                waited = f"after {self._connection.timeout_ms} ms"
-                raise BrokerUnreachable(f"{self._connection.endpoint}: {reason} ({waited})") from error
+                waited = f"after {self._timeout_ms} ms"
+                raise BrokerUnreachable(f"{self._endpoint.address}: {reason} ({waited})") from error
             pause_s = min(pause_s * 2, BACKOFF_MAX_S)
-
-    def _metadata(self) -> Iterable[tuple[str, str]]:
-        return (
-            ("x-mq-client-id", self._client_id),
-            ("x-mq-language", "PYTHON"),
-            ("x-mq-client-version", VERSION),
-            ("x-mq-protocol", "v2"),
-            ("x-mq-request-id", str(uuid.uuid4())),
-            *self._signature(),
-        )
-
-    def _signature(self) -> Iterable[tuple[str, str]]:
-        user = self._connection.user
-        return () if user is None else signed_messaging_headers(user, self._secret, now_ms=self._clock.wall_ms())
-
-
-def _channel(connection: Connection) -> grpc.Channel:
-    if not connection.tls:
-        return grpc.insecure_channel(connection.endpoint, options=_CHANNEL_OPTIONS)
-    ca, certificate, key = (
-        None if path is None else path.read_bytes() for path in (connection.ca, connection.certificate, connection.key)
-    )
-    credentials = grpc.ssl_channel_credentials(ca, key, certificate)
-    return grpc.secure_channel(connection.endpoint, credentials, options=_CHANNEL_OPTIONS)
 
 
 def _queue(topic: str, number: int) -> definition.MessageQueue:
     return definition.MessageQueue(topic=definition.Resource(name=topic), id=number)
-
-
-def _require_ok(what: str, status: definition.Status) -> None:
-    if status.code != definition.OK:
-        raise CallRefused(what, status.code, f"{definition.Code.Name(status.code)}: {status.message}")
 
 
 def _told(status: grpc.Call) -> str:

@@ -1,12 +1,13 @@
-"""Makes calls over one HTTP/2 connection, cheaply enough for one process to load a broker.
+"""Makes gRPC calls over one HTTP/2 connection, cheaply enough for one process to load a broker.
 
-It is the counterpart of the broker's own front (docs/front.md): it encodes frames by hand, header blocks without a
-table, and hands answers on as they come. A call costs a fraction of a call through gRPC's library.
+`H2Connection` is the counterpart of the broker's own front (docs/front.md). It encodes frames by hand, header blocks
+without a table, and hands answers on as they come. A call costs a fraction of a call through gRPC's library.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import Any, Final, cast
 
 import grpc
 
+from quarry_mq.client.endpoint import Endpoint
 from quarry_mq.protocol.h2 import frames
 from quarry_mq.protocol.h2.frames import Flag, FrameType, PeerError, Setting
 from quarry_mq.protocol.h2.grpc_messages import MESSAGE_PREFIX, MESSAGE_PREFIX_SIZE, with_prefix
@@ -23,6 +25,7 @@ from quarry_mq.protocol.h2.header_blocks import split_block, text_of
 LOST: Final = "CONNECTION_LOST"
 """Outcome of calls whose connection was lost."""
 
+OPEN_TIMEOUT_S: Final = 10.0
 GOODBYE_TIMEOUT_S: Final = 2.0
 
 STATUS_NAMES: Final = {cast("Any", each.value)[0]: each.name for each in grpc.StatusCode}
@@ -58,8 +61,8 @@ class _Call:
         self.window = window
 
 
-class Connection(asyncio.Protocol):
-    """Hold one connection. Frames are collected, and written once per iteration of the event loop."""
+class H2Connection(asyncio.Protocol):
+    """Holds a connection to a messaging port. Frames are collected and written once per loop iteration."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -83,15 +86,15 @@ class Connection(asyncio.Protocol):
     def open_calls(self) -> int:
         return len(self._calls)
 
-    def call(self, block: bytes, message: bytes, took: Took, ended: Ended, *, stays_open: bool = False) -> None:
-        """Start a call with these encoded header fields.
+    def call(self, block: bytes, message: bytes, took: Took, ended: Ended, *, stays_open: bool = False) -> int:
+        """Start a call with these encoded header fields, and return the number of its stream.
 
         With `stays_open` the client's side of the stream does not end.
         """
         stream = self._next_stream
         if self.lost.is_set():
             self._loop.call_soon(ended, LOST)
-            return
+            return stream
         if stream == 1:
             block = _TABLE_SIZE_0 + block
         self._next_stream += 2
@@ -99,6 +102,12 @@ class Connection(asyncio.Protocol):
         self._write(frames.frame(FrameType.HEADERS, Flag.END_HEADERS, stream, block))
         self._unsent.append((stream, memoryview(with_prefix(message)), not stays_open))
         self._send_bodies()
+        return stream
+
+    def cancel(self, stream: int) -> None:
+        """End a call without its answer: its callbacks are not called any more."""
+        if self._calls.pop(stream, None) is not None:
+            self._write(frames.reset(stream, frames.ErrorCode.CANCEL))
 
     async def close(self) -> None:
         """Close the connection, cleanly if the broker answers in time. Open calls are dropped without a callback."""
@@ -260,6 +269,28 @@ class Connection(asyncio.Protocol):
         if self._unwritten and self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(self._unwritten))
         self._unwritten.clear()
+
+
+async def connect(endpoint: Endpoint) -> H2Connection:
+    """Open a connection that is ready for calls. Raises OSError, and ValueError for an address without a port."""
+    loop = asyncio.get_running_loop()
+    tls = _tls(endpoint) if endpoint.tls else None
+    async with asyncio.timeout(OPEN_TIMEOUT_S):  # its TimeoutError is an OSError
+        _, connection = await loop.create_connection(H2Connection, endpoint.host, endpoint.port, ssl=tls)
+        try:
+            await connection.greeted
+        except BaseException:
+            await connection.close()
+            raise
+    return connection
+
+
+def _tls(endpoint: Endpoint) -> ssl.SSLContext:
+    made = ssl.create_default_context(cafile=endpoint.ca)
+    made.set_alpn_protocols(["h2"])
+    if endpoint.certificate is not None and endpoint.key is not None:
+        made.load_cert_chain(endpoint.certificate, endpoint.key)
+    return made
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,1 @@
+"""Tests of the public clients against a broker."""
