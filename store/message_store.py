@@ -15,9 +15,7 @@ same time; `flush_queues` may too, but `dispatch` must not run during it.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Final
 
 from quarry_mq.protocol.clock import Clock
@@ -27,16 +25,9 @@ from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader, CommitLogWriter
 from quarry_mq.store.commitlog.rounds import make_round, native_rounds
 from quarry_mq.store.commitlog.store_times import StoreTimes
-from quarry_mq.store.consumequeue import (
-    ConsumeQueueEntry,
-    ConsumeQueueStore,
-    LastEntry,
-    LightQueueStep,
-    LiteParentsStep,
-    QueueEnd,
-)
+from quarry_mq.store.consumequeue import ConsumeQueueEntry, LastEntry, LightQueueStep, LiteParentsStep, QueueEnd
+from quarry_mq.store.consumequeue.bounds import QueueOffsets
 from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER, is_queued, may_name_light_queues
-from quarry_mq.store.consumequeue.next_offsets import LightFloor, NextOffsets, queues_named_by, queues_of_requests
 from quarry_mq.store.consumequeue.search import TimeBoundary, offset_at_time
 from quarry_mq.store.errors import DiskRefused, MessageGivenUp, MessageTooLarge, OffsetOutOfRange, StoreDamaged
 from quarry_mq.store.index import NO_INDEXES, KeyIndexes
@@ -60,7 +51,6 @@ _make: Final = tuple.__new__
 """`_make(Appended, (…))` is `Appended(…)` at half the price: a NamedTuple's constructor is Python code that does just
 this. Nothing checks the fields, so use it only for objects that are made per message.
 """
-_physical_offset: Final = attrgetter("physical_offset")
 
 
 class MessageStore:
@@ -76,10 +66,9 @@ class MessageStore:
         writer: CommitLogWriter,
         flusher: CommitLogFlusher,
         reader: CommitLogReader,
-        queues: ConsumeQueueStore,
+        offsets: QueueOffsets,
         held: HeldMessages,
         flushed_stored_ms: int = 0,
-        light_floor: LightFloor | None = None,
         deleted_topics: DeletedTopics | None = None,
         indexes: KeyIndexes = NO_INDEXES,
     ) -> None:
@@ -90,17 +79,15 @@ class MessageStore:
         self._writer = writer
         self._flusher = flusher
         self._reader = reader
-        self._queues = queues
         self._held = held
         self._indexes = indexes
         self._deleted_topics = deleted_topics
-        self._light_floor = light_floor or LightFloor(None, lambda _: None)
-        self._next_offsets = NextOffsets(self._first_free, cached_max=settings.cached_queues_max)
+        self._offsets = offsets
+        self._queues = offsets.queues
         self._make_round: MakeRound = make_round
         in_segment = writer.record_size_max
         # an accepted message can be copied: the copy must fit into a segment, too
         self._record_size_max = min(settings.record_size_max, max(in_segment - COPY_GROWTH_MAX, in_segment // 2))
-        self._undispatched: list[DispatchRequest] = []
         self._dispatched_up_to = writer.end
         self._queues_durable_up_to = writer.end
         self._times = StoreTimes(clock, flushed_stored_ms)
@@ -161,9 +148,9 @@ class MessageStore:
         StorePoisoned after a failed write or flush. After an error the log's end and all offsets are as before.
         """
         writer = self._writer
-        self._next_offsets.load(self._next_offsets.unknown(queues_named_by(messages)))
+        self._offsets.load_for(messages)
         now_ms = self._times.next_ms()
-        next_offset = self._next_offsets.get
+        next_offset = self._offsets.next_of
         with_crc, size_max = self._settings.record_crc, self._record_size_max
         assigned: dict[tuple[str, int], QueueOffset] = {}
         results: list[Appended] = []
@@ -206,8 +193,7 @@ class MessageStore:
             self._discard_round()
             raise
         self._times.last_ms = now_ms
-        self._next_offsets.advance(assigned)
-        self._undispatched.extend(requests)
+        self._offsets.appended(assigned, requests)
         return results
 
     def append_encoded(self, messages: list[EncodedMessage]) -> list[Appended]:
@@ -224,16 +210,15 @@ class MessageStore:
         except BaseException:
             self._discard_round()
             raise
-        self._undispatched += requests
+        self._offsets.appended(assigned, requests)
         self._times.last_ms = now_ms
-        self._next_offsets.advance(assigned)
         return appended
 
     def _round_of(self, messages: list[EncodedMessage], at: PhysicalOffset, now_ms: int) -> Round:
-        known, with_crc = self._next_offsets.known, self._settings.record_crc
+        known, with_crc = self._offsets.next, self._settings.record_crc
         made = self._make_round(messages, known, at, now_ms, with_crc)
         if isinstance(made, list):
-            self._next_offsets.load(made)
+            self._offsets.load(made)
             made = self._make_round(messages, known, at, now_ms, with_crc)
             assert isinstance(made, tuple), "next offsets that were loaded are known"
         return made
@@ -277,7 +262,7 @@ class MessageStore:
     def _discard_round(self) -> None:
         """Discard the batch that failed: log and next offsets are as before."""
         self._writer.discard()
-        self._bound_next_offsets()  # in case no dispatch follows, which would do it
+        self._offsets.evict()  # in case no dispatch follows, which would do it
 
     def _number_light_queues(
         self, message: Message, assigned: dict[tuple[str, int], QueueOffset]
@@ -295,7 +280,7 @@ class MessageStore:
             queue = QueueId(name, LIGHT_QUEUE_NUMBER)
             offset = assigned.get(queue)
             if offset is None:
-                offset = self._next_offsets.get(queue)
+                offset = self._offsets.next_of(queue)
             numbered[name] = offset
             assigned[queue] = QueueOffset(offset + 1)
         properties[LIGHT_QUEUE_OFFSETS] = ",".join(str(numbered[name]) if name in numbered else "" for name in names)
@@ -330,11 +315,7 @@ class MessageStore:
 
         Returns the requests that were dispatched, so that the caller can wake exactly the consumers that wait for them.
         """
-        requests = self._undispatched
-        rest: list[DispatchRequest] = []
-        if requests and requests[-1].physical_offset >= up_to:
-            count = bisect_left(requests, up_to, key=_physical_offset)
-            requests, rest = requests[:count], requests[count:]
+        requests = self._offsets.undispatched_below(up_to)
         # not the end of the last request: records of a deleted topic may follow, and a restart must not dispatch them
         # again
         end = min(up_to, self._writer.end)
@@ -344,14 +325,9 @@ class MessageStore:
         self._held.put(requests, end)
         for index in self._indexes.followers:
             index.hand_over(requests, end)
-        self._undispatched = rest
+        self._offsets.dispatched(requests)
         self._dispatched_up_to = end
-        self._bound_next_offsets()
         return requests
-
-    def _bound_next_offsets(self) -> None:
-        if self._next_offsets.is_full:
-            self._next_offsets.make_room(queues_of_requests(self._undispatched))
 
     def flush_entries(self) -> None:
         """Flush the entries: the long part of `flush_queues`, which may run at the same time as `dispatch`."""
@@ -366,17 +342,17 @@ class MessageStore:
     # -- reading
 
     def bounds(self, queue: QueueId) -> QueueBounds:
-        return self._queues.bounds(queue)
+        return self._offsets.bounds(queue)
 
     def extents_of_all(self, queues: Sequence[QueueId]) -> list[QueueExtent]:
         """Return the extents of these distinct queues; this is cheaper than asking for each queue alone."""
-        return self._queues.extents_of_all(queues)
+        return self._offsets.extents_of_all(queues)
 
     def maximum(self, queue: QueueId) -> QueueOffset:
         """Return the max offset of a queue. Unlike `bounds` this needs no search for the first entry that the log still
         has.
         """
-        return self._queues.next_offset(queue)
+        return self._offsets.maximum(queue)
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
         return self._queues.entries(queue, start, limit)
@@ -472,13 +448,10 @@ class MessageStore:
 
         Raises kv.KvError; then nothing is removed, and what was appended still becomes visible.
         """
-        queues = set(self._queues.queues(topic))
-        dropped = {QueueId(topic, each.queue_number) for each in self._undispatched if each.topic == topic}
-        if self._deleted_topics is not None and (queues or dropped):
+        queues = list(self._queues.queues(topic))
+        if self._deleted_topics is not None and (queues or self.is_undispatched(topic)):
             self._deleted_topics.deleted(topic, self._writer.end)
-        self._queues.delete_topic(topic)
-        self._undispatched = [request for request in self._undispatched if request.topic != topic]
-        self._next_offsets.forget(queues | dropped)
+        self._offsets.delete_topic(topic, queues)
         return len(queues)
 
     def forget_deleted_topics(self, log_begin: PhysicalOffset) -> None:
@@ -488,7 +461,7 @@ class MessageStore:
 
     def is_undispatched(self, topic: str) -> bool:
         """Return whether the log holds messages of the topic that are not visible yet."""
-        return any(each.topic == topic for each in self._undispatched)
+        return self._offsets.is_undispatched(topic)
 
     def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = LIGHT_QUEUE_PREFIX) -> LightQueueStep:
         """Scan the next chunk of light queues for those whose last entry lies below the offset; start with b"".
@@ -510,27 +483,8 @@ class MessageStore:
 
     def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]:
         """Return the light queues among these to which no message was appended since they were found."""
-        pending = queues_of_requests(self._undispatched)
-        return self._queues.still_ended([each for each in found if each.queue not in pending])
+        return self._offsets.still_ended(found)
 
     def remove_ended(self, found: Sequence[LastEntry]) -> None:
-        """Remove those light queues that are `still_ended`. Raises kv.KvError.
-
-        The offsets of a light queue that is created later start above those of all light queues ever removed: it may be
-        one of them, and a consumer that has read the old one must not take new messages for old ones.
-        """
-        if not found:
-            return
-        self._light_floor.raise_to(QueueOffset(max(each.last.queue_offset for each in found) + 1))
-        self._queues.remove_ended(found)
-        self._next_offsets.forget(each.queue for each in found)
-
-    def _first_free(self, queues: Sequence[tuple[str, int]]) -> list[QueueOffset]:
-        stored = self._queues.next_offsets(queues)
-        if 0 not in stored:
-            return stored
-        light_floor = self._light_floor.offset
-        return [
-            light_floor if offset == 0 and name.startswith(LIGHT_QUEUE_PREFIX) else offset
-            for (name, _), offset in zip(queues, stored, strict=True)
-        ]
+        """Remove those light queues that are `still_ended`. Raises kv.KvError."""
+        self._offsets.remove_ended(found)

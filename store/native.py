@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""
 
 MODULE: Final = "quarry_native"
-CONTRACT: Final = 11
+CONTRACT: Final = 12
 """Number of the build that goes with this code; a build with another number is not used."""
 
 PlainMessage = tuple[str, bytes, bytes, int, int, int]
@@ -174,7 +174,7 @@ EntryPlace = tuple[bytes, bytes, int]
 
 class MaximaTable(Protocol):
     """A maxima table caches the stored max offsets of recently used queues, as far as it has capacity; see
-    `KnownQueues`.
+    `RocksBounds`.
 
     For some queues it also holds the min offset: the stored one, 0 where none is stored.
     """
@@ -221,15 +221,10 @@ class MaximaTable(Protocol):
         """Begin loading: all stored max offsets are about to be put in."""
 
     def end_all(self) -> None:
-        """End loading: from now on a miss means that nothing is stored, until a key is discarded or
-        finds no capacity.
-        """
+        """End loading: from now on a miss means that nothing is stored, until a key finds no capacity."""
 
     def remove(self, maximum_key: bytes, /) -> None:
         """Record that nothing is stored under this key any more."""
-
-    def discard(self, maximum_key: bytes, /) -> None:
-        """Invalidate the key: another value is stored there."""
 
     def clear(self) -> None: ...
 

@@ -189,12 +189,12 @@ impl MaximaTable {
         }
     }
 
-    /// All that is stored is about to be put in, until `end_all`; what changes meanwhile is put in, too, or discarded.
+    /// All that is stored is about to be put in, until `end_all`; what changes meanwhile is put in, too.
     fn begin_all(&self) {
         self.locked().content = Content::Filling;
     }
 
-    /// From now on nothing is stored under a key that is not found, until something is discarded, or has no room.
+    /// From now on nothing is stored under a key that is not found, until something has no room.
     fn end_all(&self) {
         let mut slots = self.locked();
         if slots.content == Content::Filling {
@@ -206,14 +206,6 @@ impl MaximaTable {
     fn remove(&self, key: &[u8]) {
         let print = self.print_of(key);
         self.take_out(&mut self.locked(), print);
-    }
-
-    /// Something else is stored under the maximum's key of a queue.
-    fn discard(&self, key: &[u8]) {
-        let print = self.print_of(key);
-        let mut slots = self.locked();
-        self.take_out(&mut slots, print);
-        slots.content = Content::Some;
     }
 
     fn clear(&self) {

@@ -69,7 +69,7 @@ class OpenQueues:
             self.rocks.use(native)
 
     def warm(self, behind: bytes) -> bytes | None:
-        """Load more of RocksDB's queues into the cache, see `KnownQueues.warm`."""
+        """Load more of RocksDB's queues into the cache, see `RocksBounds.warm`."""
         return None if self.rocks is None else self.rocks.warm(behind)
 
     @property

@@ -27,7 +27,7 @@ from quarry_mq.protocol.progress import ReportProgress
 from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
 from quarry_mq.store.commitlog.pins import SegmentPins
 from quarry_mq.store.consumequeue import RocksConsumeQueues
-from quarry_mq.store.consumequeue.next_offsets import LightFloor
+from quarry_mq.store.consumequeue.bounds import LightFloor, QueueOffsets
 from quarry_mq.store.engines import RocksStoreEngines, StoreEngines
 from quarry_mq.store.errors import StoreLocked, StoreUnusable
 from quarry_mq.store.fs import Disk, DiskLock
@@ -351,10 +351,13 @@ class _Opening:
             writer=writer,
             flusher=flusher,
             reader=reader,
-            queues=parts.queues.store,
+            offsets=QueueOffsets(
+                parts.queues.store,
+                cached_max=self._settings.cached_queues_max,
+                light_floor=LightFloor(parts.identity.light_floor, parts.identity.set_light_floor),
+            ),
             held=self._open_held(parts, reader, closing),
             flushed_stored_ms=recovery.findings.last_stored_ms or before.log_flushed_ms,
-            light_floor=LightFloor(parts.identity.light_floor, parts.identity.set_light_floor),
             deleted_topics=deleted_topics,
             indexes=indexes,
         )

@@ -306,7 +306,7 @@ def cached(queues: ConsumeQueueStore) -> int:
     if isinstance(queues, DoubleWriteConsumeQueues):
         return max(cached(each) for each in (queues.files, queues.rocks) if each is not None)
     if isinstance(queues, RocksConsumeQueues):
-        return len(list(queues._known))
+        return len(list(queues._bounds))
     assert isinstance(queues, FileConsumeQueues)
     return len(list(queues._cache))
 

@@ -26,7 +26,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """The native part's table is warmed up in steps, with sends and deletions between them."""
-    monkeypatch.setattr("quarry_mq.store.consumequeue.rocks.known_queues.ROWS_PER_PAGE", 3)
+    monkeypatch.setattr("quarry_mq.store.consumequeue.rocks.bounds.ROWS_PER_PAGE", 3)
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,8 @@ import pytest
 
 from quarry_mq.store.commitlog import BegunFlush, CommitLogFlusher
 from quarry_mq.store.consumequeue import RocksConsumeQueues
-from quarry_mq.store.consumequeue.next_offsets import NextOffsets
-from quarry_mq.store.consumequeue.rocks.known_queues import KnownQueues
+from quarry_mq.store.consumequeue.bounds import QueueOffsets
+from quarry_mq.store.consumequeue.rocks.bounds import RocksBounds
 from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY
 from quarry_mq.store.layout.queue_phase import QueueMode
 from quarry_mq.store.message_store import MessageStore
@@ -330,35 +330,34 @@ def plant_requests_lost_in_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     def begin_and_lose(store: MessageStore) -> BegunFlush | None:
         begun = begin_flush(store)
         if begun is not None:
-            store._undispatched = []
+            store._offsets._undispatched = []
         return begun
 
     monkeypatch.setattr(MessageStore, "begin_flush", begin_and_lose)
 
 
 def plant_room_made_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_room = NextOffsets.make_room
-    monkeypatch.setattr(NextOffsets, "make_room", lambda self, _: make_room(self, ()))
+    monkeypatch.setattr(QueueOffsets, "evict", lambda self: self.next.clear())
 
 
 def plant_offsets_of_deleted_queues_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NextOffsets, "forget", lambda *_: None)
+    monkeypatch.setattr(QueueOffsets, "_drop", lambda *_: None)
 
 
 def plant_deleted_queues_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KnownQueues, "remove", lambda *_: None)
+    monkeypatch.setattr(RocksBounds, "replaced", lambda *_: None)
 
 
 def plant_deleted_queues_in_the_native_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KnownQueues, "remove", lambda self, queue: self._cache.discard(queue))
+    monkeypatch.setattr(RocksBounds, "replaced", lambda self, queue, _: self._cache.discard(queue))
 
 
 def plant_known_queues_not_advanced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KnownQueues, "written", lambda self, staged: self.stored(staged[1]))
+    monkeypatch.setattr(RocksBounds, "written", lambda self, staged: self.stored(staged[1]))
 
 
 def plant_maxima_that_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KnownQueues, "stored", lambda *_: None)
+    monkeypatch.setattr(RocksBounds, "stored", lambda *_: None)
 
 
 IN_NATIVE_PATH = [

@@ -17,7 +17,7 @@ PARAMETERS_MAX: Final = 8
 
 KNOWN_LONG: Final[dict[str, int]] = {
     "store/opening/open_store.py:OpenStore": 18,
-    "store/message_store.py:MessageStore": 11,
+    "store/message_store.py:MessageStore": 10,
     "store/consumequeue/files/store.py:FileConsumeQueues": 9,
     "store/metadata/rows.py:NamedRows": 9,
     "store/migration/open_queues.py:OpenQueues": 9,

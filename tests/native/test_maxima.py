@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quarry_mq.protocol.names import CHECKPOINT_TOPIC
-from quarry_mq.store.consumequeue.rocks.known_queues import NOTHING_STORED
+from quarry_mq.store.consumequeue.rocks.bounds import NOTHING_STORED
 from quarry_mq.store.consumequeue.rocks_layout import BOUND, I64, keys_of
 from quarry_mq.store.native import MaximaTable, Native
 
@@ -16,7 +16,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), st.lists(st.tuples(QUEUES, st.integers(0, 2**64 - 1)))),
         st.tuples(st.just("put_begins"), st.lists(st.tuples(QUEUES, st.integers(0, 2**63 - 1)))),
-        st.tuples(st.sampled_from(["discard", "remove"]), QUEUES),
+        st.tuples(st.just("remove"), QUEUES),
         st.tuples(st.sampled_from(["clear", "begin_all", "end_all"]), st.none()),
     )
 )
@@ -42,11 +42,11 @@ def found_maximum(table: MaximaTable, queue: tuple[str, int]) -> bytes | None:
 @given(steps=STEPS)
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_it_tells_what_was_stored_last(native: Native, steps: list[tuple[str, object]]) -> None:
-    """Once all was put in, of others that nothing is stored, until some is discarded."""
+    """Once all was put in, of others that nothing is stored, until it is cleared."""
     table = native.MaximaTable(1_000)
     model: dict[tuple[str, int], bytes] = {}
     begins: dict[tuple[str, int], int] = {}
-    lacks_some, has_all = True, False
+    fills = has_all = False
     for what, about in steps:
         if what == "put":
             assert isinstance(about, list)
@@ -56,20 +56,19 @@ def test_it_tells_what_was_stored_last(native: Native, steps: list[tuple[str, ob
             assert isinstance(about, list)
             begins.update((queue, begin) for queue, begin in about if queue in model)
             table.put_begins([(keys_of(queue)[1], begin) for queue, begin in about])
-        elif what in ("discard", "remove"):
+        elif what == "remove":
             assert isinstance(about, tuple)
             model.pop(about, None)
             begins.pop(about, None)
-            getattr(table, what)(keys_of(about)[1])
-            lacks_some |= what == "discard"
+            table.remove(keys_of(about)[1])
         else:
             getattr(table, what)()
             if what == "clear":
                 model.clear()
                 begins.clear()
-            lacks_some = what == "clear" or (lacks_some and what != "begin_all")
-            has_all = what == "end_all" or (has_all and what not in ("clear", "begin_all"))
-        of_others = NOTHING_STORED if has_all and not lacks_some else None
+            has_all = what == "end_all" and (fills or has_all)
+            fills = what == "begin_all"
+        of_others = NOTHING_STORED if has_all else None
         for queue in [*model, ("never", 0)]:
             assert found(table, queue) == (model.get(queue, of_others), begins.get(queue))
 

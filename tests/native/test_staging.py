@@ -52,7 +52,7 @@ def test_it_writes_what_python_writes(
     engines = families(), families()
     plain, helped = queues_over(engines[0]), queues_over(engines[1])
     helped.use(native)
-    table = helped._known._table
+    table = helped._bounds._table
     assert table is not None
     number = 0
     for each in rounds:
@@ -70,7 +70,7 @@ def test_it_writes_what_python_writes(
         for queue in looked_at:
             assert helped.bounds(queue) == plain.bounds(queue)
         for queue in forgotten:
-            table.discard(keys_of(queue)[1])
+            table.remove(keys_of(queue)[1])
         assert contents(engines[0]) == contents(engines[1])
     for queue in [*QUEUES, *LIGHTS]:
         assert helped.bounds(queue) == plain.bounds(queue)
@@ -128,7 +128,7 @@ def test_a_queue_without_a_message_is_looked_for_once(native: Native) -> None:
     queues = queues_over(engine)
     queues.use(native)
     assert queues.next_offsets([A0, B0]) == [0, 0]
-    table = queues._known._table
+    table = queues._bounds._table
     assert table is not None
     assert table.ends([A0, B0, A1]) == [0, 0, None]
     put(queues, [request(0, A0, 0)])

@@ -10,6 +10,7 @@ from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.protocol.progress import Progress
 from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
 from quarry_mq.store.consumequeue import RocksConsumeQueues
+from quarry_mq.store.consumequeue.bounds import QueueOffsets
 from quarry_mq.store.consumequeue.dispatch import StoredNumbering
 from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from quarry_mq.store.fs import Disk
@@ -90,7 +91,7 @@ def assemble(
         writer=writer,
         flusher=flusher,
         reader=reader,
-        queues=queues,
+        offsets=QueueOffsets(queues, cached_max=cached_queues_max),
         held=HeldMessages(MemoryEngine((FAMILY,)), reading(reader)),
     )
     return Assembly(disk, engine, segments, queues, report, reader, store, clock, progress)

@@ -26,10 +26,9 @@ from quarry_mq.store.consumequeue.names import (
     queue_ends,
     topics_behind,
 )
-from quarry_mq.store.consumequeue.rocks.bounds import RocksBounds
+from quarry_mq.store.consumequeue.rocks.bounds import KnownQueue, LastEntries, RocksBounds, maximum_of, new_maxima
 from quarry_mq.store.consumequeue.rocks.entries import RocksEntries
 from quarry_mq.store.consumequeue.rocks.expired_entries import ExpiredEntrySearch
-from quarry_mq.store.consumequeue.rocks.known_queues import KnownQueue, KnownQueues, LastEntries, maximum_of, new_maxima
 from quarry_mq.store.consumequeue.rocks.units import RocksUnitReader
 from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND,
@@ -99,34 +98,33 @@ class RocksConsumeQueues:
         Until then nothing is dropped: a stored min offset would hide entries that are added below it.
         """
         self._removals = 0
-        self._known = KnownQueues(self._offsets, cached_max=cached_queues_max)
-        self._bounds = RocksBounds(self._units, self._known, minimum_physical_offset)
+        self._bounds = RocksBounds(self._offsets, self._units, minimum_physical_offset, cached_max=cached_queues_max)
 
     def use(self, native: Native) -> None:
         """Cache stored bounds in the native part, and make entries with it."""
-        self._known.use(native)
+        self._bounds.use(native)
         self._entries.use(native)
 
     def warm(self, behind: bytes) -> bytes | None:
-        """Load more stored max offsets into the native cache, see `KnownQueues.warm`."""
-        return self._known.warm(behind)
+        """Load more stored max offsets into the native cache, see `RocksBounds.warm`."""
+        return self._bounds.warm(behind)
 
     # -- writing
 
     def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
         batch = self._engine.batch()
-        if (staged := self._known.stage(requests)) is None:
+        if (staged := self._bounds.stage(requests)) is None:
             self._put(batch, self._put_units(batch, requests), dispatched_up_to)
             return
         units, maxima, _ = staged
         batch.put_all(self._units, units)
         self._write(batch, maxima, dispatched_up_to)
-        self._known.written(staged)
+        self._bounds.written(staged)
 
     def _put(self, batch: WriteBatch, last_of: LastEntries, dispatched_up_to: PhysicalOffset) -> None:
         maxima = new_maxima(last_of)
         self._write(batch, maxima, dispatched_up_to)
-        self._known.written_last(last_of, maxima)
+        self._bounds.written_last(last_of, maxima)
 
     def _write(self, batch: WriteBatch, maxima: list[tuple[bytes, bytes]], dispatched_up_to: PhysicalOffset) -> None:
         """Write the entries now; write the max offsets and the watermark later, together.
@@ -144,7 +142,7 @@ class RocksConsumeQueues:
         if isinstance(requests, ColumnRequests):
             units = requests.units
             # looked up once: there may be more queues than the cache holds
-            known = self._known.find_all(units.queues)
+            known = self._bounds.find_all(units.queues)
             if ascends(units, lambda index, offset, at: self._end_for(units.queues[index], known[index], offset, at)):
                 batch = self._engine.batch()
                 self._put(batch, self._put_columns(batch, units.grouped(), known), dispatched_up_to)
@@ -153,7 +151,7 @@ class RocksConsumeQueues:
 
     def end_for(self, queue: QueueId, offset: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
         """Implement `RestartableQueues.end_for`, see `store.consumequeue.again`."""
-        return self._end_for(queue, self._known.find(queue), offset, at)
+        return self._end_for(queue, self._bounds.find(queue), offset, at)
 
     def _end_for(
         self, queue: QueueId, known: KnownQueue, offset: QueueOffset, at: PhysicalOffset
@@ -164,9 +162,9 @@ class RocksConsumeQueues:
         """Implement `RestartableQueues.begin_anew`, see `store.consumequeue.again`."""
         self._removals += 1
         batch = self._engine.batch()
-        self._end_queue_at(batch, queue, offset)
+        maximum, _ = self._end_queue_at(batch, queue, offset)
         self._engine.write(batch)
-        self._known.discard(queue)
+        self._bounds.replaced(queue, maximum)
 
     def put_missing(self, requests: Sequence[DispatchRequest]) -> None:
         """Store entries of records from below the watermark, which does not move. For a database begun in mid-log."""
@@ -176,7 +174,7 @@ class RocksConsumeQueues:
     def put_missing_units(self, units: UnitColumns) -> None:
         """Do the same as `put_missing` for columns; each of `units.queues` has entries."""
         batch = self._engine.batch()
-        self._put_missing(batch, self._put_columns(batch, units.grouped(), self._known.find_all(units.queues)))
+        self._put_missing(batch, self._put_columns(batch, units.grouped(), self._bounds.find_all(units.queues)))
 
     def _put_missing(self, batch: WriteBatch, last_of: LastEntries) -> None:
         """Write entries and max offsets in one batch: entries below the watermark are never put again."""
@@ -185,7 +183,7 @@ class RocksConsumeQueues:
         self._engine.write(batch)
         for queue in last_of:
             queue.first = None
-        self._known.written_last(last_of, maxima)
+        self._bounds.written_last(last_of, maxima)
 
     def reserve(self, queue: QueueId, next_offset: QueueOffset) -> None:
         """Let offsets of an empty queue begin at `next_offset`, as in a queue whose entries have all expired.
@@ -193,21 +191,22 @@ class RocksConsumeQueues:
         Its records are no longer in the log, so the next offset cannot be found there. A queue whose max offset is
         already that high stays as it is.
         """
-        known = self._known.find(queue)
+        known = self._bounds.find(queue)
         if known.maximum >= next_offset:
             return
         batch = self._engine.batch()
-        batch.put(self._offsets, known.maximum_key, _pack_bound(0, next_offset - 1))
+        maximum = _pack_bound(0, next_offset - 1)
+        batch.put(self._offsets, known.maximum_key, maximum)
         self._engine.write(batch)
-        self._known.discard(queue)
+        self._bounds.replaced(queue, maximum)
 
     def _put_units(self, batch: WriteBatch, requests: Sequence[DispatchRequest]) -> LastEntries:
         """Add one entry per request and light queue. Returns the last entry of each queue touched."""
         if isinstance(requests, ColumnRequests):
             # RocksDB takes neighbouring keys three times as fast as scattered ones
             units = requests.units
-            return self._put_columns(batch, units.grouped(), self._known.find_all(units.queues))
-        cached, load = self._known.cached, self._known.load
+            return self._put_columns(batch, units.grouped(), self._bounds.find_all(units.queues))
+        cached, load = self._bounds.cached, self._bounds.load
         last_of: LastEntries = {}
         pairs: list[tuple[bytes, bytes]] = []
         for topic, number, queue_offset, physical_offset, size, tags_code, stored_ms, _, _, light_queues in requests:
@@ -236,19 +235,18 @@ class RocksConsumeQueues:
     # -- reading
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
-        minimum = self._bounds.minimum
-        first_key, end_key, count = self._known.place(queue, start, limit, minimum)
+        first_key, end_key, count = self._bounds.place(queue, start, limit)
         found = self._entries.read(first_key, end_key, count)
         # The log nearly always has the requested records, so a queue that was not used recently costs a single read.
-        if not found or found[0].physical_offset >= minimum:
+        if not found or found[0].physical_offset >= self._bounds.minimum:
             return found
-        known = self._known.find(queue)
+        known = self._bounds.find(queue)
         first_key, end_key, count = known.place(max(start, self._bounds.first_offset(known)), limit)
         return self._entries.read(first_key, end_key, count)
 
     def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
         """Return the entry with the largest physical offset below `at`; None when the queue has none in the log."""
-        known = self._known.find(queue)
+        known = self._bounds.find(queue)
         first = self._bounds.first_offset(known)
         end = self._bounds.search(known, first, known.maximum, at)
         keys = KeyRange(
@@ -258,17 +256,17 @@ class RocksConsumeQueues:
         return self._entries.last(keys)
 
     def bounds(self, queue: QueueId) -> QueueBounds:
-        known = self._known.find(queue)
+        known = self._bounds.find(queue)
         return QueueBounds(QueueOffset(self._bounds.first_offset(known)), QueueOffset(known.maximum))
 
     def extents_of_all(self, queues: Sequence[QueueId]) -> list[QueueExtent]:
-        return self._bounds.extents(self._known.find_all(queues))
+        return self._bounds.extents(self._bounds.find_all(queues))
 
     def next_offset(self, queue: QueueId) -> QueueOffset:
-        return QueueOffset(self._known.find(queue).maximum)
+        return QueueOffset(self._bounds.find(queue).maximum)
 
     def next_offsets(self, queues: Sequence[tuple[str, int]]) -> list[QueueOffset]:
-        return cast(list[QueueOffset], self._known.next_offsets(queues))
+        return cast(list[QueueOffset], self._bounds.next_offsets(queues))
 
     def dispatched_up_to(self) -> PhysicalOffset | None:
         value = self._offsets.get(CHECKPOINT_KEY)
@@ -285,7 +283,7 @@ class RocksConsumeQueues:
     def queues_of(self, topic: str) -> list[QueueId]:
         maxima = maxima_of(self._offsets, topic)
         # the caller reads their bounds next, and no put comes between the two
-        self._known.stored(maxima)
+        self._bounds.stored(maxima)
         return [QueueId(topic, number_in(key)) for key, _ in maxima]
 
     def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]:
@@ -293,7 +291,7 @@ class RocksConsumeQueues:
 
     def unread_below(self, queue: QueueId, start: QueueOffset, at: PhysicalOffset) -> int:
         # runs on any thread, so it reads the database alone
-        known = self._known.look_up(queue)
+        known = self._bounds.look_up(queue)
         if start >= known.maximum:
             return 0
         return count_between(self._bounds.unit_at_or_after(known), start, known.maximum, self._bounds.minimum, at)
@@ -337,7 +335,7 @@ class RocksConsumeQueues:
         batch = self._engine.batch()
         batch.put_all(self._offsets, minima)
         self._engine.write(batch)
-        self._known.stored_minima(minima)
+        self._bounds.stored_minima(minima)
         return True
 
     def forget_minima(self) -> None:
@@ -352,7 +350,7 @@ class RocksConsumeQueues:
                 batch.delete(self._offsets, key)
                 batch = self._write_full(batch)
         self._engine.write(batch)
-        self._known.forget_all()
+        self._bounds.forget_all()
 
     def forget_inverted_minima(self) -> int:
         """Remove min offsets above their max offsets, which RocketMQ leaves (rmq#10417). Returns their number, durably.
@@ -372,7 +370,7 @@ class RocksConsumeQueues:
                 count += 1
         if count:
             self._engine.write(batch)
-            self._known.forget_all()
+            self._bounds.forget_all()
             self._engine.flush((OFFSET_FAMILY,))
         return count
 
@@ -387,7 +385,7 @@ class RocksConsumeQueues:
         batch.delete_range(self._offsets, keys)
         self._engine.write(batch)
         for queue in queues:
-            self._known.remove(queue)
+            self._bounds.replaced(queue, None)
 
     def topics_behind(self, behind: str, limit: int) -> list[str]:
         return topics_behind(self._offsets, behind, limit)
@@ -411,7 +409,7 @@ class RocksConsumeQueues:
         stage_removal(batch, self._units, self._offsets, found)
         self._engine.write(batch)
         for each in found:
-            self._known.remove(each.queue)
+            self._bounds.replaced(each.queue, None)
 
     def truncate(self, end: PhysicalOffset) -> None:
         """Remove all entries at or above `end`, durably on return. Repeat it after a crash: the watermark falls last.
@@ -430,45 +428,48 @@ class RocksConsumeQueues:
         if dispatched is not None and dispatched > end:
             batch.put(self._offsets, CHECKPOINT_KEY, _pack_offset(end))
         self._engine.write(batch)
-        self._known.forget_all()
+        self._bounds.forget_all()
         # Max offsets first: entries above one are invisible, but a max offset above its entries would not show
         # that they are gone.
         self._engine.flush(OFFSETS_FIRST)
 
     def _truncate_queue(self, batch: WriteBatch, queue: QueueId, last: StoredBound, end: PhysicalOffset) -> None:
         cut = self._bounds.search(KnownQueue(*keys_of(queue), None), 0, last.queue_offset + 1, end)
-        minimum = self._end_queue_at(batch, queue, last.queue_offset if cut is None else cut.queue_offset)
+        _, minimum = self._end_queue_at(batch, queue, last.queue_offset if cut is None else cut.queue_offset)
         if minimum is not None and minimum.physical_offset >= end:
             batch.delete(self._offsets, minimum_key(queue))
 
-    def _end_queue_at(self, batch: WriteBatch, queue: QueueId, first_gone: int) -> StoredBound | None:
-        """Remove the entries from `first_gone` on and lower the max offset. Returns the stored min offset."""
+    def _end_queue_at(
+        self, batch: WriteBatch, queue: QueueId, first_gone: int
+    ) -> tuple[bytes | None, StoredBound | None]:
+        """Remove the entries from `first_gone` on and lower the max offset.
+
+        Returns the value of the new max offset, None where the row is deleted, and the min offset that was stored.
+        """
         known = KnownQueue(*keys_of(queue), None)
         prefix = known.prefix
         batch.delete_range(self._units, KeyRange(prefix + _pack_offset(first_gone), units_end(prefix)))
         kept = self._entries.last(KeyRange(prefix + _pack_offset(0), prefix + _pack_offset(first_gone)))
+        maximum: bytes | None = None
         if kept is not None:
-            maximum = kept.queue_offset + 1
-            batch.put(self._offsets, known.maximum_key, _pack_bound(kept.physical_offset, kept.queue_offset))
+            maximum = _pack_bound(kept.physical_offset, kept.queue_offset)
         elif first_gone > 0:
             # All earlier entries have expired: the queue is empty, but its offsets continue.
-            maximum = first_gone
-            batch.put(self._offsets, known.maximum_key, _pack_bound(0, maximum - 1))
-        else:
-            maximum = 0
+            maximum = _pack_bound(0, first_gone - 1)
+        if maximum is None:
             batch.delete(self._offsets, known.maximum_key)
+        else:
+            batch.put(self._offsets, known.maximum_key, maximum)
         stored = self._offsets.get(minimum_key(queue))
         if stored is None:
-            return None
+            return maximum, None
         minimum = parse_bound(stored)
-        if minimum.queue_offset > maximum:
+        if minimum.queue_offset > maximum_of(maximum):
             batch.delete(self._offsets, minimum_key(queue))
-        return minimum
+        return maximum, minimum
 
     def set_minimum_physical_offset(self, minimum: PhysicalOffset) -> None:
-        if minimum < self._bounds.minimum:
-            self._known.forget_all()
-        self._bounds.minimum = minimum
+        self._bounds.log_begins_at(minimum)
 
     # -- life
 
