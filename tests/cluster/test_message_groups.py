@@ -9,16 +9,19 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.messages.property_names import RESENT_ID
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.cluster.membership.member import MemberState
 from quarry_mq.server.cluster.membership.members import Members
 from quarry_mq.store.metadata import TopicType
-from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.cluster.brokers import CONSUMERS, TOPIC, BrokerCluster, groups_of, soon
 from tests.cluster.conftest import WithCluster
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, Received, message
+from tests.conformance.jobs import done, job_service, resend
+from tests.conformance.test_queue_counts import queues_of, update
 
 
 def grouped(group: str, body: str) -> definition.Message:
@@ -247,5 +250,52 @@ def test_a_handover_waits_for_a_member_that_is_away(with_cluster: WithCluster) -
         await cluster.settled("a", "b", "c")
         await send(cluster["a"], moves, "1")
         assert stored(cluster["c"]) == 1
+
+    with_cluster(test)
+
+
+def test_messages_of_a_group_that_has_moved_are_sent_to_its_new_owner(with_cluster: WithCluster) -> None:
+    async def test(cluster: BrokerCluster) -> None:
+        await cluster.start("a")
+        await cluster.make_topic()
+        await cluster.settled("a")
+        [moves] = groups_of("a", ["a"], but=("b", ["a", "b"]))
+        sent = [f"m{number}" for number in range(40)]
+        await send(cluster["a"], moves, *sent)
+        assert await receive(cluster["a"], polling_s=8) == sent
+        await cluster.start("b")
+        await cluster.settled("a", "b")
+        async with job_service(cluster["a"]) as jobs:
+            job = await done(jobs, resend(TOPIC, from_ms=0))
+        assert (job.state, dict(job.counts)) == ("done", {"sent": 40})
+        assert await receive(cluster["b"], polling_s=8) == sent
+        store = cluster["b"].store.messages
+        found = [
+            store.read(each)
+            for number in range(2)
+            for each in store.entries(QueueId(TOPIC, number), QueueOffset(0), 100)
+        ]
+        assert len({each.properties[RESENT_ID] for each in found}) == 40
+
+    with_cluster(test)
+
+
+def test_what_another_member_holds_unread_keeps_the_number_of_queues(with_cluster: WithCluster) -> None:
+    async def test(cluster: BrokerCluster) -> None:
+        await cluster.start("a", "b")
+        await cluster.settled("a", "b")
+        await cluster.make_topic()
+        [group] = groups_of("b", ["a", "b"])
+        assert await receive(cluster["b"], polling_s=0) == []
+        await send(cluster["b"], group, "m0", "m1")
+        refusal = await update(cluster["a"], 8)
+        assert refusal.startswith("topic orders: messages at member b would lose their order: 2 that ")
+        assert await receive(cluster["b"], polling_s=8) == ["m0", "m1"]
+        assert await update(cluster["a"], 8) == ""
+        await until(lambda: queues_of(cluster["b"]) == (8, 8), "the other member knows")
+        await cluster.stop("b")
+        assert "what is unread at all members is not known" in await update(cluster["a"], 2)
+        assert queues_of(cluster["a"]) == (8, 8)
+        assert await update(cluster["a"], 2, break_order=True) == ""
 
     with_cluster(test)

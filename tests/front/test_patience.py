@@ -10,10 +10,12 @@ from quarry_mq.protocol.h2.grpc_messages import with_prefix
 from quarry_mq.protocol.h2.header_blocks import encode_fields
 from quarry_mq.server.front import Call, FrontFigures, FrontLimits, Method
 from quarry_mq.server.front.h2.call import Client
+from quarry_mq.server.front.h2.calls import Calls
 from quarry_mq.server.front.h2.connection import Connection
 from quarry_mq.server.front.h2.patience import GREETING_S, IDLE_S, PROBE_AFTER_S, PROBE_ANSWER_S, STALL_S, Patience
 from quarry_mq.server.front.h2.protocol.states import State
-from quarry_mq.server.front.h2.switchboard import Switchboard
+from quarry_mq.server.front.h2.sender import Sender
+from quarry_mq.server.front.h2.switchboard import STALE_DEADLINES_MAX, Switchboard
 
 GREETING = frames.PREFACE + frames.settings({})
 CALL = encode_fields(
@@ -132,3 +134,21 @@ def test_an_open_call_is_not_idleness() -> None:
     watched.connection.receive(frames.ping(b"whatever", ack=False))
     assert watched.look(7_200.0) is None
     assert watched.connection.state is State.OPEN
+
+
+def test_calls_that_end_long_before_their_deadlines_leave_nothing_behind() -> None:
+    """A client may set each deadline a thousand years ahead."""
+    board = Switchboard(
+        {"/t/Unary": Method(lambda _call, _body: None)},
+        FrontLimits(),
+        FrontFigures(),
+        clock=lambda: 0.0,
+        soon=lambda callback: callback(),
+    )
+    calls = Calls(board, Client("peer"), Sender(1024, lambda: None))
+    for number in range(3 * STALE_DEADLINES_MAX):
+        calls.begin(2 * number + 1, (b"/t/Unary", {b"grpc-timeout": b"99999999H"}), client_done=False)
+        board.expire(1.0)
+        calls.lose_all()
+    assert len(board._deadlines) <= STALE_DEADLINES_MAX + 1
+    assert board.figures.calls_open == 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -17,6 +17,7 @@ from quarry_mq.server.delivery import ReceiveRequest
 from quarry_mq.server.delivery.handles import lite_topic_of
 from quarry_mq.server.delivery.model import Place as End
 from quarry_mq.server.delivery.model import ResetTarget, StoredSince
+from quarry_mq.server.filters import SqlFilter, TagFilter
 from quarry_mq.server.held.copies import held_until
 from quarry_mq.server.lite.subscriptions import Asking, Start, StartKind
 from quarry_mq.server.settings.broker_settings import BrokerSettings
@@ -29,10 +30,46 @@ from tests.faults.machine import HOST
 from tests.lag import rows
 from tests.lag.bench import Bench
 from tests.lag.checks import LIGHT, PARENT, Checked, check_metrics
-from tests.lag.groups import ALL, LIMITED, readers
-from tests.lag.moves import move, often, terms_of
-from tests.lag.readers import Given, Place, Reader
+from tests.lag.readers import Given, Place, Reader, Taste
 from tests.lag.scan import LIGHT_NAMES, Scanned, light_places
+
+Method = TypeVar("Method", bound=Callable[..., None])
+often: Final[list[str]] = []
+"""The names of the moves, each as many times as it counts."""
+terms_of: Final[dict[str, st.SearchStrategy[dict[str, Any]]]] = {}
+
+
+def move(times: int, /, **terms: st.SearchStrategy[Any]) -> Callable[[Method], Method]:
+    """A move of the machine, to be made so many times as often as others.
+
+    Rules of Hypothesis are switched off at random, and most pairs of two dozen never meet.
+    """
+
+    def enter(method: Method) -> Method:
+        terms_of[method.__name__] = st.fixed_dictionaries(terms)
+        often.extend([method.__name__] * times)
+        return method
+
+    return enter
+
+
+ALL: Final = Taste(TagFilter.parse("*"), lambda _: True)
+BLUE: Final = Taste(TagFilter.parse("blue || green"), lambda properties: properties.get("TAGS") == "blue")
+LARGE: Final = Taste(SqlFilter.parse("n > 3"), lambda properties: int(properties["n"]) > 3)
+LIMITED: Final = ("limited", "ordered-limited")
+
+
+def readers() -> dict[str, Reader]:
+    found = (
+        Reader("plain", ALL),
+        Reader("blue", BLUE),
+        Reader("large", LARGE),
+        Reader("limited", ALL, attempts_max=2),
+        Reader("ordered", ALL, is_ordered=True),
+        Reader("ordered-limited", BLUE, is_ordered=True, attempts_max=2),
+    )
+    return {each.name: each for each in found}
+
 
 TOPICS: Final = ("orders", "bills")
 LITE_TOPICS: Final = ("a", "b", "c")

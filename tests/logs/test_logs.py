@@ -20,6 +20,7 @@ import structlog
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.observability.logs import Repeats, configure_logs, processors
 from quarry_mq.server.observability.logs.processors import VALUE_LENGTH_MAX
+from tests.users.tables import SECRET
 
 FORGED = 'x\n2026-11-22T00:00:00Z [error    ] store poisoned\r\x1b[2J\u2028 "}\n{"event": "store poisoned"}'
 """What a client may send to make the log say what nobody logged."""
@@ -316,3 +317,28 @@ def test_loggers_of_libraries_are_held_back_each_by_itself() -> None:
             logging.getLogger("one").error("x")
             logging.getLogger("other").error("x")
         assert [event["logger"] for event in its.events] == ["one", "other"]
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_no_traceback_shows_what_a_variable_held(
+    form: Literal["console", "json"], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(text: str) -> None:
+        raise RuntimeError(f"a text of {len(text)} characters")
+
+    configure_logs(form, "info")
+    try:
+        fail(SECRET)
+    except RuntimeError as error:
+        structlog.get_logger().error("call failed", exc_info=error)
+    shown = capsys.readouterr().err
+    assert "a text of 21 characters" in shown
+    assert "in fail" in shown
+    assert SECRET not in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from struct import Struct
@@ -24,7 +25,7 @@ from quarry_mq.store.record import (
     tags_code,
 )
 from tests import golden
-from tests.record.records import as_message
+from tests.record.records import as_message, message, record
 
 GoldenStore = Callable[[str], Path]
 FILE_UNIT = Struct(">qiq")
@@ -131,3 +132,12 @@ def test_tags_codes_are_those_of_rocketmqs_units(golden_store: GoldenStore, name
             assert each.size == size
             compared.add(each.topic)
     assert {"SCHEDULE_TOPIC_XXXX", "acme-orders", "%RETRY%acme-cg"} <= compared
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "formats" / "commit-log.md"
+
+
+def test_example_of_the_page() -> None:
+    (example,) = re.findall(r"```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    shown = bytes.fromhex("".join(line.partition("|")[0] for line in example.splitlines()))
+    assert shown == record(message(topic="T", body=b"hi", properties={"a": "b"}), 4096)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from quarry_mq.store.metadata.topics import encode_topic
 from quarry_mq.store.replication import (
     AHEAD_MAX_MS,
     PAGE_BYTES_MAX,
+    PAGE_ROWS_MAX,
     PeerAhead,
     Position,
     RowRefused,
@@ -23,8 +25,9 @@ from quarry_mq.store.replication import (
     is_shared,
     member_id,
 )
+from quarry_mq.store.replication.layout import VERSIONS, Stamp, order_key, row_id
 from quarry_mq.store.replication.ledger import HybridClock
-from quarry_mq.store.replication.rows import COUNTER_MAX
+from quarry_mq.store.replication.rows import COUNTER_MAX, SEEN_MAX
 from quarry_mq.store.security.model import Action, Decision, Resource, Rule, Secret, User
 from tests.replication.members import SECRET, Member, gathered, in_memory, member, rows_of
 
@@ -435,3 +438,27 @@ def test_who_reads_while_several_threads_write_misses_nothing() -> None:
     one.check_whole()
     assert len(one.content()) == 400
     assert two.content() == one.content()
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "formats" / "shared-rows.md").read_text(encoding="utf-8")
+MADE_MS = 1763800000000
+
+
+def test_the_example_is_what_is_stored() -> None:
+    made, changed = Version(MADE_MS, 0, member_id("shard-0")), Version(MADE_MS + 1000, 2, member_id("shard-1"))
+    stamp = Stamp(changed, made, (), deleted=False, sequence=(MADE_MS + 2000) * 1000)
+    row = row_id(SharedKind.TOPIC, "orders")
+    assert f"\n{(VERSIONS + row).hex()} -> {stamp.encode().hex()}\n" in PAGE
+    assert f"\n{order_key(stamp.sequence).hex()} -> {row.hex()}\n" in PAGE
+
+
+def test_versions_that_were_seen_are_read_again() -> None:
+    seen = tuple(Version(number, 0, member_id(str(number))) for number in range(SEEN_MAX))
+    stamp = Stamp(Version(99, 1, bytes(8)), None, seen, deleted=True, sequence=7)
+    assert Stamp.decode(stamp.encode()) == stamp
+
+
+def test_limits_and_kinds_are_as_on_the_page() -> None:
+    assert f"0 to {SEEN_MAX} |" in PAGE
+    assert f"at most {PAGE_ROWS_MAX} rows" in PAGE
+    assert all(f"`{kind.value}`" in PAGE for kind in SharedKind)

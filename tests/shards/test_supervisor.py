@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from signal import SIGINT, SIGKILL, SIGTERM
 
+from quarry_mq.server.shards.supervisor import Backoff
 from tests.e2e.broker import PROJECT, until
 from tests.shards.conftest import RunPrograms
 from tests.shards.running import Supervisor, arguments_of, is_running
@@ -134,3 +135,11 @@ def test_a_reader_of_the_output_that_is_gone_stops_nothing(tmp_path: Path) -> No
     finally:
         supervisor.close()
     assert starts.read_text() == "start\n"
+
+
+def test_pauses_double_up_to_half_a_minute_and_begin_anew_after_a_minute_up() -> None:
+    backoff = Backoff()
+    assert [backoff.pause_s(ran_s=1) for _ in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert backoff.pause_s(ran_s=59.9) == 30
+    assert backoff.pause_s(ran_s=60) == 0.5
+    assert backoff.pause_s(ran_s=0) == 1
