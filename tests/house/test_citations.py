@@ -118,12 +118,12 @@ def file_exists(path: str) -> bool:
 def module_exists(dotted: str) -> bool:
     place = folder_of(dotted.partition(".")[0]).parent
     for at, part in enumerate(parts := dotted.split(".")):
-        if (place / part).is_dir():
-            place /= part
-            continue
         module = place / f"{part}.py"
         if module.exists():
             return at + 1 == len(parts) or parts[at + 1] in names_in(module)
+        if (place / part).is_dir():
+            place /= part
+            continue
         module = place / "__init__.py"
         return module.exists() and part in names_in(module)
     return True
