@@ -43,6 +43,7 @@ from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front import make_front
 from quarry_mq.server.held import DelayedDelivery, TransactionChecks, Transactions
 from quarry_mq.server.lite.counts import LiteBirths
+from quarry_mq.server.maintenance.maintenance import Maintenance, Surroundings
 from quarry_mq.server.maintenance.warm_up import warm_up
 from quarry_mq.server.observability.instrumentation import Background, make_background
 from quarry_mq.server.observability.logs import set_log_level
@@ -64,7 +65,6 @@ from quarry_mq.server.settings.live_settings import LiveSettings
 from quarry_mq.server.tasks.supervision import Supervisor, run_guarded
 from quarry_mq.server.tasks.time_slice import Pacing
 from quarry_mq.server.tasks.worker import LoopThreads
-from quarry_mq.server.upkeep import Surroundings, Upkeep
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.settings import Durability
@@ -114,7 +114,7 @@ class Broker:
         self._pulls = Pulls(store.messages, asyncio.get_running_loop(), settings)
         self._tails = Tails(store.messages, store.expiry)
         self._delays = self._make_delays()
-        self._upkeep = self._make_upkeep(health)
+        self._maintenance = self._make_maintenance(health)
         self.cluster = make_cluster(settings, store, self._delivery, clock)
         self._background = self._make_background()
         self._messaging = self._make_messaging()
@@ -138,7 +138,7 @@ class Broker:
         self._delivery.configure(settings)
         self._pulls.configure(settings)
         self._checks.configure(settings.transactions)
-        self._upkeep.configure(settings)
+        self._maintenance.configure(settings)
         self._messaging.configure(settings)
         self._front.configure(front_limits(settings))
 
@@ -155,7 +155,7 @@ class Broker:
         return Sources(
             messaging=self._messaging,
             background=self._background,
-            upkeep=self._upkeep,
+            maintenance=self._maintenance,
             front=self._front,
             health=health,
             certificates=self._certificates,
@@ -163,8 +163,8 @@ class Broker:
             open_to_everybody=self._settings.open_to_everybody,
         )
 
-    def _make_upkeep(self, health: HealthState) -> Upkeep:
-        return Upkeep(
+    def _make_maintenance(self, health: HealthState) -> Maintenance:
+        return Maintenance(
             self._store,
             self._settings,
             Surroundings(
@@ -272,7 +272,7 @@ class Broker:
             self._commit,
             self._delays,
             transactions,
-            LiteBirths(self._upkeep.lite_topics.counts, messages),
+            LiteBirths(self._maintenance.lite_topics.counts, messages),
             settings.limits,
             identity=self._identity,
             clock=self._clock,
@@ -314,7 +314,7 @@ class Broker:
                 supervisor.running(
                     "end of lite subscriptions", self._messaging.lite_subscriptions.run(HOUSEKEEPING_INTERVAL_S)
                 ),
-                self._upkeep.running(supervisor),
+                self._maintenance.running(supervisor),
                 supervisor.running("figures", self._background.sampling.run()),
                 supervisor.running("warm-up", warm_up(self._store.topics, self._store.queues, self._faults)),
             ):
@@ -334,7 +334,7 @@ class Broker:
             await self._stop_front(0)  # in case the stop above was not reached
             if self._tracing is not None:
                 await asyncio.to_thread(self._tracing.stop)
-            await self._upkeep.stop()
+            await self._maintenance.stop()
             self._delays.stop()
             self._checks.stop()
             await self._commit.drain()
@@ -364,14 +364,16 @@ class Broker:
         administration = self._administration()
         self._live.on_change(lambda settings: administration.configure(default_queues=settings.topics.default_queues))
         work = make_operators_work(self._sources, administration)
-        look = make_operators_look(self._messaging, self._upkeep, self._background.waiting, self._tails, self._checks)
+        look = make_operators_look(
+            self._messaging, self._maintenance, self._background.waiting, self._tails, self._checks
+        )
         order = make_reading_order(self.cluster, self._messaging.components)
         service = AdminService(
             administration,
             self._faults,
-            self._upkeep.backups,
-            self._upkeep.expire_now,
-            self._upkeep.summaries.summarize,
+            self._maintenance.backups,
+            self._maintenance.expire_now,
+            self._maintenance.summaries.summarize,
             order=order,
             pacing=Pacing(self._clock),
         )
@@ -382,16 +384,16 @@ class Broker:
             connections_max=plan_here(self._settings.store.mapped_segments_max).admin_connections,
             request_size_max=REQUEST_SIZE_MAX if self.cluster is None else self.cluster.request_size_max,
             more=[
-                MigrationService(self._upkeep.migration, self._faults),
-                VerificationService(self._upkeep.verification, self._faults),
+                MigrationService(self._maintenance.migration, self._faults),
+                VerificationService(self._maintenance.verification, self._faults),
                 *work.services,
                 *look.services,
-                IndexService(self._upkeep.key_index, self._faults),
-                query_service(self._messaging.components, self._upkeep.key_index),
+                IndexService(self._maintenance.key_index, self._faults),
+                query_service(self._messaging.components, self._maintenance.key_index),
                 ClientService(self._clients, self._store.topics, self._store.groups, self._faults),
                 SecurityService(self._store.users, self._store.policies, self._clock, self._faults),
                 SettingsService(self._live, self._faults),
-                official_admin(self._messaging, administration, self._live, self._upkeep, self._front),
+                official_admin(self._messaging, administration, self._live, self._maintenance, self._front),
                 *cluster_services(
                     self.cluster, self._messaging, self._clock, self._faults, overview=work.own_overview, order=order
                 ),
@@ -445,7 +447,7 @@ class Broker:
             delivery=self._delivery,
             default_queues=settings.topics.default_queues,
             queues_deleted=self._commit.flush_queues_soon,
-            lite_parent_deleted=self._upkeep.lite_topics.expiry.topic_deleted,
+            lite_parent_deleted=self._maintenance.lite_topics.expiry.topic_deleted,
         )
 
     def _after_pass(self, callback: Callable[[], None]) -> None:
@@ -460,6 +462,6 @@ class Broker:
             self._clients.sweep()
             self._delivery.drop_idle_subscriptions()
             self._delivery.lite.drop_idle_clients()
-            self._upkeep.backups.sweep()
+            self._maintenance.backups.sweep()
             self._messaging.sweep()
             self._security.sweep()

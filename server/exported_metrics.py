@@ -18,7 +18,7 @@ from quarry_mq.server.settings.broker_settings import BrokerSettings
 
 def export(metrics: ServerMetrics, sources: Sources, settings: BrokerSettings) -> None:
     """Have the metrics of all parts read at each scrape, until `ServerMetrics.stop_watching`."""
-    its, upkeep, background = sources.components, sources.upkeep, sources.background
+    its, maintenance, background = sources.components, sources.maintenance, sources.background
     store, front = its.store, sources.front.figures
     if front is not None:
         metrics.watch_front(front)
@@ -27,9 +27,9 @@ def export(metrics: ServerMetrics, sources: Sources, settings: BrokerSettings) -
     metrics.watch_clients(its.edge.clients)
     metrics.watch_engines(store.queues, store.state_engine, store.messages.held)
     metrics.watch_migration(store.migration)
-    metrics.watch_expiry(store.expiry, lambda: upkeep.retention.used_ratios)
-    metrics.watch_lite_topics(upkeep.lite_topics.counts)
-    metrics.watch_cleaning(upkeep.cleaning)
+    metrics.watch_expiry(store.expiry, lambda: maintenance.retention.used_ratios)
+    metrics.watch_lite_topics(maintenance.lite_topics.counts)
+    metrics.watch_cleaning(maintenance.cleaning)
     metrics.watch_indexes(store.messages.indexes)
     metrics.watch(lambda: stage_figures(its.sends.commit.stages, its.delivery.stages))
     metrics.watch(lambda: waiting_metrics(background.waiting, background.sampling))
@@ -46,7 +46,7 @@ def export(metrics: ServerMetrics, sources: Sources, settings: BrokerSettings) -
 def _broker_figures(sources: Sources) -> BrokerFigures:
     waiting = sources.background.waiting
     return BrokerFigures(
-        disk_used_bytes=sources.upkeep.retention.used_bytes,
+        disk_used_bytes=sources.maintenance.retention.used_bytes,
         oldest_message_age_ms=waiting.oldest_age_ms,
         timer_late_ms=waiting.late_ms,
         takes_sends=not sources.health.look().sends_refused,

@@ -29,11 +29,11 @@ from quarry_mq.server.jobs import JobKind, Jobs
 from quarry_mq.server.lag.group_progress import GroupProgress
 from quarry_mq.server.lag.lite_backlog import LiteBacklog
 from quarry_mq.server.lite.wanted import WantedLiteTopics
+from quarry_mq.server.maintenance.maintenance import Maintenance
 from quarry_mq.server.observability.samples import WaitingFigures
 from quarry_mq.server.rpc.messaging import Messaging
 from quarry_mq.server.tasks.supervision import Supervisor
 from quarry_mq.server.tasks.time_slice import Pacing
-from quarry_mq.server.upkeep import Upkeep
 from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 from quarry_mq.store.state.jobs import JobTable
 
@@ -49,11 +49,11 @@ class OperatorsLook(NamedTuple):
 
 
 def make_operators_look(
-    messaging: Messaging, upkeep: Upkeep, waiting: WaitingFigures, tails: Tails, checks: TransactionChecks
+    messaging: Messaging, maintenance: Maintenance, waiting: WaitingFigures, tails: Tails, checks: TransactionChecks
 ) -> OperatorsLook:
     its = messaging.components
     store, clock, faults = its.store, its.clock, its.edge.faults
-    look = StorageLook(store, upkeep.key_index, lambda: upkeep.retention.settings, clock)
+    look = StorageLook(store, maintenance.key_index, lambda: maintenance.retention.settings, clock)
     pending = PendingLook(store.messages, its.sends.delays, checks, figures=waiting, worker=look.worker, clock=clock)
     browser = MessageBrowser(store.messages, store.expiry)
     pacing = Pacing(clock)
@@ -76,7 +76,7 @@ def make_operators_look(
         [
             browsing,
             StorageService(look, pending, store.topics, progress=progress, pacing=pacing, faults=faults),
-            LiteTopicService(upkeep.lite_topics.listing, backlog, pacing, faults),
+            LiteTopicService(maintenance.lite_topics.listing, backlog, pacing, faults),
         ],
     )
 
@@ -99,7 +99,7 @@ class OperatorsWork(NamedTuple):
 
 
 def make_operators_work(sources: Sources, administration: Administration) -> OperatorsWork:
-    messaging, upkeep, its = sources.messaging, sources.upkeep, sources.components
+    messaging, maintenance, its = sources.messaging, sources.maintenance, sources.components
     store, clock = its.store, its.clock
     box = DeadLetterBox(
         store.topics,
@@ -117,7 +117,7 @@ def make_operators_work(sources: Sources, administration: Administration) -> Ope
         {
             JobKind.RESET_OFFSET: ResetWork(administration, its.delivery, store.offsets),
             JobKind.RESEND_DEAD_LETTERS: DeadLetterWork(box),
-            JobKind.RESEND_MESSAGES: MessageResendWork(store.messages, store.topics, upkeep.key_index, resender),
+            JobKind.RESEND_MESSAGES: MessageResendWork(store.messages, store.topics, maintenance.key_index, resender),
         },
         writer=its.delivery.writer,
         until_durable=its.sends.commit.until_durable,
@@ -126,7 +126,7 @@ def make_operators_work(sources: Sources, administration: Administration) -> Ope
     )
     service = JobService(
         jobs,
-        upkeep.verification,
+        maintenance.verification,
         log_end=lambda: store.messages.dispatched_up_to,
         cluster=administration.facts.cluster,
         faults=its.edge.faults,

@@ -26,9 +26,8 @@ import structlog
 from quarry_mq.kv import KvError
 from quarry_mq.protocol.clock import CautiousClock, Clock
 from quarry_mq.server.delivery.lite import of_parent
-from quarry_mq.server.maintenance import QueueCommit
-from quarry_mq.server.maintenance.queue_removal import Progress, RemovalCause, RemovalMetrics
-from quarry_mq.server.tasks.time_slice import PAUSE_S, RemovalSteps
+from quarry_mq.server.lite.removal import LightQueueRemoval, RemovalCause, RemovalMetrics
+from quarry_mq.server.tasks.time_slice import PAUSE_S
 from quarry_mq.server.tasks.worker import LastErrors, Worker
 from quarry_mq.store.commitlog.log_begins import LogBegins
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, LastEntry, LightQueueStep, LiteParentsStep
@@ -37,62 +36,6 @@ from quarry_mq.store.errors import BrokerError
 from quarry_mq.store.metadata import Topic
 from quarry_mq.store.metadata.lite import light_queue_prefix, lite_topic_ttl_ms
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-
-
-class RemovableLightQueues(Protocol):
-    """The part of the message store that removal needs."""
-
-    def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]: ...
-
-    def remove_ended(self, found: Sequence[LastEntry]) -> None: ...
-
-
-class LightQueueRemoval:
-    """Removes light queues that were found to have ended. Lives on the event loop's thread."""
-
-    def __init__(
-        self,
-        queues: RemovableLightQueues,
-        *,
-        progress: Progress,
-        commit: QueueCommit,
-        clock: Clock,
-        gone: Callable[[Sequence[str]], None],
-    ) -> None:
-        """`gone` is called once with the names of queues whose entries were removed."""
-        self._gone = gone
-        self._queues = queues
-        self._progress = progress
-        self._commit = commit
-        self._steps = RemovalSteps(self._make_durable, clock)
-
-    async def remove(self, found: Sequence[LastEntry]) -> int:
-        """Remove the queues that got no message since they were found, in steps, and return their number.
-
-        Raises kv.KvError, BrokerError. The removal is durable after `flush`.
-        """
-        return await self._steps.take(found, self._remove_now)
-
-    async def flush(self) -> None:
-        """Make what was removed so far durable. Raises kv.KvError, BrokerError."""
-        await self._steps.flush()
-
-    def _remove_now(self, found: Sequence[LastEntry]) -> int:
-        ended = self._queues.still_ended(found)
-        names = [each.queue.topic for each in ended]
-        if not names:
-            return 0
-        # queues last: after a crash in between they are found again
-        self._progress.delete_topics(names, durably=False)
-        self._queues.remove_ended(ended)
-        self._gone(names)
-        return len(ended)
-
-    async def _make_durable(self) -> None:
-        """Make the progress durable first: after a crash in between the queues are found again."""
-        self._progress.store_durably()
-        await self._commit.make_queues_durable()
-
 
 log = structlog.get_logger(__name__)
 

@@ -12,8 +12,7 @@ import structlog
 from quarry_mq.protocol.names import INTERNAL_TOPIC_NAME_MAX
 from quarry_mq.server.delivery.lite import EVERYWHERE, of_parent
 from quarry_mq.server.lite.counts import LiteTopicCounts
-from quarry_mq.server.lite.expiry import LightQueueRemoval
-from quarry_mq.server.maintenance.queue_removal import RemovalCause, RemovalMetrics
+from quarry_mq.server.lite.removal import LightQueueRemoval, RemovalCause, RemovalMetrics
 from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.store.consumequeue import LastEntry
 from quarry_mq.store.consumequeue.names import end_of_topic

@@ -11,9 +11,9 @@ import structlog
 
 from quarry_mq.kv import KvError
 from quarry_mq.server.lite.counts import LiteTopicCounts
-from quarry_mq.server.lite.expiry import ExpirySurroundings, LightQueueRemoval, LiteTopicExpiry
+from quarry_mq.server.lite.expiry import ExpirySurroundings, LiteTopicExpiry
 from quarry_mq.server.lite.listing import LiteTopicListing
-from quarry_mq.server.maintenance.queue_removal import RemovalParts
+from quarry_mq.server.lite.removal import LightQueueRemoval, RemovalParts
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import ConsumeQueueSection
 from quarry_mq.server.tasks.supervision import Supervisor

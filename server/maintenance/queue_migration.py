@@ -17,7 +17,7 @@ import structlog
 
 from quarry_mq.kv import KvError
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.server.maintenance import QueueCommit
+from quarry_mq.server.append import QueueCommit
 from quarry_mq.server.tasks.supervision import until_set
 from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.server.tasks.worker import LastErrors, Worker

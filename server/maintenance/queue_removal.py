@@ -14,114 +14,33 @@ it never counts as one of an unknown topic.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from pathlib import Path
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final
 
 import structlog
 
 from quarry_mq.kv import EngineFull, KvError
-from quarry_mq.protocol.clock import CautiousClock, Clock
+from quarry_mq.protocol.clock import CautiousClock
 from quarry_mq.protocol.names import is_system_topic
-from quarry_mq.server.maintenance import QueueCommit
+from quarry_mq.server.lite.removal import NAMES_LOGGED_MAX, LightQueueRemoval, RemovalCause, RemovalParts
 from quarry_mq.server.settings.sections import ConsumeQueueSection
 from quarry_mq.server.tasks.time_slice import PAUSE_S, RemovalSteps
 from quarry_mq.server.tasks.worker import LastErrors, Worker
-from quarry_mq.store.commitlog.log_begins import LogBegins
-from quarry_mq.store.consumequeue import LastEntry
 from quarry_mq.store.errors import BrokerError
-from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.metadata.lite import TTL_MAX_MS
 from quarry_mq.store.opening.open_store import OpenStore
-from quarry_mq.store.rocketmq import read_metadata
 
 log = structlog.get_logger(__name__)
 
 NAMES_PER_LOOK: Final = 1_000
-NAMES_LOGGED_MAX: Final = 16
 REFUSALS: Final = (KvError, OSError, BrokerError)
-
-
-class RemovalCause(Enum):
-    """The reason for removing queues; the value is its name in metrics."""
-
-    UNKNOWN_TOPIC = "unknown_topic"
-    IDLE = "idle"
-    LITE_EXPIRED = "lite_expired"
-    LITE_WITHOUT_TOPIC = "lite_without_topic"
-    LITE_DELETED = "lite_deleted"
-
-
-class RemovalOfLightQueues(Protocol):
-    """The removal of light queues, see `server.lite.expiry.LightQueueRemoval`."""
-
-    async def remove(self, found: Sequence[LastEntry]) -> int: ...
-
-    async def flush(self) -> None: ...
-
-
-class KnownTopics(Protocol):
-    def missing(self, names: Sequence[str]) -> list[str]: ...
-
-
-class Progress(Protocol):
-    """The progress of groups, see `server.delivery.Delivery`."""
-
-    def delete_topics(self, topics: Iterable[str], *, durably: bool = True) -> None: ...
-
-    def store_durably(self) -> None: ...
-
-
-class RemovalMetrics(Protocol):
-    def removed_queues(self, cause: RemovalCause, queues: int) -> None: ...
-
-
-class TopicsOfRocketmq:
-    """The topics that RocketMQ's metadata in the store names and Quarry does not know. Any thread may ask."""
-
-    def __init__(self, topics: KnownTopics, directory: Path) -> None:
-        self._topics = topics
-        self._directory = directory
-        self._names: frozenset[str] | None = None
-
-    def names(self) -> frozenset[str]:
-        """Return their names, which are read once.
-
-        RocketMQ may have run on the store since its metadata was taken over, and have created topics and messages.
-        """
-        if self._names is None:
-            found = read_metadata(PosixDisk(), self._directory).topics
-            self._names = names = frozenset(self._topics.missing([topic.name for topic in found]))
-            if names:
-                log.warning(
-                    "topics that RocketMQ has in this store do not exist here: create them, or their queues stay as "
-                    "they are",
-                    topics=sorted(names)[:NAMES_LOGGED_MAX],
-                    topics_count=len(names),
-                )
-        return self._names
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RemovalParts:
-    """The parts that removals of queues share, those of lite topics included."""
-
-    progress: Progress
-    commit: QueueCommit
-    clock: Clock
-    metrics: RemovalMetrics
-    topics_of_rocketmq: TopicsOfRocketmq
-    begins: LogBegins
-    """Tells where the log began at which time: one record for all removals."""
 
 
 class QueueRemoval:
     """The removal of queues from one open store. Lives on the event loop's thread."""
 
     def __init__(
-        self, store: OpenStore, light: RemovalOfLightQueues, settings: ConsumeQueueSection, parts: RemovalParts
+        self, store: OpenStore, light: LightQueueRemoval, settings: ConsumeQueueSection, parts: RemovalParts
     ) -> None:
         self._queues = store.messages
         self._expiry = store.expiry

@@ -17,7 +17,7 @@ import structlog
 
 from quarry_mq.kv import EngineFull, KvError
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.server.maintenance import QueueCommit
+from quarry_mq.server.append import QueueCommit
 from quarry_mq.server.tasks.worker import LastErrors, Worker
 from quarry_mq.store.errors import BrokerError
 from quarry_mq.store.fs import DiskSpace

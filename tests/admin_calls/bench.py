@@ -192,7 +192,7 @@ class Bench:
             **rows,
             "log": self.broker.store.messages.appended_up_to,
             "settings": broker._live.current,
-            "verifications": len(broker._upkeep.verification.all()),
+            "verifications": len(broker._maintenance.verification.all()),
             "members": [] if broker.cluster is None else [each.member for each in broker.cluster.members.all()],
         }
 

@@ -79,7 +79,7 @@ async def other_types_go_on(client: Client, contents: Contents) -> None:
 
 async def messages_are_found_by_their_keys(broker: RunningBroker) -> None:
     """Twice: files that turn out to be damaged are made anew from the log."""
-    index = broker.broker._upkeep.key_index
+    index = broker.broker._maintenance.key_index
     for is_repaired in (False, True):
         for number in range(16):
             key = f"{stores.NORMAL}-{number}"

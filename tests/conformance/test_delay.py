@@ -187,7 +187,7 @@ def test_a_delayed_message_outlives_the_segment_it_was_sent_to(with_broker: With
             kept = (await client.send(message("later", b"kept", delivery_timestamp=due))).entries[0]
             recalled = (await client.send(message("later", b"recalled", delivery_timestamp=due))).entries[0]
             await with_an_old_segment(broker, client)
-            report = await broker.broker._upkeep.expire_now(dry_run=False, rewrite_queues=False)
+            report = await broker.broker._maintenance.expire_now(dry_run=False, rewrite_queues=False)
             assert len(report.segments) == 1
             assert broker.store.expiry.minimum == SEGMENT_SIZE
             # the handle is from before

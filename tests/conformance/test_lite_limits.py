@@ -39,7 +39,7 @@ def test_pain_30_no_more_lite_topics_than_the_limit_and_those_that_are_there_go_
     async def test(broker: RunningBroker) -> None:
         with_topics(broker)
         async with Client(broker.endpoint) as client:
-            await until(lambda: broker.broker._upkeep.lite_topics.counts.count_of(PARENT) == 0, "they are counted")
+            await until(lambda: broker.broker._maintenance.lite_topics.counts.count_of(PARENT) == 0, "they are counted")
             for name in ("a", "b", "c"):
                 await send(client, name, b"1")
             answer = await client.send(message(PARENT, b"1", lite_topic="d", message_type=definition.LITE))

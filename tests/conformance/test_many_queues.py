@@ -183,7 +183,7 @@ async def expire(broker: RunningBroker) -> PhysicalOffset:
 
 
 async def until_clean(broker: RunningBroker) -> None:
-    cleaning = broker.broker._upkeep.cleaning
+    cleaning = broker.broker._maintenance.cleaning
     while cleaning.behind_bytes or cleaning.phase:
         await asyncio.sleep(0.05)
 

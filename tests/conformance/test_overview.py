@@ -188,7 +188,7 @@ def test_verifications_that_run_are_open_jobs(bench: Bench) -> None:
         return int(begun.id)
 
     assert (before, bench.run(begin()) > 0) == (0, True)
-    broker.broker._upkeep.verification.begin("test")
+    broker.broker._maintenance.verification.begin("test")
     assert bench.call("GetOverview", pb.GetOverviewRequest()).open_jobs >= 1
     bench.until("GetOverview", pb.GetOverviewRequest(), lambda answer: answer.open_jobs == 0)
 

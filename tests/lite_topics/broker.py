@@ -27,7 +27,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
 
 
 def lite_topics(broker: RunningBroker) -> LiteTopics:
-    return broker.broker._upkeep.lite_topics
+    return broker.broker._maintenance.lite_topics
 
 
 async def expire(broker: RunningBroker) -> int:
@@ -72,6 +72,6 @@ async def let_messages_expire(broker: RunningBroker) -> None:
         messages.append([message("filler", 0, bytes(8_000))])
     messages.dispatch(messages.flush())
     broker.clock.push(2 * 3600)
-    await broker.broker._upkeep.retention.expire_now(dry_run=False)
+    await broker.broker._maintenance.retention.expire_now(dry_run=False)
     await until(lambda: expiry.minimum > written, "the log begins later")
-    await until(lambda: not broker.broker._upkeep.cleaning.phase, "the queues are cleaned up")
+    await until(lambda: not broker.broker._maintenance.cleaning.phase, "the queues are cleaned up")

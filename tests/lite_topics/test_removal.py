@@ -181,8 +181,8 @@ def test_a_topic_that_rocketmq_knows_keeps_its_lite_topics(
 ) -> None:
     async def test(broker: RunningBroker) -> None:
         store(broker, "a", parent="theirs")
-        upkeep = broker.broker._upkeep
-        monkeypatch.setattr(upkeep.removal._topics_of_rocketmq, "_names", frozenset({"theirs"}))
+        maintenance = broker.broker._maintenance
+        monkeypatch.setattr(maintenance.removal._topics_of_rocketmq, "_names", frozenset({"theirs"}))
         assert await expire(broker) == 0
         broker.clock.push(11 * MINUTE_S)
         assert await expire(broker) == 0

@@ -47,7 +47,7 @@ def with_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
 
 
 def removal(broker: RunningBroker) -> QueueRemoval:
-    return broker.broker._upkeep.removal
+    return broker.broker._maintenance.removal
 
 
 def store_in(broker: RunningBroker, topic: str, *numbers: int, light: str = "") -> None:
@@ -299,7 +299,7 @@ async def expire_all(broker: RunningBroker) -> None:
     messages.dispatch(messages.flush())
     broker.clock.push(2 * HOUR_S)
     # the first record behind tells how old the segment is
-    await broker.broker._upkeep.retention.expire_now(dry_run=False)
+    await broker.broker._maintenance.retention.expire_now(dry_run=False)
     await until(lambda: expiry.minimum > written, "the log begins later")
 
 

@@ -288,7 +288,7 @@ def _measures(sources: Sources) -> Iterator[Measure]:
     """Yield the measures. They are documented in docs/admin-calls.md, in this order."""
     its, waiting, lag = sources.components, sources.background.waiting, sources.background.lag
     traffic, delivery, messages = its.sends.metrics.traffic, its.delivery, its.store.messages
-    process, retention = sources.process, sources.upkeep.retention
+    process, retention = sources.process, sources.maintenance.retention
     yield Rate("sent_per_second", "messages/s", lambda: traffic.messages_sent)
     yield Rate("received_per_second", "messages/s", lambda: traffic.messages_received)
     yield Rate("sent_bytes_per_second", "bytes/s", lambda: traffic.bytes_sent)

@@ -32,7 +32,7 @@ def concerns(sources: Sources, history: History) -> Iterator[str]:
     """Return what needs attention, the worst first; nothing if all is well."""
     yield from _health(sources)
     yield from _faults(sources)
-    yield from _upkeep(sources)
+    yield from _maintenance(sources)
     yield from _certificate(sources)
     yield from _members(sources)
     late_s = history.latest(LOOP_LATE)
@@ -58,17 +58,17 @@ def _faults(sources: Sources) -> Iterator[str]:
         yield f"{len(found) - FAULTS_SHOWN} more faults within five minutes: the log has them"
 
 
-def _upkeep(sources: Sources) -> Iterator[str]:
-    space, force_percent = sources.upkeep.retention.log_space, sources.upkeep.retention.force_percent
+def _maintenance(sources: Sources) -> Iterator[str]:
+    space, force_percent = sources.maintenance.retention.log_space, sources.maintenance.retention.force_percent
     if space is not None and space.used_percent >= force_percent:
         yield f"the disk is {space.used_percent} % full: from {force_percent} % on segments go before their time"
-    for step, reason in sources.upkeep.retention.complaints.items():
+    for step, reason in sources.maintenance.retention.complaints.items():
         yield f"{step} of segments is held up: {reason}"
     for name, address in sources.open_to_everybody.items():
         yield f"network.{name} = {address} asks nobody who he is: whoever reaches it administers the broker"
-    if sources.upkeep.descriptors.concern:
-        yield sources.upkeep.descriptors.concern
-    problem = sources.upkeep.migration.problem
+    if sources.maintenance.descriptors.concern:
+        yield sources.maintenance.descriptors.concern
+    problem = sources.maintenance.migration.problem
     if problem is not None:
         yield f"migration is held up: {problem}"
 
@@ -163,7 +163,7 @@ class Overviews:
             consumers=sources.consumers,
             topics=background.names.topics,
             groups=background.names.groups,
-            disk=sources.upkeep.retention.log_space,
+            disk=sources.maintenance.retention.log_space,
             log_size=its.store.messages.appended_up_to - its.store.expiry.minimum,
             oldest_stored_ms=background.waiting.oldest_stored_ms,
             lag=background.lag.totals,

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from quarry_mq.server.cluster.cluster import Cluster
 from quarry_mq.server.counters.traffic import RecentRates
 from quarry_mq.server.front import Front
+from quarry_mq.server.maintenance.maintenance import Maintenance
 from quarry_mq.server.observability.instrumentation import Background
 from quarry_mq.server.process.certificates import Certificates
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.process.process_metrics import ProcessFigures
 from quarry_mq.server.rpc.messaging import Components, Messaging
-from quarry_mq.server.upkeep import Upkeep
 from quarry_mq.server.wire.settings import ClientKind
 
 
@@ -23,7 +23,7 @@ class Sources:
 
     messaging: Messaging
     background: Background
-    upkeep: Upkeep
+    maintenance: Maintenance
     front: Front
     health: HealthState
     certificates: Certificates
@@ -71,5 +71,5 @@ class Sources:
 
     @property
     def lite_topics(self) -> int | None:
-        counts = self.upkeep.lite_topics.counts
+        counts = self.maintenance.lite_topics.counts
         return counts.total if counts.is_complete else None

@@ -23,10 +23,10 @@ from quarry_mq.server.admin_port.official.topics import TopicCalls
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front import Front
 from quarry_mq.server.lag.group_progress import GroupProgress
+from quarry_mq.server.maintenance.maintenance import Maintenance
 from quarry_mq.server.rpc.messaging import Messaging
 from quarry_mq.server.settings.live_settings import LiveSettings
 from quarry_mq.server.tasks.time_slice import Pacing
-from quarry_mq.server.upkeep import Upkeep
 from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["Admin"].full_name
@@ -146,7 +146,7 @@ class OfficialAdminService(AdminServicer):
 
 
 def official_admin(
-    messaging: Messaging, administration: Administration, settings: LiveSettings, upkeep: Upkeep, front: Front
+    messaging: Messaging, administration: Administration, settings: LiveSettings, maintenance: Maintenance, front: Front
 ) -> OfficialAdminService:
     its, facts = messaging.components, administration.facts
     store, clock = its.store, its.clock
@@ -163,7 +163,7 @@ def official_admin(
     )
     queries = QueryCalls(
         names,
-        upkeep.key_index,
+        maintenance.key_index,
         MessageBrowser(store.messages, store.expiry),
         pacing,
         broker_name=facts.name,

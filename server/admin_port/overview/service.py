@@ -184,7 +184,7 @@ def make_overview_service(
     sources: Sources, administration: Administration, recording: Recording, jobs: Jobs, box: DeadLetterBox
 ) -> OverviewService:
     def open_jobs() -> int:
-        return sum(not each.state.is_end for each in jobs.all()) + sources.upkeep.verification.is_running
+        return sum(not each.state.is_end for each in jobs.all()) + sources.maintenance.verification.is_running
 
     cluster = sources.cluster
     return OverviewService(

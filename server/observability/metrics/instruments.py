@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from quarry_mq.server.counters.stages import ReceiveStages, SendStages, Tally
 from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.front import FrontFigures
-from quarry_mq.server.maintenance.queue_removal import RemovalCause
+from quarry_mq.server.lite.removal import RemovalCause
 from quarry_mq.server.observability.metrics.maintenance import (
     CleaningFigures,
     JobCounters,

@@ -10,12 +10,13 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.append.group_commit import GroupCommit
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.lite.lite_topics import LiteTopics
+from quarry_mq.server.lite.removal import RemovalParts, TopicsOfRocketmq
 from quarry_mq.server.maintenance.backup_points import BackupPoints, Engines
 from quarry_mq.server.maintenance.checkpoints import CheckpointKeeper
 from quarry_mq.server.maintenance.key_index import KeyIndex
 from quarry_mq.server.maintenance.queue_cleanup import CleaningSettings, QueueCleaning
 from quarry_mq.server.maintenance.queue_migration import OnlineMigration
-from quarry_mq.server.maintenance.queue_removal import QueueRemoval, RemovalParts, TopicsOfRocketmq
+from quarry_mq.server.maintenance.queue_removal import QueueRemoval
 from quarry_mq.server.maintenance.queue_summaries import QueueSummaries
 from quarry_mq.server.maintenance.retention import ExpiryReport, Retention, RetentionTimes
 from quarry_mq.server.maintenance.verification import OnlineVerification
@@ -33,7 +34,7 @@ from quarry_mq.store.verify.verdicts import Verdicts
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """Dependencies of upkeep on the rest of a broker. `poisoned` is called with an error that poisons the store."""
+    """The parts of a broker that maintenance needs. `poisoned` is called with an error that poisons the store."""
 
     commit: GroupCommit
     progress: Delivery
@@ -44,7 +45,7 @@ class Surroundings:
     metrics: ServerMetrics
 
 
-class Upkeep:
+class Maintenance:
     """Build the parts that maintain a store, and run them."""
 
     def __init__(self, store: OpenStore, settings: BrokerSettings, around: Surroundings) -> None:
