@@ -28,8 +28,8 @@ from quarry_mq.server.front import FrontFigures, FrontLimits, Method, ScannerMak
 from quarry_mq.server.front.h2.call import Client
 from quarry_mq.server.front.h2.connection import Connection
 from quarry_mq.server.front.h2.switchboard import Switchboard
-from quarry_mq.server.rpc.receives.receive_answers import message_items
-from quarry_mq.server.rpc.sends.plain_sends import make_reader
+from quarry_mq.server.rpc.receives import message_items
+from quarry_mq.server.rpc.sends import make_reader
 from quarry_mq.server.wire.messages import host_from_text, to_message
 from quarry_mq.server.wire.status import fill_ok
 from quarry_mq.server.wire.text_sizes import SHORT_MAX

@@ -57,7 +57,7 @@ from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.rpc.context import HEADERS, Edge
 from quarry_mq.server.rpc.limits import RequestRates
 from quarry_mq.server.rpc.messaging import Components, Messaging, native_part
-from quarry_mq.server.rpc.sends.sends import SendStore
+from quarry_mq.server.rpc.sends import SendStore
 from quarry_mq.server.security.build import Security
 from quarry_mq.server.security.metrics import SecurityMetrics
 from quarry_mq.server.settings.broker_settings import BrokerSettings

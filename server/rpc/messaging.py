@@ -2,43 +2,82 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.limits import WireLimits
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.append.copies import Copies
 from quarry_mq.server.cluster.cluster import Cluster
 from quarry_mq.server.counters.traffic import RecentRates
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.delivery.pulls import Pulls
-from quarry_mq.server.front import Methods
+from quarry_mq.server.front import Method, Methods
 from quarry_mq.server.front.contract import MessageHandler
 from quarry_mq.server.lite.subscriptions import make_lite_subscriptions
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.observability.tracing import Tracing
-from quarry_mq.server.rpc.clients.client_commands import ClientCommands
-from quarry_mq.server.rpc.clients.revocation import Revocation
-from quarry_mq.server.rpc.clients.session import SessionService
-from quarry_mq.server.rpc.clients.telemetry import TelemetryService
 from quarry_mq.server.rpc.context import Edge
 from quarry_mq.server.rpc.held import HeldMessageService
 from quarry_mq.server.rpc.lite import LiteService
-from quarry_mq.server.rpc.methods import messaging_methods
-from quarry_mq.server.rpc.receives.offsets import OffsetService
-from quarry_mq.server.rpc.receives.pulls import PullService
-from quarry_mq.server.rpc.receives.receives import MessageService
-from quarry_mq.server.rpc.routes.routes import RouteService
-from quarry_mq.server.rpc.sends.plain_sends import PlainSends
-from quarry_mq.server.rpc.sends.sends import SendService, SendStore
+from quarry_mq.server.rpc.pulls import OffsetService, PullService
+from quarry_mq.server.rpc.receives import MessageService
+from quarry_mq.server.rpc.routes import RouteService
+from quarry_mq.server.rpc.sends import PlainSends, SendService, SendStore
+from quarry_mq.server.rpc.sessions import ClientCommands, Revocation, SessionService, TelemetryService
 from quarry_mq.server.rpc.traced import traced
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.wire.settings import LITE_CONSUMERS, ClientSettings
 from quarry_mq.store.errors import GroupNotFound
 from quarry_mq.store.native import NATIVE, WHY_NOT, Native
 from quarry_mq.store.opening.open_store import OpenStore
+
+_SERVICE: Final = service.DESCRIPTOR.services_by_name["MessagingService"]
+METHOD_NAMES: Final = frozenset(_SERVICE.methods_by_name)
+
+
+SMALL_REQUEST_SIZE: Final = 64 * 1024
+"""Bytes that suffice for requests that name topics, groups, messages and a filter of 4,096 characters."""
+
+REQUEST_SIZES: Final[Mapping[str, int | None]] = {
+    "SendMessage": None,
+    "AckMessage": 2 * 1024 * 1024,
+    "Telemetry": 4 * 1024 * 1024,
+    "SyncLiteSubscription": 4 * 1024 * 1024,
+}
+"""Bytes of the requests that may be larger; None: as many as the front takes.
+
+An acknowledgement has 4,096 entries of 512 bytes, settings have 4,096 topics with their filters, and a client's answer
+has all of its threads. Lite topics have 64 bytes each, and a group's quota limits their number.
+"""
+
+
+def messaging_methods(*parts: Mapping[str, Method]) -> Methods:
+    """Join the services' methods (by short name) into those of the whole service (by full path).
+
+    Raises ValueError unless the parts hold every method of the protocol exactly once, streaming as the protocol says.
+    """
+    names = [name for part in parts for name in part]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice or set(names) != METHOD_NAMES:
+        raise ValueError(
+            f"methods served twice: {sorted(twice)}, not at all: {sorted(METHOD_NAMES - set(names))}, "
+            f"unknown: {sorted(set(names) - METHOD_NAMES)}"
+        )
+    methods = {name: method for part in parts for name, method in part.items()}
+    for name, method in methods.items():
+        descriptor = _SERVICE.methods_by_name[name]
+        if (method.streaming_in, method.streaming_out) != (descriptor.client_streaming, descriptor.server_streaming):
+            raise ValueError(f"{name} does not stream as the protocol says")
+    return {
+        f"/{_SERVICE.full_name}/{name}": replace(method, size_max=REQUEST_SIZES.get(name, SMALL_REQUEST_SIZE))
+        for name, method in methods.items()
+    }
+
 
 log = structlog.get_logger(__name__)
 
@@ -146,10 +185,10 @@ class Messaging:
         self._directory.configure(settings)
         self._edge.configure(settings.limits)
         self.components.sends.configure(settings.limits)
-        services = (self.telemetry, self.sending, self._operators_sending, self._messages, self._pulling, self.lite)
+        configured = (self.telemetry, self.sending, self._operators_sending, self._messages, self._pulling, self.lite)
         limits = settings.for_wire()
-        for service in services:
-            service.configure(limits)
+        for each in configured:
+            each.configure(limits)
         if self._plain is not None:
             self._plain.configure(limits)
 

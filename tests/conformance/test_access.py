@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.rpc.clients.telemetry import STRANGERS_MAX
-from quarry_mq.server.rpc.methods import METHOD_NAMES
+from quarry_mq.server.rpc.messaging import METHOD_NAMES
+from quarry_mq.server.rpc.sessions import STRANGERS_MAX
 from quarry_mq.store.errors import SecretsUnreadable
 from quarry_mq.store.security.model import Decision, UserKind
 from tests.conformance.broker import RunningBroker, until

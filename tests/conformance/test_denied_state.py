@@ -25,7 +25,7 @@ from quarry_mq.protocol.signature import signed_admin_headers, signed_messaging_
 from quarry_mq.server.admin_port.calls.access import ACCESSES, SUPER_SERVICES, admin_needs
 from quarry_mq.server.cluster.signing import ClusterKeys
 from quarry_mq.server.rpc.access import NEEDS, needs_of
-from quarry_mq.server.rpc.methods import METHOD_NAMES
+from quarry_mq.server.rpc.messaging import METHOD_NAMES
 from quarry_mq.server.security.authorization import Need
 from quarry_mq.server.security.terms import Access
 from quarry_mq.store.metadata import TopicType

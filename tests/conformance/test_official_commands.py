@@ -11,7 +11,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.signature import signed_admin_headers
 from quarry_mq.server.admin_port.official import commands as commands_module
-from quarry_mq.server.rpc.clients import client_commands
+from quarry_mq.server.rpc import sessions
 from quarry_mq.store.security.model import Resource, UserKind
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, consumer_settings, message, resource
@@ -81,7 +81,7 @@ def test_a_client_shows_where_its_threads_are(with_broker: WithBroker, monkeypat
 def test_a_client_that_does_not_answer_is_not_waited_for(
     with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_commands, "WAIT_MAX_S", 0.2)
+    monkeypatch.setattr(sessions, "WAIT_MAX_S", 0.2)
 
     async def test(broker: RunningBroker) -> None:
         async with await consumer(broker, "one") as one, official(broker) as admin:
@@ -90,11 +90,11 @@ def test_a_client_that_does_not_answer_is_not_waited_for(
             assert "0.2 s" in answer.status.message
             assert (await one.told()).HasField("print_thread_stack_trace_command")
             assert not broker.broker._messaging.commands._waiting
-            monkeypatch.setattr(client_commands, "WAITING_MAX", 0)
+            monkeypatch.setattr(sessions, "WAITING_MAX", 0)
             assert (await admin.PrintThreadStackTrace(TRACE)).status.code == definition.TOO_MANY_REQUESTS
-            monkeypatch.setattr(client_commands, "WAITING_MAX", 1)
+            monkeypatch.setattr(sessions, "WAITING_MAX", 1)
             # what is left of the caller's own time counts, too: it hears of it
-            monkeypatch.setattr(client_commands, "WAIT_MAX_S", 60)
+            monkeypatch.setattr(sessions, "WAIT_MAX_S", 60)
             monkeypatch.setattr(commands_module, "ANSWERING_RESERVE_S", 29.8)
             answer = await admin.PrintThreadStackTrace(TRACE, timeout=30)
             assert answer.status.code == definition.PROXY_TIMEOUT

@@ -12,7 +12,7 @@ from quarry_mq.protocol.h2.frames import FRAME_HEAD, FRAME_HEAD_SIZE, Flag, Fram
 from quarry_mq.protocol.h2.grpc_messages import MESSAGE_PREFIX, MESSAGE_PREFIX_SIZE
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.rpc.methods import REQUEST_SIZES, SMALL_REQUEST_SIZE
+from quarry_mq.server.rpc.messaging import REQUEST_SIZES, SMALL_REQUEST_SIZE
 from tests.attack.wire import TABLE_SIZE_0, WIDE_GREETING, block
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client

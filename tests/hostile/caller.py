@@ -11,7 +11,7 @@ import grpc
 
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.rpc.methods import METHOD_NAMES, REQUEST_SIZES, SMALL_REQUEST_SIZE
+from quarry_mq.server.rpc.messaging import METHOD_NAMES, REQUEST_SIZES, SMALL_REQUEST_SIZE
 from tests.e2e.broker import Broker
 from tests.e2e.load.raw_client import Refused, check_body, stamped_body
 from tests.hostile.absurd import answer_type

@@ -15,7 +15,7 @@ from quarry_mq.protocol.messages.system_flag import COMPRESSED, Compression
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.delivery import Delivered
-from quarry_mq.server.rpc.receives.receive_answers import UNUSUAL_PROPERTIES, message_items
+from quarry_mq.server.rpc.receives import UNUSUAL_PROPERTIES, message_items
 from quarry_mq.store.message import Host
 from quarry_mq.store.native import NATIVE, Native
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset

@@ -21,7 +21,7 @@ from quarry_mq.protocol.limits import (
 from quarry_mq.protocol.messages.property_names import RESERVED_PREFIX, RESERVED_PROPERTIES
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.rpc.sends.plain_sends import make_reader
+from quarry_mq.server.rpc.sends import make_reader
 from quarry_mq.server.wire.messages import NO_HOST, to_message
 from quarry_mq.server.wire.status import fill_ok
 from quarry_mq.server.wire.validate import CheckedMessage, check_send

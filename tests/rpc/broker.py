@@ -19,11 +19,10 @@ from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.routing import BrokerIdentity
-from quarry_mq.server.rpc.clients.session import SessionService
-from quarry_mq.server.rpc.clients.telemetry import TelemetryService
 from quarry_mq.server.rpc.context import Edge
-from quarry_mq.server.rpc.methods import messaging_methods
-from quarry_mq.server.rpc.routes.routes import RouteService
+from quarry_mq.server.rpc.messaging import messaging_methods
+from quarry_mq.server.rpc.routes import RouteService
+from quarry_mq.server.rpc.sessions import SessionService, TelemetryService
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import GroupsSection, TopicsSection
 from quarry_mq.server.wire.settings import ClientSettings

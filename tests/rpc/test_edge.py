@@ -16,7 +16,7 @@ from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.rpc.context import Edge
-from quarry_mq.server.rpc.methods import METHOD_NAMES, messaging_methods
+from quarry_mq.server.rpc.messaging import METHOD_NAMES, messaging_methods
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.wire.parsing import UNCOUNTED_SIZE
 from quarry_mq.server.wire.status import INTERNAL_TEXT

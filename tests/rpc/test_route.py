@@ -10,7 +10,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.routing import RouteQueue, route_queues
-from quarry_mq.server.rpc.routes.route_answers import BYTES_MAX, RouteAnswers
+from quarry_mq.server.rpc.routes import BYTES_MAX, RouteAnswers
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import TopicsSection
 from quarry_mq.store.metadata import Permission, Topic, TopicType
@@ -244,7 +244,7 @@ def test_a_route_of_many_queues_is_made_once_for_as_long_as_its_topic_stays(
         made.append(topic.name)
         return route_queues(topic)
 
-    monkeypatch.setattr("quarry_mq.server.rpc.routes.routes.route_queues", counted)
+    monkeypatch.setattr("quarry_mq.server.rpc.routes.route_queues", counted)
     topic = broker.add_topic("orders", read=8_192, write=8_192)
     first = route(broker, "orders")
     assert [queue.id for queue in first.message_queues] == list(range(8_192))

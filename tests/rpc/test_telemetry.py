@@ -7,7 +7,7 @@ import pytest
 from quarry_mq.protocol.codes import GrpcStatus
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.rpc.clients.telemetry import UNREAD_ANSWERS_MAX
+from quarry_mq.server.rpc.sessions import UNREAD_ANSWERS_MAX
 from quarry_mq.store.metadata import Group
 from tests.rpc.broker import Broker, TelemetryStream, consumer, producer, resource
 from tests.rpc.fake_call import CLIENT

@@ -11,7 +11,7 @@ from quarry_mq.server.admin_port.official.clients import ClientCalls
 from quarry_mq.server.admin_port.official.edge import Context, Names
 from quarry_mq.server.admin_port.official.queries import QueryCalls
 from quarry_mq.server.rpc.access import join, read
-from quarry_mq.server.rpc.clients.client_commands import ClientCommands, Pushing
+from quarry_mq.server.rpc.sessions import ClientCommands, Pushing
 from quarry_mq.server.wire.messages import fill_message
 from quarry_mq.server.wire.status import Refused
 

@@ -1,30 +1,39 @@
-"""Serves the calls of consumers for receives, acknowledgements, invisible durations and dead letters."""
+"""Serves the calls of consumers for receives, acknowledgements, invisible durations and dead letters.
+
+Plain acknowledgements take a fast path (`PlainAcks`): those of a loop iteration are served together, in native code
+where possible. A plain request has one entry, with a handle of this broker whose delivery is beyond doubt. Any other
+request takes the slow path (`MessageService`), which alone refuses; so the fast path is not needed for a right answer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.limits import WireLimits
+from quarry_mq.protocol.messages.property_names import RESERVED_PROPERTIES
 from quarry_mq.protocol.names import RETRY_PREFIX
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.times import fill_ms
 from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.delivery import Delivered, Delivery, ReceiveRequest
-from quarry_mq.server.delivery.handles import lite_topic_of
+from quarry_mq.server.delivery.handles import ReceiptHandle, lite_topic_of
 from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics
-from quarry_mq.server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, Edge
-from quarry_mq.server.rpc.receives.plain_acks import PlainAcks
-from quarry_mq.server.rpc.receives.receive_answers import message_items
+from quarry_mq.server.rpc.access import join, read
+from quarry_mq.server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, GATHERED_SIZE_MAX, Edge, RequestHandler
+from quarry_mq.server.security.credentials import Identity
+from quarry_mq.server.wire.message_types import SPECIAL_PROPERTIES
+from quarry_mq.server.wire.messages import RARE_PROPERTIES, fill_message
 from quarry_mq.server.wire.settings import LITE_CONSUMERS
 from quarry_mq.server.wire.status import Refused, fill_ok, fill_overall, fill_status
+from quarry_mq.server.wire.text_sizes import SHORT_MAX
 from quarry_mq.server.wire.validate import (
     ReceiveTerms,
     check_ack,
@@ -36,6 +45,146 @@ from quarry_mq.server.wire.validate import (
 from quarry_mq.store.errors import BrokerError, Forbidden, without_frames
 from quarry_mq.store.metadata import Group, IllegalGroupName, Permission, TopicType
 from quarry_mq.store.metadata.lite import LiteGroup
+from quarry_mq.store.native import Native
+
+
+class _PlainAck(NamedTuple):
+    """An acknowledgement whose request has passed all checks."""
+
+    call: Call
+    identity: Identity | None
+    client_id: str
+    body: bytes
+    message_id: str
+    receipt_handle: str
+    delivery: ReceiptHandle
+
+
+_Accepted = dict[tuple[str, str], list[_PlainAck]]
+"""Accepted acknowledgements by group and topic."""
+
+
+class PlainAcks:
+    """Collects the acknowledgements of a loop iteration, and serves them together."""
+
+    def __init__(
+        self,
+        native: Native,
+        edge: Edge,
+        *,
+        ordinary: RequestHandler,
+        delivery: Delivery,
+        metrics: ServerMetrics,
+    ) -> None:
+        """`ordinary` serves every request that is not plain."""
+        self._native = native
+        self._edge = edge
+        self._ordinary = ordinary
+        self._delivery = delivery
+        self._writer = delivery.writer
+        self._metrics = metrics
+        self._gathered: list[tuple[Call, bytes]] = []
+
+    def take(self, call: Call, body: bytes) -> None:
+        """Serve the call when the loop iteration ends.
+
+        A large one is served now, with those before it, in the turn of its sender.
+        """
+        if not self._gathered:
+            self._writer.before_write(self._serve)
+        self._gathered.append((call, body))
+        if len(body) > GATHERED_SIZE_MAX:
+            self._serve()
+
+    def _serve(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        accepted: _Accepted = {}
+        for call, body in gathered:
+            try:
+                self._check(call, body, accepted)
+            except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
+                self._edge.refuse_unary(call, service.AckMessageResponse, error)
+        done: list[_PlainAck] = []
+        for (group, topic), acks in accepted.items():
+            done += self._acknowledge(group, topic, acks)
+        if done:
+            self._writer.when_written(partial(self._written, done))
+
+    def _check(self, call: Call, body: bytes, accepted: _Accepted) -> None:
+        """Accept the acknowledgement, or pass it to the slow path. Raises the error for which it is to be refused."""
+        edge = self._edge
+        identity = edge.identify(call)
+        client_id = edge.caller(call, identity)
+        plain = self._native.read_ack(body, SHORT_MAX, self._delivery.handle_key.raw)
+        if plain is None:
+            self._ordinary(call, identity, client_id, body)
+            return
+        group, topic, message_id, receipt_handle, *delivery = plain
+        if identity is not None:
+            edge.require(call, identity, [read(topic, group), join(group)])
+        acks = accepted.get((group, topic))
+        if acks is None:
+            check_topic(topic)
+            check_group(group)
+            acks = accepted[group, topic] = []
+        acks.append(_PlainAck(call, identity, client_id, body, message_id, receipt_handle, ReceiptHandle(*delivery)))
+
+    def _acknowledge(self, group: str, topic: str, acks: list[_PlainAck]) -> list[_PlainAck]:
+        """Return the acknowledgements whose messages are done. The others go to the slow path one by one."""
+        try:
+            outcomes = self._delivery.acknowledge_all(group, topic, [each.delivery for each in acks])
+        except Exception:  # noqa: BLE001 - the slow path meets the error again, and reports it
+            outcomes = [False] * len(acks)
+        done = []
+        for ack, is_done in zip(acks, outcomes, strict=True):
+            if is_done:
+                done.append(ack)
+            else:
+                self._ordinary(ack.call, ack.identity, ack.client_id, ack.body)
+        return done
+
+    def _written(self, acks: list[_PlainAck], failure: Exception | None) -> None:
+        if failure is not None:
+            for ack in acks:
+                self._edge.refuse_unary(ack.call, service.AckMessageResponse, failure)
+            return
+        answer = self._native.ack_answer
+        self._metrics.acknowledged(len(acks))
+        for ack in acks:
+            ack.call.reply(answer(ack.message_id, ack.receipt_handle))
+
+
+MessageItems = Callable[[str, Sequence[Delivered]], list[bytes]]
+"""Returns the items of messages, given the topic as the client named it."""
+
+UNUSUAL_PROPERTIES: Final = RARE_PROPERTIES | SPECIAL_PROPERTIES
+"""Messages with one of these properties are written in Python."""
+
+
+def message_items(native: Native | None) -> MessageItems:
+    """Return the function that writes items. The native part, if there is one, writes all plain ones at once."""
+    if native is None:
+        return lambda topic, messages: [_item(topic, each) for each in messages]
+    write = native.ReceiveWriter(RESERVED_PROPERTIES, UNUSUAL_PROPERTIES).write
+
+    def items(topic: str, messages: Sequence[Delivered]) -> list[bytes]:
+        written = zip(write(topic, messages), messages, strict=True)
+        return [_item(topic, each) if item is None else item for item, each in written]
+
+    return items
+
+
+def _item(topic: str, delivered: Delivered) -> bytes:
+    response = service.ReceiveMessageResponse()
+    fill_message(
+        response.message,
+        delivered.record,
+        topic=topic,
+        receipt_handle=delivered.receipt_handle,
+        delivery_attempt=delivered.attempt,
+        invisible_ms=delivered.invisible_ms,
+    )
+    return response.SerializeToString()
 
 
 class MessageService:

@@ -1,15 +1,17 @@
-"""Telemetry: the stream on which clients send their settings and the broker its commands.
+"""The sessions of clients: telemetry streams, heartbeats and goodbyes, commands to clients, and revoked rights.
 
-A stream is ended only for errors for which the protocol demands
-it: some client libraries reopen a lost stream only after minutes.
+On its telemetry stream a client sends its settings and gets the broker's commands. A stream is ended only for errors
+for which the protocol demands it: some client libraries reopen a lost stream only after minutes.
 """
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -21,14 +23,15 @@ from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.errors import Denied, PermissionDenied
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.metadata import Directory
-from quarry_mq.server.rpc.access import needs_of, publish
+from quarry_mq.server.rpc.access import needs_of, publish, settings_needs
 from quarry_mq.server.rpc.context import Edge
 from quarry_mq.server.security.authorization import Need
 from quarry_mq.server.security.credentials import Identity
+from quarry_mq.server.security.gate import Gate
 from quarry_mq.server.wire.messages import fill_message
-from quarry_mq.server.wire.settings import LITE_CONSUMERS, ClientSettings, answer_settings, client_settings
+from quarry_mq.server.wire.settings import LITE_CONSUMERS, ClientKind, ClientSettings, answer_settings, client_settings
 from quarry_mq.server.wire.status import Refused, code_of, fill_ok, status_of
-from quarry_mq.server.wire.validate import check_settings
+from quarry_mq.server.wire.validate import check_group, check_settings
 from quarry_mq.store.record import StoredMessage
 
 UNREAD_ANSWERS_MAX: Final = 64
@@ -306,3 +309,157 @@ def _grpc_status(error: Exception) -> GrpcStatus:
     """
     is_request_at_fault = isinstance(error, Refused | DecodeError) or code_of(error) < definition.INTERNAL_ERROR
     return GrpcStatus.INVALID_ARGUMENT if is_request_at_fault else GrpcStatus.INTERNAL
+
+
+_WITHOUT_HEARTBEAT: Final = frozenset({ClientKind.PULL_CONSUMER})
+
+
+class SessionService:
+    def __init__(self, edge: Edge, clients: ClientRegistry) -> None:
+        self._edge = edge
+        self._clients = clients
+
+    def methods(self) -> dict[str, Method]:
+        unary = self._edge.unary
+        return {
+            "Heartbeat": unary(service.HeartbeatRequest, service.HeartbeatResponse, self._heartbeat),
+            "NotifyClientTermination": unary(
+                service.NotifyClientTerminationRequest,
+                service.NotifyClientTerminationResponse,
+                self._notify_client_termination,
+            ),
+        }
+
+    def _heartbeat(self, _call: Call, client_id: str, request: service.HeartbeatRequest) -> service.HeartbeatResponse:
+        """Tell a client whether the broker knows it. Like every call, a heartbeat is a sign of life."""
+        settings = self._settings(client_id)
+        if settings.kind in _WITHOUT_HEARTBEAT:
+            raise Refused(
+                definition.UNRECOGNIZED_CLIENT_TYPE, f"{settings.kind.value}: clients of this type send no heartbeats"
+            )
+        if settings.kind is not ClientKind.PRODUCER:
+            check_group(request.group.name)
+        response = service.HeartbeatResponse()
+        fill_ok(response.status)
+        return response
+
+    def _notify_client_termination(
+        self, _call: Call, client_id: str, request: service.NotifyClientTerminationRequest
+    ) -> service.NotifyClientTerminationResponse:
+        if self._settings(client_id).kind is not ClientKind.PRODUCER:
+            check_group(request.group.name)
+        self._clients.terminate(client_id)
+        response = service.NotifyClientTerminationResponse()
+        fill_ok(response.status)
+        return response
+
+    def _settings(self, client_id: str) -> ClientSettings:
+        settings = self._clients.find(client_id)
+        if settings is None:
+            raise Refused(definition.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client")
+        return settings
+
+
+WAIT_MAX_S: Final = 5.0
+WAITING_MAX: Final = 256
+NONCE_BYTES: Final = 16
+
+
+def random_nonce() -> str:
+    return secrets.token_hex(NONCE_BYTES)
+
+
+class Pushing(Protocol):
+    """The service that pushes commands on telemetry streams."""
+
+    def push_if_allowed(self, client_id: str, needs: Sequence[Need], command: service.TelemetryCommand) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    client_id: str
+    answer: asyncio.Future[service.TelemetryCommand]
+
+
+class ClientCommands:
+    """The commands that wait for answers. An answer counts once, from the client that was asked.
+
+    Lives on the event loop's thread.
+    """
+
+    def __init__(self, new_nonce: Callable[[], str] = random_nonce) -> None:
+        self._new_nonce = new_nonce
+        self._waiting: dict[str, _Waiting] = {}
+
+    async def ask(
+        self,
+        pushing: Pushing,
+        client_id: str,
+        needs: Sequence[Need],
+        command: Callable[[str], service.TelemetryCommand],
+        wait_s: float | None,
+    ) -> service.TelemetryCommand:
+        """Return the client's answer to a command with a nonce; it must arrive within `wait_s`, at most `WAIT_MAX_S`.
+
+        Raises Refused: TOO_MANY_REQUESTS, NOT_FOUND without a stream to a client that may know of it, PROXY_TIMEOUT.
+        """
+        if len(self._waiting) >= WAITING_MAX:
+            raise Refused(definition.TOO_MANY_REQUESTS, f"{WAITING_MAX} commands wait for clients already")
+        nonce = self._new_nonce()
+        waiting = _Waiting(client_id, asyncio.get_running_loop().create_future())
+        self._waiting[nonce] = waiting
+        patience_s = WAIT_MAX_S if wait_s is None else min(wait_s, WAIT_MAX_S)
+        try:
+            if not pushing.push_if_allowed(client_id, needs, command(nonce)):
+                raise Refused(definition.NOT_FOUND, "client_id: the client has no telemetry stream, or may not be told")
+            return await asyncio.wait_for(waiting.answer, patience_s)
+        except TimeoutError:
+            raise Refused(definition.PROXY_TIMEOUT, f"the client has not answered within {patience_s:g} s") from None
+        finally:
+            del self._waiting[nonce]
+
+    def answered(self, client_id: str, command: service.TelemetryCommand) -> None:
+        """Hand a client's answer to the caller that waits for it; an answer that no caller waits for is dropped."""
+        kind = command.WhichOneof("command")
+        nonce = "" if kind is None else getattr(command, kind).nonce
+        waiting = self._waiting.get(nonce)
+        if waiting is not None and waiting.client_id == client_id and not waiting.answer.done():
+            waiting.answer.set_result(command)
+
+
+class Revocation:
+    """Ends streams and waiting receives of clients that may not continue, when users or rules have changed.
+
+    All waiting receives end as if no message had come: their clients ask again, and their rights are checked again.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        telemetry: TelemetryService,
+        clients: ClientRegistry,
+        *,
+        end_waiting: Sequence[Callable[[], None]],
+    ) -> None:
+        self._gate = gate
+        self._telemetry = telemetry
+        self._clients = clients
+        self._end_waiting = end_waiting
+        self._generation = gate.generation
+
+    def sweep(self) -> None:
+        """End what is no longer allowed; to be called every few seconds."""
+        self._telemetry.end_silent_strangers()
+        generation = self._gate.generation
+        if generation == self._generation:
+            return
+        self._generation = generation
+        self._telemetry.end_where(self._check)
+        for end in self._end_waiting:
+            end()
+
+    def _check(self, call: Call, identity: Identity, client_id: str | None) -> None:
+        """Check that a client could register again as it did. Raises PermissionDenied."""
+        settings = None if client_id is None else self._clients.find(client_id)
+        needs = [] if settings is None else settings_needs(settings.group, settings.topics)
+        self._gate.check(identity, call.peer, needs)

@@ -1,1 +1,0 @@
-"""Calls of consumers: receive, acknowledge, pull, and offsets."""
