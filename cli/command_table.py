@@ -50,7 +50,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "Show what waits: delayed messages for their time, transactions for their producer's word.",
     ),
     "backup": Entry(
-        "quarry_mq.cli.online.maintenance.backup:backup",
+        "quarry_mq.cli.local.backup:backup",
         "Add a backup to the folder DEST: of a store that no broker runs on, or with --admin of a live broker.",
     ),
     "expire": Entry(
@@ -58,10 +58,10 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "Delete what is past its retention from a live broker's commit log, whatever the hour.",
     ),
     "query": Entry(
-        "quarry_mq.cli.online.messages.query:query", "Show the messages of a topic that have a key, the newest first."
+        "quarry_mq.cli.local.query:query", "Show the messages of a topic that have a key, the newest first."
     ),
     "queues": Entry(
-        "quarry_mq.cli.online.topics.queues:queues", "List every queue with its first offset and the next free one."
+        "quarry_mq.cli.local.queues:queues", "List every queue with its first offset and the next free one."
     ),
     "lag": Entry(
         "quarry_mq.cli.online.groups.lag:lag",
@@ -101,7 +101,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "Put load on a broker as clients do, and show what it did: messages, bytes, times and errors.",
     ),
     "console": Entry(
-        "quarry_mq.cli.online.broker.console:console", "Serve the console for a broker on 127.0.0.1, until Ctrl-C."
+        "quarry_mq.cli.local.console:console", "Serve the console for a broker on 127.0.0.1, until Ctrl-C."
     ),
     "decode": Entry("quarry_mq.cli.offline.decode:decode", "Show records of the commit log, every check made."),
     "units": Entry(
@@ -172,9 +172,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
             "verify-message": "quarry_mq.cli.online.groups.consumer:verify_message",
         },
     ),
-    "index": Entry(
-        "quarry_mq.cli.online.maintenance.index:commands", "Files of the key index, of a store or of a live broker."
-    ),
+    "index": Entry("quarry_mq.cli.local.index:commands", "Files of the key index, of a store or of a live broker."),
     "message": Entry(
         "quarry_mq.cli.online.messages.message:commands",
         "Single messages.",

@@ -120,7 +120,9 @@ def sources_of(command: Any) -> str:
     """The command's module with those of its package that it imports."""
     module = sys.modules[inspect.unwrap(command.callback).__module__]
     path = ROOT / (module.__name__.replace(".", "/") + ".py")
-    near = {f"{PACKAGE}.{each.module}" for each in imports(path) if each.module.startswith("cli.online.")}
+    near = {
+        f"{PACKAGE}.{each.module}" for each in imports(path) if each.module.startswith(("cli.local.", "cli.online."))
+    }
     return "\n".join(inspect.getsource(sys.modules[name]) for name in {module.__name__, *near} if name in sys.modules)
 
 

@@ -45,6 +45,7 @@ INSIDE: Final = [
     ("pipeline/source/", {"protocol/proto"}, "stores are read without a wire"),
     ("pipeline/export/", {"protocol/proto"}, "stores are read without a wire"),
     ("pipeline/rebuild/", {"protocol/proto"}, "stores are read without a wire"),
+    ("cli/online/", {"server", "store", "kv", "pipeline"}, "its commands load no broker"),
     ("cli/offline/", {"server", "cli/online"}, "works without a broker"),
     ("cli/pipeline/", {"server", "cli/online"}, "works without a broker"),
 ]
@@ -53,14 +54,14 @@ INSIDE: Final = [
 HOMES: Final = {
     "rocksdict": r"kv/rocks\w*\.py",
     "aiohttp": r"server/console/\w+\.py",
-    "grpc": r"protocol/admin_methods\.py|client/\w+\.py|server/front/grpcio\.py|cli/online/.*"
+    "grpc": r"protocol/admin_methods\.py|client/\w+\.py|server/front/grpcio\.py|cli/(online|local)/.*|cli/records\.py"
     r"|server/admin_port/(\w+/)?\w+\.py",
     "grpc_health": r"server/admin_port/server\.py",
     "grpc_reflection": r"server/admin_port/server\.py",
     "google.protobuf": r"protocol/(times|admin_methods)\.py|client/\w+\.py|server/(wire|rpc|admin_port)/.*"
-    r"|cli/online/.*",
-    "protocol.proto": r"protocol/admin_methods\.py|client/\w+\.py|server/(wire|rpc|admin_port)/.*|cli/online/.*"
-    r"|pipeline/stream/.*",
+    r"|cli/(online|local)/.*|cli/records\.py",
+    "protocol.proto": r"protocol/admin_methods\.py|client/\w+\.py|server/(wire|rpc|admin_port)/.*"
+    r"|cli/(online|local)/.*|cli/records\.py|pipeline/stream/.*",
     "prometheus_client": r".*/(\w+_)?metrics\.py|server/observability/metrics/\w+\.py|server/process/http\.py"
     r"|server/(main|broker)\.py",
     "opentelemetry": r"server/observability/tracing\.py",

@@ -12,7 +12,8 @@ import typer
 from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.online.messages.consume import Topic, show, terminated_as_interrupted
-from quarry_mq.cli.online.messages.found_messages import CALL_TIMEOUT_S, decoded
+from quarry_mq.cli.online.messages.found_messages import CALL_TIMEOUT_S
+from quarry_mq.cli.records import Record, decoded, message_of
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.cli.terminal.times import date_ms
@@ -20,7 +21,6 @@ from quarry_mq.client.requests import body_of
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.quarry.admin.v1 import browsing_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
-from quarry_mq.store.record import StoredMessage
 
 NEWEST: Final = "newest"
 OLDEST: Final = "oldest"
@@ -137,12 +137,9 @@ def _followed(
             say(f"{address}: {answer.left_out} messages were left out, they came too fast", err=True)
 
 
-def _message(topic: str, record: StoredMessage) -> definition.Message:
+def _message(topic: str, record: Record) -> definition.Message:
     """Return the message as consumers get it, with its body uncompressed."""
-    from quarry_mq.server.wire.messages import fill_message  # not at the top: half a broker comes with it
-
-    message = definition.Message()
-    fill_message(message, record, topic=topic, receipt_handle="", delivery_attempt=0)
+    message = message_of(record, topic)
     plain = body_of(message)
     message.body = message.body if plain is None else plain
     return message

@@ -18,6 +18,7 @@ from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DE
 from quarry_mq.cli.online.connection.known import known
 from quarry_mq.cli.online.connection.messaging import messaging_port
 from quarry_mq.cli.online.groups.groups import CALL_TIMEOUT_S, RESET_TIMEOUT_S, reset_request
+from quarry_mq.cli.records import Record
 from quarry_mq.cli.terminal.output import json_line
 from quarry_mq.cli.terminal.text import say, word
 from quarry_mq.cli.terminal.times import time_text
@@ -27,7 +28,6 @@ from quarry_mq.client.requests import Subscription, body_of
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 from quarry_mq.protocol.times import to_ms
-from quarry_mq.store.record import StoredMessage
 
 BATCH_MAX: Final = 32
 TAIL_WAIT_S: Final = 15.0
@@ -162,7 +162,7 @@ def temporary_group(topic: str, start: str, admin: str) -> Iterator[str]:
             broker.DeleteGroup(pb.DeleteGroupRequest(name=name), timeout=CALL_TIMEOUT_S)
 
 
-def show(message: definition.Message, record: StoredMessage | None = None, *, as_json: bool) -> None:
+def show(message: definition.Message, record: Record | None = None, *, as_json: bool) -> None:
     fields = message_fields(message, record)
     if as_json:
         say(json_line(fields))
@@ -177,7 +177,7 @@ def show(message: definition.Message, record: StoredMessage | None = None, *, as
     say(str(fields.get("body") or f"<{len(message.body)} bytes>"))
 
 
-def message_fields(message: definition.Message, record: StoredMessage | None = None) -> dict[str, object]:
+def message_fields(message: definition.Message, record: Record | None = None) -> dict[str, object]:
     """Return the JSON fields of a message: `body` if it is text, else `bodyBase64`, uncompressed.
 
     A body that cannot be uncompressed has `bodyEncoding`. Times are taken from the record if it is given: messages have

@@ -7,12 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from quarry_mq.cli.online.connection.known import known, known_time
-from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.text import say, word
 from quarry_mq.protocol.messages.bodies import body_text
 from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
-from quarry_mq.store.offsets import PhysicalOffset
-from quarry_mq.store.record import StoredMessage, client_message_id, decode_record, offset_message_id
 
 
 def body_fields(body: bytes) -> dict[str, object]:
@@ -49,19 +46,6 @@ def tell_unread(files: Iterable[pb.UnreadFile], address: str) -> None:
             f"{address}: messages may be missing, {each.name} could not be read: {word(each.reason, err=True)}",
             err=True,
         )
-
-
-def decoded(found: pb.FoundMessage | pb.MessageTrace, address: str) -> StoredMessage:
-    """Decode the record of an answer. Ends the command if the answer holds no whole record."""
-    at = PhysicalOffset(found.physical_offset)
-    record = decode_record(memoryview(found.record), 0, at, check_crc=True)
-    if not isinstance(record, StoredMessage):
-        end(Exit.COULD_NOT_RUN, f"{address}: the answer holds no record of offset {at}")
-    return record
-
-
-def message_id_of(record: StoredMessage) -> str:
-    return client_message_id(record.properties) or offset_message_id(record.store_host, record.physical_offset)
 
 
 def trace_rows(traced: pb.MessageTrace) -> Iterator[dict[str, object]]:

@@ -10,10 +10,11 @@ import typer
 from quarry_mq.cli.offline.arguments import Topic
 from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from quarry_mq.cli.online.messages.found_messages import TRACE_COLUMNS, decoded, found_pages, message_id_of, trace_rows
+from quarry_mq.cli.online.messages.found_messages import TRACE_COLUMNS, found_pages, trace_rows
 from quarry_mq.cli.online.messages.message_query import query
 from quarry_mq.cli.online.messages.message_show import show
 from quarry_mq.cli.online.messages.resend import resend
+from quarry_mq.cli.records import decoded, message_id_of
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import print_rows
 from quarry_mq.cli.terminal.times import time_text

@@ -13,7 +13,8 @@ from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, option_ms
 from quarry_mq.cli.online.connection.official import official_port
 from quarry_mq.cli.online.messages.consume import message_fields
-from quarry_mq.cli.online.messages.found_messages import CALL_TIMEOUT_S, body_fields, decoded, found_pages
+from quarry_mq.cli.online.messages.found_messages import CALL_TIMEOUT_S, body_fields, found_pages
+from quarry_mq.cli.records import Record, decoded, message_of
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import print_rows
 from quarry_mq.cli.terminal.times import time_text
@@ -23,7 +24,6 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from quarry_mq.protocol.times import to_ms
-from quarry_mq.store.record import StoredMessage
 
 COLUMNS: Final = ("messageId", "storedAt", "queue", "offset", "tag", "keys", "size")
 PAGE_ROWS: Final = 256
@@ -46,7 +46,7 @@ class _Found(NamedTuple):
     """A message as clients get it, and its record if the broker sent it."""
 
     message: definition.Message
-    record: StoredMessage | None
+    record: Record | None
 
 
 def query(
@@ -120,8 +120,6 @@ def _by_time(wanted: Wanted, limit: int, address: str) -> Iterator[_Found]:
 
 
 def _by_key(wanted: Wanted, limit: int, address: str) -> Iterator[_Found]:
-    from quarry_mq.server.wire.messages import fill_message  # not at the top: half a broker comes with it
-
     is_filtered = wanted.queue is not None or wanted.lite is not None
     request = pb.QueryMessagesRequest(
         topic=wanted.topic,
@@ -138,8 +136,8 @@ def _by_key(wanted: Wanted, limit: int, address: str) -> Iterator[_Found]:
                 if each.physical_offset in seen:
                     continue
                 seen.add(each.physical_offset)
-                message, record = definition.Message(), decoded(each, address)
-                fill_message(message, record, topic=wanted.topic, receipt_handle="", delivery_attempt=0)
+                record = decoded(each, address)
+                message = message_of(record, wanted.topic)
                 if _is_wanted(message, wanted):
                     yield _Found(message, record)
 
@@ -149,7 +147,7 @@ def _is_wanted(message: definition.Message, wanted: Wanted) -> bool:
     return wanted.queue in (None, properties.queue_id) and wanted.lite in (None, properties.lite_topic)
 
 
-def _row(message: definition.Message, record: StoredMessage | None) -> dict[str, object]:
+def _row(message: definition.Message, record: Record | None) -> dict[str, object]:
     properties = message.system_properties
     row = message_fields(message, record)
     for name in ("queueId", "queueOffset", "deliveryAttempt", "body", "bodyBase64"):

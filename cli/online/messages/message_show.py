@@ -15,13 +15,12 @@ from quarry_mq.cli.online.messages.found_messages import (
     CALL_TIMEOUT_S,
     TRACE_COLUMNS,
     body_fields,
-    decoded,
     group_fields,
-    message_id_of,
     queue_fields,
     tell_unread,
     trace_rows,
 )
+from quarry_mq.cli.records import Record, born_host_of, decoded, message_id_of, offset_id_of, store_host_of
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.text import one_line, say
@@ -29,8 +28,6 @@ from quarry_mq.protocol.messages.bodies import body_text, plain_body
 from quarry_mq.protocol.messages.property_names import KEYS, TAGS
 from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from quarry_mq.store.message import host_text
-from quarry_mq.store.record import StoredMessage, offset_message_id
 
 BODY_SHOWN_MAX: Final = 4096
 """Bytes of a body that are shown to people; `--json` and `--body` give all."""
@@ -111,7 +108,7 @@ def _write(target: str, content: bytes) -> None:
         end(Exit.COULD_NOT_RUN, f"{target}: {error.strerror}")
 
 
-def _all_fields(record: StoredMessage, traced: pb.MessageTrace, body: bytes) -> dict[str, object]:
+def _all_fields(record: Record, traced: pb.MessageTrace, body: bytes) -> dict[str, object]:
     return {
         **record_fields(record),
         "messageId": message_id_of(record),
@@ -120,18 +117,18 @@ def _all_fields(record: StoredMessage, traced: pb.MessageTrace, body: bytes) -> 
     }
 
 
-def _print(record: StoredMessage, traced: pb.MessageTrace, body: bytes, *, is_body_shown: bool) -> None:
+def _print(record: Record, traced: pb.MessageTrace, body: bytes, *, is_body_shown: bool) -> None:
     properties = record.properties
     fields = {
         "messageId": message_id_of(record),
-        "offsetId": offset_message_id(record.store_host, record.physical_offset),
+        "offsetId": offset_id_of(record),
         "topic": record.topic,
         "queue": record.queue_number,
         "offset": record.queue_offset,
         "storedAt": exact_time_text(record.store_timestamp_ms),
         "bornAt": exact_time_text(record.born_timestamp_ms),
-        "bornHost": host_text(record.born_host),
-        "storeHost": host_text(record.store_host),
+        "bornHost": born_host_of(record),
+        "storeHost": store_host_of(record),
         "logOffset": record.physical_offset,
         "size": record.size,
         "tag": properties.get(TAGS),

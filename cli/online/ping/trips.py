@@ -10,7 +10,7 @@ import grpc
 
 from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.online.connection.channel import open_channel
-from quarry_mq.cli.online.messages.found_messages import decoded, message_id_of
+from quarry_mq.cli.records import decoded, message_id_of
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.hints import Names
 from quarry_mq.client.errors import require_ok

@@ -12,13 +12,13 @@ from quarry_mq.cli.offline.arguments import Json, Topic
 from quarry_mq.cli.offline.record_text import json_line, record_fields, record_lines
 from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import AdminOrNone, StoreOrNone, broker_of
-from quarry_mq.cli.online.messages.found_messages import decoded, found_pages
+from quarry_mq.cli.online.messages.found_messages import found_pages
+from quarry_mq.cli.records import Record, decoded
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from quarry_mq.store.record import StoredMessage
 
 
 def query(
@@ -58,9 +58,7 @@ def query(
     raise typer.Exit(Exit.FINE if found else Exit.FINDING)
 
 
-def _of_store(
-    store: Path, topic: str, key: str, *, times_ms: tuple[int, int | None], limit: int
-) -> list[StoredMessage]:
+def _of_store(store: Path, topic: str, key: str, *, times_ms: tuple[int, int | None], limit: int) -> list[Record]:
     # Imported here: queries of a live broker need no store.
     from quarry_mq.cli.offline.opened_store import opened
     from quarry_mq.store.index import TIME_MAX_MS
@@ -78,7 +76,7 @@ def _of_store(
         )
 
 
-def _of_broker(address: str, request: pb.QueryMessagesRequest) -> Iterator[StoredMessage]:
+def _of_broker(address: str, request: pb.QueryMessagesRequest) -> Iterator[Record]:
     with service_port(address, QueryServiceStub) as broker:
         for number, page in enumerate(found_pages(broker.QueryMessages, request, address)):
             behind = page.dispatched_offset - page.indexed_offset
