@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 
 class Ending(NamedTuple):
-    """How a call ended; a stream has several answers."""
+    """The end of a call; a stream has several answers."""
 
     code: grpc.StatusCode
     text: str
@@ -176,7 +176,7 @@ class Bench:
         return ending.answers[0]
 
     def state(self) -> Mapping[str, object]:
-        """What calls may change, so that it can be compared."""
+        """Return everything that calls may change, in a form that can be compared."""
         return self.run(self._state())
 
     async def _state(self) -> Mapping[str, object]:
@@ -211,7 +211,7 @@ def _reader_of(method: MethodDescriptor) -> Any:
 
 @contextmanager
 def running_bench(runner: asyncio.Runner, directory: Path, *, is_other: bool = False) -> Iterator[Bench]:
-    """With topics, groups, users, a client and messages: the names at the top of this module.
+    """Start a broker with topics, groups, users, a client and messages: the names at the top of this module.
 
     The other broker is a member of a cluster, and its consume queues are in files.
     """
@@ -281,7 +281,7 @@ def _settings(directory: Path, *, is_other: bool) -> dict[str, Mapping[str, obje
 
 
 def _make_file_store(root: Path) -> None:
-    """With consume queues in files: a broker whose settings say so could not be migrated."""
+    """Make a store with consume queues in files: a broker whose settings say so could not be migrated."""
     store = {"directory": root, **QUICK["store"]}
     settings = BrokerSettings.model_validate({"store": store, "consume_queue": {"mode": "file"}})
     open_store(settings.for_store(), disk=PosixDisk(), clock=SystemClock(), report=lambda _: None).close()

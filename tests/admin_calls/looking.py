@@ -1,4 +1,4 @@
-"""What operators look at: messages from any place and as they come, files, queues, what waits, lite backlogs."""
+"""Calls by which operators inspect a broker: messages, old and new, files, queues, pending messages, lite backlogs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a call of the admin port: a row of the table has all four cases, or why one of them cannot be.
+"""Rows of the table of admin calls: each has all four cases, or says why one of them cannot be.
 
 Requests are written as changes of a good one, by field: `{"topic.name": "nothing"}`. None takes a field away.
 """
@@ -51,7 +51,7 @@ class SuperUsers(NamedTuple):
 
 
 class Unseen(NamedTuple):
-    """Of who lacks a right nothing is refused: it is answered as if nothing were there. `holds` gets how that ends."""
+    """A caller who lacks a right is not refused, but answered as if nothing were there. `holds` gets how that ends."""
 
     holds: Callable[[Ending], bool]
 
@@ -77,7 +77,7 @@ class Row:
 
 
 Table = Mapping[str, Row]
-"""By `package.Service/Method`."""
+"""Rows by `package.Service/Method`."""
 
 
 def of_service(service: str, **rows: Row) -> Table:

@@ -145,7 +145,7 @@ def test_what_is_no_request_is_refused_as_such(path: str, benches: Benches) -> N
 
 @pytest.mark.parametrize("path", {path.partition("/")[0]: path for path in TABLE}.values())
 def test_a_request_that_is_too_large_is_refused_by_its_size(path: str, benches: Benches) -> None:
-    """By the port, before any service has it."""
+    """The port refuses the call, before any service has it."""
     ending = benches.alone.call(path, b"\0" * (REQUEST_SIZE_MAX + 1))
     assert ending.code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert str(REQUEST_SIZE_MAX) in ending.text

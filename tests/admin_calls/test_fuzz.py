@@ -37,7 +37,7 @@ OURS_TO_EXPLAIN: Final = {
     grpc.StatusCode.DEADLINE_EXCEEDED,
     definition.INTERNAL_SERVER_ERROR,
 }
-"""How no call may end, whatever it asks for."""
+"""Status codes with which no call may end, whatever it asks for."""
 
 NESTED_MAX: Final = 3
 NUMBERS: Final = st.sampled_from([-(2**63), -(2**31), -1, 0, 1, 2, 7, 1_000, 2**31 - 1, 2**63 - 1])

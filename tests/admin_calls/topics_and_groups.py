@@ -70,7 +70,7 @@ WOULD_BREAK_ORDER: Final = Refusal(unread_in_order, StatusCode.FAILED_PRECONDITI
 
 
 def is_listed(*expected: str) -> Any:
-    """Of pages: these are all their rows."""
+    """Return a check that these are the names of all rows of the pages."""
     return lambda pages: [row.name for page in pages for row in (*page.ListFields()[0][1],)] == list(expected)
 
 

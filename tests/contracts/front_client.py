@@ -23,7 +23,7 @@ UNARY = "/test.Service/Unary"
 STREAM = "/test.Service/Stream"
 BIDI = "/test.Service/Bidi"
 PATIENCE_S = 30.0
-"""How long a test waits for something that must happen. Only a failing test waits this long."""
+"""The time that a test waits for something that must happen. Only a failing test waits this long."""
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:

@@ -1,4 +1,4 @@
-"""What every consume queue store must do (store/consumequeue/protocol.py).
+"""Every consume queue store keeps its contract (store/consumequeue/protocol.py).
 
 Runs on the RocksDB layout over RocksDB and over the engine in memory, with and without what the native part remembers,
 and on files.
@@ -30,7 +30,7 @@ from tests.consumequeue.samples import entry as timed_entry
 
 
 def entries(queues: ConsumeQueueStore, queue: QueueId, start: int = 0, limit: int = 10) -> list[ConsumeQueueEntry]:
-    """Without the store times, which files do not have."""
+    """Return entries without the store times, which files do not have."""
     return [each._replace(store_timestamp_ms=None) for each in queues.entries(queue, QueueOffset(start), limit)]
 
 
@@ -302,7 +302,7 @@ def test_last_entry_below(queues: ConsumeQueueStore) -> None:
 
 
 def cached(queues: ConsumeQueueStore) -> int:
-    """How many queues are known in memory, in the larger of both caches where there are two."""
+    """Return the number of queues that are known in memory, in the larger of both caches where there are two."""
     if isinstance(queues, DoubleWriteConsumeQueues):
         return max(cached(each) for each in (queues.files, queues.rocks) if each is not None)
     if isinstance(queues, RocksConsumeQueues):
@@ -344,7 +344,7 @@ def test_a_failed_write_leaves_cache_and_store_agreeing(
 
 
 class Model:
-    """The same operations on a list of requests."""
+    """The model does the same operations on a list of requests."""
 
     def __init__(self) -> None:
         self.log: list[tuple[int, QueueId]] = []

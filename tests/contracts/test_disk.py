@@ -1,6 +1,4 @@
-"""What every Disk promises, run on the real one, on the real one over a simulated kernel, and on the one that fails
-on order.
-"""
+"""Every Disk keeps its contract: the real one, the real one over a simulated kernel, and one that fails on order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every front must do with calls and streams, seen from a real client on a real socket."""
+"""Every front handles calls and streams alike, seen from a real client on a real socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How calls end on every front: cancelled, late, lost, refused, failed; and how fronts start and stop."""
+"""Calls end alike on every front: cancelled, late, lost, refused, failed; and how fronts start and stop."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_client_that_leaves_under_a_blocked_write_closes_the_call(kind: FrontK
 
 
 def test_a_client_that_leaves_before_a_finished_answer_has_left_closes_the_call(kind: FrontKind) -> None:
-    """What it has not got must be told to somebody: messages would stay hidden with a client that never saw them."""
+    """A front reports answers that were not delivered: messages would stay hidden with a client that never saw them."""
 
     async def test() -> None:
         kept = Kept()

@@ -1,4 +1,4 @@
-"""What fronts write into the log about calls: who called, and by which request it can be found on the client's side."""
+"""Fronts log who called, and the request by which the call can be found on the client's side."""
 
 from __future__ import annotations
 

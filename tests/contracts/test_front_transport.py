@@ -1,4 +1,4 @@
-"""What fronts listen on: TLS with and without client certificates, unix sockets, several addresses at once."""
+"""Fronts listen with TLS, with and without client certificates, on unix sockets, and on several addresses at once."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_handlers_see_whether_the_client_came_over_tls(kind: FrontKind, tmp_path
 
 
 def test_a_tls_client_that_does_not_offer_h2_is_not_served(kind: FrontKind, tmp_path: Path) -> None:
-    """Without ALPN nobody knows that it speaks HTTP/2 (RFC 9113 §3.2)."""
+    """A client without ALPN is refused, since nobody knows that it speaks HTTP/2 (RFC 9113 §3.2)."""
 
     async def test() -> None:
         tls = make_tls(tmp_path)

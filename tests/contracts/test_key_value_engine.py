@@ -1,4 +1,4 @@
-"""What every key-value engine must do (kv/engine.py). Runs on RocksDB and on the engine in memory."""
+"""Every key-value engine keeps its contract (kv/engine.py). Runs on RocksDB and on the engine in memory."""
 
 from __future__ import annotations
 

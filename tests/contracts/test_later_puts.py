@@ -1,4 +1,4 @@
-"""What is put later is told by an engine as if it were stored already (kv/engine.py, `put_later`)."""
+"""Later puts are visible in an engine as if they were stored already (kv/engine.py, `put_later`)."""
 
 from __future__ import annotations
 

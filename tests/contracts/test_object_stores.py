@@ -1,4 +1,4 @@
-"""What the tiered index expects of an object store, on every kind of it."""
+"""Every kind of object store does what the tiered index expects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of several consume queues at once is what is asked of each (store/consumequeue/protocol.py)."""
+"""A read of several consume queues at once gives what reads of each give (store/consumequeue/protocol.py)."""
 
 from __future__ import annotations
 

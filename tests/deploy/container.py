@@ -59,7 +59,7 @@ def command(
 
 
 def why_not(folder: Path) -> str:
-    """Why no such container can be run here; empty when one can."""
+    """Return the reason why no such container can be run here; empty when one can."""
     if os.geteuid() != 0:
         return "a read-only root file system needs root"
     trial = command(["true"], folder=folder, user=NOBODY, environment={}, mounts={}, read_only={})
@@ -68,7 +68,7 @@ def why_not(folder: Path) -> str:
 
 
 def this_python() -> dict[str, Path]:
-    """What of this machine the running Python, and with it Quarry, is made of, where an empty /tmp would hide it."""
+    """Return the folders that the running Python and Quarry consist of, where an empty /tmp would hide them."""
     folders = {Path(sys.prefix), Path(sys.base_prefix), ROOT} - {Path("/usr")}
     outermost = [each for each in folders if not any(other in each.parents for other in folders)]
     return {str(path): path for path in sorted(outermost)}

@@ -1,4 +1,4 @@
-"""What lies in deploy/kubernetes, looked at as Kubernetes would."""
+"""The objects in deploy/kubernetes, read as Kubernetes would."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ class Manifests:
 
     @property
     def toml_of_one(self) -> str:
-        """What a broker takes that is no member of a cluster."""
+        """Return the settings for a broker that is no member of a cluster."""
         return re.sub(r"^\[cluster\]\n(\w.*\n)*", "", self.toml, flags=re.MULTILINE)
 
     def environment(self, index: int) -> dict[str, str]:
-        """What Kubernetes gives the broker of this pod; `$(NAME)` stands for what came before."""
+        """Return the environment of the broker of this pod in Kubernetes; `$(NAME)` stands for what came before."""
         labels = {"apps.kubernetes.io/pod-index": str(index)}
         fields = {"metadata.name": self.pod_names[index], "status.hostIP": HOST_IP}
         fields |= {f"metadata.labels['{name}']": value for name, value in labels.items()}
@@ -85,7 +85,7 @@ class Manifests:
         return found
 
     def pod_templates(self) -> Iterator[Object]:
-        """Of everything that makes pods."""
+        """Return the templates of everything that makes pods."""
         yield self.pod
         for each in self.all("CronJob"):
             yield each["spec"]["jobTemplate"]["spec"]["template"]

@@ -37,7 +37,7 @@ READY_TIMEOUT_S = 60.0
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Of the Dockerfile in their order, lines put together."""
+    """Return the instructions of the Dockerfile in their order, lines put together."""
     text = re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.MULTILINE).replace("\\\n", " ")
     lines = (line.strip() for line in text.splitlines())
     return [(line.split(maxsplit=1)[0], line.split(maxsplit=1)[1]) for line in lines if line]

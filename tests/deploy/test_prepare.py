@@ -1,4 +1,4 @@
-"""What a pod does before its broker starts: `deploy/image/prepare.py`, run as a program."""
+"""A pod prepares its volume before its broker starts: `deploy/image/prepare.py`, run as a program."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 MANUAL = (ROOT / "docs" / "kubernetes.md").read_text()
 FREE = {"global", "settings", "resources"}
-"""What is not the chart's own: parts of Kubernetes' objects, settings of the broker, Helm's."""
+"""Values that are not the chart's own: parts of Kubernetes' objects, settings of the broker, Helm's."""
 
 
 def refused(values: dict[str, Any]) -> bool:

@@ -38,7 +38,7 @@ def main(pages: Sequence[str]) -> int:
 
 
 def _kept(command: Command, output: Sequence[str]) -> Sequence[str]:
-    """What is written: of a broker where it is alone."""
+    """Return the output that is written into the page: of a broker where it is alone."""
     if matches(command.output, output, Bindings()):
         return command.output
     if READY_LINE in output:

@@ -16,7 +16,7 @@ _OPERATORS: Final = frozenset("();<>|&")
 _INLINE: Final = re.compile(r"(?<!`)`(quarry [^`\n]+)`(?!`)")
 _FENCED: Final = re.compile(r"^ *(`{3,}).*?^ *\1$", re.DOTALL | re.MULTILINE)
 _ELLIPSIS: Final = re.compile(r"[\[\]…]|\.\.\.")
-"""In prose: optional parts in brackets, and what is left out."""
+"""Marks of prose: optional parts in brackets, and words that are left out."""
 
 
 class Invocation(NamedTuple):
@@ -25,11 +25,11 @@ class Invocation(NamedTuple):
     words: Sequence[str]
     place: str
     is_whole: bool
-    """Whether nothing is left out: what the command requires must be there."""
+    """True if nothing is left out: then all that the command requires must be there."""
 
 
 def in_block(block: Block) -> Iterator[Invocation]:
-    """Of a console block, whether it is run or not."""
+    """Return the invocations of a console block, whether it is run or not."""
     for command in commands(block):
         place = f"{block.place.rpartition(':')[0]}:{command.line}"
         for words in _simple_commands(command.typed):
@@ -38,7 +38,7 @@ def in_block(block: Block) -> Iterator[Invocation]:
 
 
 def in_prose(page: Path, root: Path) -> Iterator[Invocation]:
-    """Those between single backquotes."""
+    """Return the invocations between single backquotes."""
     text = _FENCED.sub("", page.read_text(encoding="utf-8"))
     for found in _INLINE.finditer(text):
         words = shlex.split(_ELLIPSIS.sub(" ", found[1]).replace("\\|", "|"), comments=True)
@@ -47,7 +47,7 @@ def in_prose(page: Path, root: Path) -> Iterator[Invocation]:
 
 
 def mistake(invocation: Invocation) -> str | None:
-    """What the command line would not understand; None if it would all of it."""
+    """Return what the command line would not understand; None if it would understand all."""
     command, words = root(), list(invocation.words)
     path = ["quarry"]
     while True:
@@ -138,6 +138,6 @@ def _quarry_words(words: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _is_command(before: Sequence[str]) -> bool:
-    """Whether what follows these words is a command."""
+    """Return whether a command follows these words."""
     first = next((each for each in before if "=" not in each), None)
     return first in {None, "docker", "env", "exec", "sudo", "time"} or before[-1] == "--"

@@ -1,4 +1,4 @@
-"""Whether what came out is what a page shows, and which names of the page stand for which of this run.
+"""Compares outputs with those that a page shows, and finds which names of the page stand for which of this run.
 
 `…` in a line stands for any text, a line of it alone for any lines. What is another each time is known by its form:
 ids, secrets and names of backups may be any other, but the same wherever the page has the same; times and durations may
@@ -34,13 +34,13 @@ _FORMS: Final = [*NAMES.values(), *QUANTITIES.values()]
 
 
 class Bindings:
-    """What the page calls by one name and this run by another."""
+    """Names of things that this run calls by other names than the page."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
 
     def bind(self, shown: str, actual: str) -> bool:
-        """Whether it agrees with what is known; a name is bound once."""
+        """Return whether the pair agrees with the known ones; a name is bound once."""
         return self._names.setdefault(shown, actual) == actual
 
     def put_into(self, command: str) -> str:
@@ -50,7 +50,7 @@ class Bindings:
 
 
 def matches(expected: Sequence[str], actual: Sequence[str], bindings: Bindings) -> bool:
-    """Whether all lines are as expected; then names are bound."""
+    """Return whether all lines are as expected; then names are bound."""
     pairs = _aligned(tuple(map(_plain, expected)), tuple(map(_plain, actual)))
     return pairs is not None and all(
         bindings.bind(shown, found) for one, other in pairs for shown, found in _names(one, other)
@@ -62,7 +62,7 @@ def _plain(line: str) -> str:
 
 
 def _aligned(expected: tuple[str, ...], actual: tuple[str, ...]) -> list[tuple[str, str]] | None:
-    """Which line is which; None if they do not match. Quadratic at most."""
+    """Return which line is which; None if they do not match. Quadratic at most."""
     # reachable[i][j]: the first i expected lines match the first j actual ones
     reachable = [[False] * (len(actual) + 1) for _ in range(len(expected) + 1)]
     reachable[0][0] = True

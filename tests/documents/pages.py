@@ -12,7 +12,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
 ORDERS: Final = ("not run", "elsewhere", "file", "first", "outputs")
-"""What a comment may say. Any other comment is none of ours."""
+"""Comments that direct a block. Any other comment is ignored."""
 
 _FENCE: Final = re.compile(r"^( *)(`{3,})(.*)$")
 _COMMENT: Final = re.compile(rf"<!-- ({'|'.join(ORDERS)})(?:: ?|\n)(.*?)\s*-->", re.DOTALL)
@@ -42,7 +42,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """As it is typed, and the lines that come of it."""
+    """A command as it is typed, and its output."""
 
     typed: str
     output: Sequence[str]
@@ -90,7 +90,7 @@ def _blocks(page: Path) -> Iterator[Block]:
 
 
 def commands(block: Block) -> Iterator[Command]:
-    """Of a console block. Lines before the first command are a mistake: ValueError."""
+    """Return the commands of a console block. Lines before the first command are a mistake: ValueError."""
     lines = block.text.splitlines()
     at = 0
     while at < len(lines):

@@ -18,7 +18,7 @@ START_TIMEOUT_S: Final = 60.0
 INTERRUPTED: Final = 130
 """The status by which some say that Ctrl-C ended them. Brokers have stopped in good order and say 0."""
 SETTLE_TIMEOUT_S: Final = 5.0
-"""For what a broker says once it is ready."""
+"""The time that a broker has for its lines once it is ready."""
 
 _STATUS: Final = re.compile(r"# ends with status (\d+)$", re.MULTILINE)
 _HERE: Final = re.compile(r"^(\w+)=(\S*)( +# put your .*)$")
@@ -70,7 +70,7 @@ class _Player:
         self._record = record
         self._machine = f"{session.folder}-machine"
         self._theirs = {f"{self._machine}{place}": place for place in PLACES}
-        """What is here, and what the page has in its place."""
+        """Places of this machine, and those that the page has instead."""
         self._bindings = Bindings()
         self.played = 0
         for place in self._theirs:
@@ -101,7 +101,7 @@ class _Player:
             self._judge(block, command, *self._session.run(typed))
 
     def _typed(self, text: str) -> str:
-        """With the names of this run, and with the places of the machine where they are here."""
+        """Return the text with the names of this run, and with the places of this machine."""
         return _PLACE.sub(rf"{self._machine}\1", _here(self._bindings.put_into(text)))
 
     def _shown(self, output: Sequence[str]) -> list[str]:
@@ -150,7 +150,7 @@ def _here(text: str) -> str:
 
 
 def _unsaid(typed: str) -> list[str]:
-    """What has to come of a command whose output the page does not show."""
+    """Return the expected output of a command whose output the page does not show."""
     if " serve" not in typed:
         return [ANYTHING, f"{ANYTHING} Ctrl-C ends it"]  # before that it would not hear of it
     return [ANYTHING, f"{ANYTHING} shards are ready." if "--shards" in typed else READY_LINE, ANYTHING]

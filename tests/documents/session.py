@@ -33,7 +33,7 @@ with socket.socket() as any_socket:
 os.execvp(sys.argv[1], sys.argv[1:])
 """
 FOREGROUND: Final = re.compile(r"^(\w+=\S+ )*(quarry( --context \S+)? (serve|console)\b|make serve\b)(?!.*&$)")
-"""What runs until it is told to stop: its terminal is busy, and the page goes on in another one."""
+"""A command that runs until it is told to stop: its terminal is busy, and the page goes on in another one."""
 
 
 class Result(NamedTuple):
@@ -50,7 +50,7 @@ class Foreground:
         self._seen = 0
 
     def output(self) -> list[str]:
-        """What came since `forget`."""
+        """Return the output since `forget`."""
         return self._file.read_text(encoding="utf-8", errors="replace")[self._seen :].splitlines()
 
     def forget(self) -> None:
@@ -59,7 +59,7 @@ class Foreground:
 
 @cache
 def own_network() -> tuple[str, ...]:
-    """What goes before a command to give it a loopback of its own; nothing where the kernel does not allow it.
+    """Return the words before a command that give it a loopback of its own; nothing where the kernel does not allow it.
 
     Its processes are its own, too: all of them end with it, however the tests end.
     """
@@ -139,7 +139,7 @@ class Session:
         return self._foreground[-1]
 
     def latest(self) -> Foreground:
-        """What Ctrl-C is for."""
+        """Return the command that Ctrl-C would stop."""
         return self._foreground[-1]
 
     def interrupt(self) -> Result:

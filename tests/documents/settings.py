@@ -1,4 +1,4 @@
-"""Whether the settings that a document shows exist, with values that they may have."""
+"""Checks that the settings in a document exist, with values that they may have."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SECTIONS: Final = BrokerSettings.model_fields
 
 
 def mistake(text: str) -> str | None:
-    """What a broker would say of this file; None if it would start with it. Raises TOMLDecodeError."""
+    """Return the error of a broker with this file; None if it would start. Raises TOMLDecodeError."""
     return mistake_in(tomllib.loads(text))
 
 
 def mistake_in(sections: Mapping[str, Any]) -> str | None:
-    """The same of settings by section."""
+    """Return the error of a broker with these settings, by section."""
     try:
         BrokerSettings.model_validate(sections)
     except ValidationError as error:
@@ -28,7 +28,7 @@ def mistake_in(sections: Mapping[str, Any]) -> str | None:
 
 
 def exists(name: str) -> bool:
-    """Whether `section.key` is a setting."""
+    """Return whether `section.key` is a setting."""
     section, _, key = name.partition(".")
     return section in SECTIONS and key in _keys(section)
 

@@ -1,4 +1,4 @@
-"""What is special of single pages, in one place: what is not run and why, what is slow, and what a page needs."""
+"""Exceptions of single pages, in one place: blocks that are not run and why, slow ones, and needs of a page."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def prepared(page: Path, folder: Path) -> None:
 
 
 def yours(page: Path, folder: Path) -> Mapping[str, str]:
-    """What pages ask their reader to put in."""
+    """Return the values that pages ask their reader to put in."""
     if page.name == "migrate-from-rocketmq.md":
         return {"ROCKETMQ_STORE": str(golden.unpack("file-clean", folder.parent / "rocketmq") / "store")}
     return {}

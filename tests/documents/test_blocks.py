@@ -92,7 +92,7 @@ def test_targets_of_make_exist() -> None:
 
 
 def test_every_block_of_data_or_code_is_used() -> None:
-    """Beside those that are typed: each is written to a file of its page, played by a test, or read here."""
+    """Blocks of data or code are used: each is written to a file of its page, played by a test, or read here."""
     left = [
         block.place
         for block in each_block()
@@ -147,7 +147,7 @@ def test_yaml_is_what_the_chart_takes_or_what_prometheus_scrapes() -> None:
 
 
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """As Helm puts values over those of the chart."""
+    """Merge values over those of the chart, as Helm does."""
     return below | {
         name: merged(below[name], value) if isinstance(value, dict) and name in below else value
         for name, value in above.items()

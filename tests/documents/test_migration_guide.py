@@ -19,13 +19,13 @@ from tests.documents.table import yours
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SENT: Final = 3
-"""What the guide sends: one message in plain text, one by a client with TLS, one in double write."""
+"""The number of messages that the guide sends: one in plain text, one by a client with TLS, one in double write."""
 
 PAGE: Final = ROOT / "docs" / "migrate-from-rocketmq.md"
 
 
 def digests(root: Path) -> dict[str, str]:
-    """Of every file below `root`."""
+    """Return the digest of every file below `root`."""
     return {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
         for folder, _, names in os.walk(root)

@@ -36,7 +36,7 @@ def after(
     look: Callable[[OpenStore], Content] = content,
     open_it: Callable[[Path], OpenStore] = opened,
 ) -> Outcome:
-    """What a start on a damaged copy of the store finds. `copy` must be new: RocksDB remembers directories."""
+    """Return the findings of a start on a damaged copy of the store. `copy` must be new: RocksDB remembers folders."""
     shutil.copytree(image, copy)
     damage(copy)
     with capture_logs() as logs:

@@ -19,7 +19,7 @@ from quarry_mq.store.fs.protocol import DirectoryEntry, DiskSpace
 
 PAGE = 4096
 SECTOR = 512
-"""What a device writes whole; a page can end up with sectors of two ages."""
+"""Bytes that a device writes whole; a page can end up with sectors of two ages."""
 
 Operation = Literal["create", "write", "flush", "zero", "replace", "remove", "sync", "move", "truncate"]
 
@@ -41,7 +41,7 @@ class FaultyFile:
         self.openings: WeakSet[FaultySegment] = WeakSet()
 
     def without_mappings(self) -> FaultyFile:
-        """The same file, as the next process finds it."""
+        """Return the same file as the next process finds it."""
         found = FaultyFile(bytes(self.live))
         found.durable = bytearray(self.durable)
         found.dirty = set(self.dirty)
@@ -60,7 +60,7 @@ class FaultyFile:
         return False
 
     def cut(self, size: int) -> None:
-        """As ext4 does: the new length is in the next transaction, which un-synced pages need not be in."""
+        """Cut the file as ext4 does: the new length is in the next transaction, and un-synced pages may be missing."""
         del self.live[size:]
         del self.durable[size:]
         self.dirty = {page for page in self.dirty if page * PAGE < size}
@@ -471,5 +471,5 @@ class FaultyDisk:
 
 
 def _moved(each: Path, path: Path, target: Path) -> Path:
-    """What has become of the name `each` when `path`, a file or a directory, was moved to `target`."""
+    """Return the name of `each` after `path`, a file or a directory, was moved to `target`."""
     return target / each.relative_to(path) if each == path or path in each.parents else each

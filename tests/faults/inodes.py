@@ -1,4 +1,4 @@
-"""What a simulated disk holds: files and directories, each as programs see it and as it is on the platter."""
+"""Files and directories of a simulated disk, each as programs see it and as it is on the platter."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Inode:
         self.dirty.update(range(position // PAGE, -(-end // PAGE)))
 
     def settle(self, pages: set[int]) -> None:
-        """These pages reach the platter; the length does once all have."""
+        """Write these pages to the platter; the length follows once all are there."""
         platter = bytearray(self.durable.ljust(len(self.live), b"\0"))
         for page in pages:
             here = slice(page * PAGE, (page + 1) * PAGE)
@@ -120,7 +120,7 @@ class Directory:
             self.live[name].sync(cut)
 
     def power_loss(self, chance: Random) -> None:
-        """To be called when `settle_some` is through: a move between directories changes both."""
+        """Return to what is durable, once `settle_some` is through: a move between directories changes both."""
         self.live = dict(self.durable)
         for name in sorted(self.live):
             self.live[name].power_loss(chance)

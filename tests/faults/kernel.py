@@ -37,7 +37,7 @@ from tests.faults.inodes import Directory, Inode, Pages
 FIRST_DESCRIPTOR: Final = 1 << 24
 """Above every real one: a descriptor that gets into the wrong hands must not close a file of the test run."""
 WRITE_BACK_ONE_IN: Final = 8
-"""How often a write makes the kernel write back some page by itself."""
+"""The number of writes of which one makes the kernel write back some page by itself."""
 
 
 UNMAPPED_REFERENCES: Final = 2

@@ -1,4 +1,4 @@
-"""What a broker has promised, in plain dictionaries: the model that a store is compared with after each crash."""
+"""Promises of a broker, in plain dictionaries: the model that a store is compared with after each crash."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quarry_mq.store.settings import Durability
 
 GROUPS = ("billing", "audit")
 PATTERN = bytes(range(1, 252))
-"""What bodies are made of, each from another byte on. No zeros: a page that was lost shows."""
+"""Bytes of bodies, each from another byte on. No zeros: a page that was lost shows."""
 
 
 class Attempt(NamedTuple):
@@ -87,7 +87,7 @@ class Ledger:
                     self._seen[queue, offset] = kept[offset].at, kept[offset].body
 
     def expires(self, up_to: int) -> None:
-        """What lies below may be gone from now on."""
+        """Allow everything below to be gone from now on."""
         self._expired_up_to = max(self._expired_up_to, up_to)
 
     def queues_flushed(self) -> None:

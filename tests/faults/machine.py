@@ -36,7 +36,7 @@ from tests.faults.ledger import Ledger
 
 SEGMENT_SIZE = 64 * 1024
 ROTTING = 0.6
-"""How often an index file is damaged when it could be."""
+"""The share of cases in which an index file is damaged when it could be."""
 HOST = Host(bytes([127, 0, 0, 1]), 8081)
 
 
@@ -122,7 +122,7 @@ class Machine:
         self.kernel.sync(self.kernel.inode(begun.file))
 
     def crash(self, *, power_loss: bool) -> None:
-        """To be called after PowerCut, or at any other moment."""
+        """End the process or cut the power, after PowerCut or at any other moment."""
         self.kernel.cut()
         self._end_threads()
         self.engines.crash(power_loss=power_loss)
@@ -259,7 +259,7 @@ class Broker:
     # -- as server.maintenance.key_index
 
     def write_index(self) -> None:
-        """Some of it, as far as there is an index."""
+        """Write some of the index, as far as there is one."""
         for index in self.store.messages.indexes.followers:
             index.step()
 
@@ -433,14 +433,14 @@ class Broker:
         assert rocks.next_offsets(queues) == [bounds.maximum for bounds in told]
 
     def check_live(self) -> None:
-        """What is visible now is what was sent."""
+        """Check that all visible messages are those that were sent."""
         self.check_caches()
         for queue, entries in self.content().items():
             for offset, (_, body) in entries.items():
                 self.ledger.check_read(queue, offset, body)
 
     def content(self) -> dict[QueueId, dict[int, tuple[int, bytes]]]:
-        """What consumers would read of all queues: by offset the place in the log and the body."""
+        """Return the messages that consumers would read, by queue: by offset the place in the log and the body."""
         messages = self.store.messages
         found: dict[QueueId, dict[int, tuple[int, bytes]]] = {}
         for queue in messages.iterate_queues():

@@ -30,7 +30,7 @@ def opened(root: Path) -> OpenStore:
 
 
 def write(store: OpenStore, first: int, count: int) -> None:
-    """Some of everything, acknowledged as the broker does it."""
+    """Store some of everything, acknowledged as the broker does it."""
     messages = store.messages
     for number in range(first, first + count):
         topic = TOPICS[number % 2]

@@ -87,7 +87,7 @@ def work(broker: Broker, chance: Random, start: Callable[[], Broker]) -> Broker:
 
 
 def run_until_cut(machine: Machine, seed: int) -> Broker | None:
-    """None when the power went."""
+    """Return the broker; None when the power went."""
     with suppress(PowerCut):
         return work(machine.start(), Random(seed), machine.start)
     return None

@@ -92,7 +92,7 @@ class Golden:
         self.end = last["phyOffset"] + last["storeSize"]
 
     def copy(self, to: Path) -> Path:
-        """With holes kept: queue files are nearly nothing but holes."""
+        """Copy the store and keep holes: queue files are nearly nothing but holes."""
         subprocess.run(["cp", "-r", "--sparse=always", str(self.store), str(to)], check=True)
         return to
 
@@ -141,7 +141,7 @@ def check(golden: Golden, copy: Path, damage: Damage) -> str:
 
 
 def refusal_of(copy: Path, look: Callable[[OpenStore], None]) -> str | None:
-    """Why the store does not open, or what stops the look at it. The copy is used up."""
+    """Return why the store does not open, or what stops its inspection. The copy is used up."""
     try:
         with capture_logs():
             store = opened(copy)

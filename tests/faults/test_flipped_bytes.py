@@ -109,7 +109,7 @@ def test_every_byte(image: Image, tmp_path: Path, part: int) -> None:
 
 
 def heads_in(log: Path) -> Iterator[int]:
-    """Where the records of a manifest or a write-ahead log begin, one smaller than a block."""
+    """Return where the records of a manifest or a write-ahead log begin, one smaller than a block."""
     data = log.read_bytes()
     at = 0
     while at + HEAD.size <= len(data):

@@ -36,7 +36,7 @@ CONSUME_QUEUES: Final[dict[str, MakeMachine]] = {
     "files": lambda seed, durability, _: Machine(seed, durability, queue_mode=QueueMode.FILE),
     "both": lambda seed, durability, _: Machine(seed, durability, queue_mode=QueueMode.DOUBLE_WRITE),
 }
-"""What the consume queues of the store are kept in. Another implementation is another line."""
+"""Kinds of consume queues of the store. Another implementation is another line."""
 
 sendings = st.lists(
     st.builds(

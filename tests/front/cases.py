@@ -17,7 +17,7 @@ from tests.front.engine import BIDI, ECHO, GREETING, KEEP, RAISE, SIZE_0, STREAM
 
 
 class Case(NamedTuple):
-    """What is written; then the status of each stream that ends, the code of each that is reset, and of a GOAWAY."""
+    """The bytes that are written; then the status of each ended stream, the code of each reset one, and of a GOAWAY."""
 
     written: bytes
     statuses: Mapping[int, int] = MappingProxyType({})
@@ -127,7 +127,7 @@ SOUND: Final = {
     "cancelled": Case(call(1, path=KEEP) + frames.reset(1, ErrorCode.CANCEL) + call(3), {3: 0}),
     "client says goodbye": Case(call(1) + frames.go_away(0, ErrorCode.NO_ERROR) + PING, {1: 0}),
 }
-"""What an honest client may do."""
+"""Things that an honest client may do."""
 
 REFUSED: Final = {
     "no such method": Case(call(1, path="/no/such"), {1: 12}, {1: 0}),
@@ -162,7 +162,7 @@ REFUSED: Final = {
         resets={1: ErrorCode.PROTOCOL_ERROR},
     ),
 }
-"""What ends one stream; the connection goes on."""
+"""Things that end one stream; the connection goes on."""
 
 
 def error(written: bytes, code: ErrorCode) -> Case:
@@ -214,7 +214,7 @@ ENDED: Final = {
     "headers cut short": error(frames.frame(FrameType.HEADERS, 4, 1, BLOCK[:-1]), ErrorCode.COMPRESSION_ERROR),
     "headers of a closed stream": Case(call(1) + headers(1), {1: 0}, ended_by=ErrorCode.STREAM_CLOSED),
 }
-"""What ends the connection."""
+"""Things that end the connection."""
 
 
 def greeted(cases: dict[str, Case]) -> dict[str, Case]:

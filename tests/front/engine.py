@@ -35,13 +35,13 @@ class Frame(NamedTuple):
 
     @property
     def code(self) -> int:
-        """Of RST_STREAM and GOAWAY."""
+        """Return the error code of RST_STREAM and GOAWAY."""
         code: int = U32.unpack_from(self.payload, 4 if self.kind == FrameType.GOAWAY else 0)[0]
         return code
 
 
 def frames_of(data: bytes) -> Iterator[Frame]:
-    """What whole frames the bytes are. Bytes that are none fail the test."""
+    """Return the frames that the bytes consist of. Bytes that are none fail the test."""
     position = 0
     while position < len(data):
         high, low, kind, flags, stream_id = FRAME_HEAD.unpack_from(data, position)
@@ -174,7 +174,7 @@ class Engine:
         return self
 
     def written(self) -> bytes:
-        """What has been written since the last time, as a transport would be given it."""
+        """Return the bytes written since the last call, as a transport would get them."""
         return b"".join(self.connection.sender.take())
 
     def frames(self) -> list[Frame]:

@@ -147,7 +147,7 @@ MUTATIONS: Final[tuple[Callable[[Random, list[bytes]], None], ...]] = (
 class Sequence(NamedTuple):
     cuts: list[bytes]
     handler_acts: int
-    """What the handler of kept calls does between the cuts, a bit for each."""
+    """Actions of the handler of kept calls between the cuts, a bit for each."""
 
 
 def sequence(seed: int, number: int) -> Sequence:
@@ -169,7 +169,7 @@ def sequence(seed: int, number: int) -> Sequence:
 
 
 def run(each: Sequence) -> str:
-    """How the sequence ended: a code of GOAWAY, or the state of its connection."""
+    """Run a sequence and return how it ended: a code of GOAWAY, or the state of its connection."""
     engine = Engine()
     for number, cut in enumerate(each.cuts):
         engine.connection.receive(cut)

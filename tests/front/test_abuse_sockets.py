@@ -61,7 +61,7 @@ class Serving:
         return reader, writer
 
     async def is_served(self, body: bytes) -> bool:
-        """Whether a good client gets its answer on a new connection, soon."""
+        """Return whether a good client soon gets its answer on a new connection."""
         reader, writer = await self.connect(GREETING + call(1, body))
         answer = b""
         while with_prefix(body) not in answer:
@@ -129,7 +129,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def read_to_end(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the server closes, whichever way."""
+    """Return all bytes until the server closes, whichever way."""
     answer = b""
     try:
         while piece := await soon(reader.read(1 << 20)):
@@ -376,7 +376,7 @@ def test_what_is_no_http(said: bytes) -> None:
 
 
 def test_more_connections_than_allowed() -> None:
-    """Those without calls give way, those with calls stay."""
+    """Connections without calls give way, connections with calls stay."""
 
     async def test() -> None:
         async with serving(FrontLimits(max_connections=10)) as served:

@@ -21,7 +21,7 @@ def whole(written: bytes) -> bytes:
 
 
 def in_pieces(written: bytes, pieces: list[bytes]) -> bytes:
-    """As a transport delivers it, one pass for each piece."""
+    """Deliver the bytes as a transport does, one pass for each piece, and return the answer."""
     assert b"".join(pieces) == written
     engine, answer = Engine(), b""
     for piece in pieces:

@@ -83,7 +83,7 @@ def ended(front: Front, why: str) -> int:
 
 
 async def is_ended(reader: asyncio.StreamReader) -> bool:
-    """Whether the server hangs up soon, whatever it says before."""
+    """Return whether the server hangs up soon, whatever it says before."""
     try:
         while await soon(reader.read(4096)):
             pass
@@ -188,7 +188,7 @@ def test_garbage_without_tls_is_the_engines_to_refuse(run: Run, tmp_path: Path, 
 
 
 def test_many_who_say_nothing_keep_nobody_out(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When too many wait, the one that has waited longest has to go."""
+    """The connection that has waited longest has to go when too many wait."""
     monkeypatch.setattr(door, "WAITING_MAX", 150)
 
     async def test() -> None:

@@ -30,7 +30,7 @@ ALLOWED: Final = {
         "peers that do not mind our table size of 0 are put up with (docs/adr/0008)"
     ),
 }
-"""What may fail, and why."""
+"""Tests that may fail, and why."""
 
 
 def h2spec() -> Path:
@@ -44,7 +44,7 @@ def h2spec() -> Path:
 
 
 def results(report: Path) -> Iterator[tuple[str, bool]]:
-    """What each test does, and whether it passed."""
+    """Return the description of each test, and whether it passed."""
     for suite in ET.parse(report).getroot().iter("testsuite"):
         for case in suite.iter("testcase"):
             yield str(case.get("classname")), all(case.find(kind) is None for kind in ("failure", "error", "skipped"))

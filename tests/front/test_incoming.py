@@ -1,4 +1,4 @@
-"""What is held of requests that are open: bounded in bytes, headers included, and nothing of what is not wanted."""
+"""Memory for open requests is bounded in bytes, headers included, and unwanted bytes are not kept."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ for host, port in (each.rsplit(":", 1) for each in sys.argv[1:]):
 
 
 def shown(passed: socket.socket, *addresses: str) -> list[str]:
-    """What a process that gets the socket finds at these addresses."""
+    """Return the findings at these addresses of a process that gets the socket."""
     command: list[str] = [sys.executable, PASS_SOCKET, str(passed.fileno()), sys.executable, "-c", SHOW, *addresses]
     done = subprocess.run(command, pass_fds=[passed.fileno()], capture_output=True, text=True, timeout=30, check=True)
     found: list[str] = done.stdout.split()

@@ -40,7 +40,7 @@ TIMEOUT_S: Final = 5
 
 @dataclass(eq=False)
 class Stream:
-    """What the model knows of one stream. Sizes and windows are in bytes, as the client sees them."""
+    """State of one stream in the model. Sizes and windows are in bytes, as the client sees them."""
 
     stream_id: int
     path: str
@@ -59,7 +59,7 @@ class Stream:
 
     @property
     def is_open(self) -> bool:
-        """Whether something may still come on it."""
+        """Return whether something may still come on the stream."""
         return not self.cancelled and self.status is None and self.reset_by is None
 
 

@@ -43,7 +43,7 @@ Answer = tuple[str, object]
 
 
 def answer(heads: HeadReader, block: bytes) -> Answer:
-    """What a reader says of a block, in a form that can be compared."""
+    """Return the result of a reader for a block, in a form that can be compared."""
     try:
         path, fields = heads.read(block)
     except (Malformed, TooLarge) as refusal:
@@ -140,7 +140,7 @@ def test_a_bad_field_behind_a_known_run_is_seen(tail: list[tuple[bytes, bytes]])
 
 @pytest.mark.parametrize("values", [(b"text/html", b"application/grpc"), (b"application/grpc", b"text/html")])
 def test_all_content_types_must_be_grpc(values: tuple[bytes, bytes]) -> None:
-    """Else what was learned of the sound one would let the other pass."""
+    """A damaged head is refused after a sound one: otherwise the cached one would let it pass."""
     fields = [each for each in request_fields(ECHO) if each[0] != b"content-type"]
     block = encode_fields(fields + [(b"content-type", value) for value in values])
     for _ in range(3):

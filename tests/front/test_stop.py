@@ -47,7 +47,7 @@ class RawClient:
                 return frame
 
     async def end(self) -> bytes:
-        """What comes until the connection is closed."""
+        """Return all bytes until the connection is closed."""
         return await soon(self._reader.read())
 
     def abort(self) -> None:

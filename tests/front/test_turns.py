@@ -205,7 +205,7 @@ def test_what_was_put_off_ends_with_its_connection() -> None:
 # -- on sockets
 
 READ_SIZE = 256 * 1024
-"""What asyncio reads at once."""
+"""Bytes that asyncio reads at once."""
 
 
 def waiting_size(protocol: H2Protocol) -> int:
@@ -214,7 +214,7 @@ def waiting_size(protocol: H2Protocol) -> int:
 
 
 async def read_to_end_or(reader: asyncio.StreamReader, last: bytes) -> bool:
-    """Whether the last words came before the server closed."""
+    """Return whether the last words came before the server closed."""
     answer = b""
     with suppress(ConnectionError):
         while last not in answer and (piece := await soon(reader.read(1 << 16))):

@@ -1,4 +1,4 @@
-"""What waits to be read is bounded for all connections together, and the slowest reader gives way."""
+"""Unread bytes are bounded for all connections together, and the slowest reader gives way."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def waiting_size(served: Serving) -> int:
 
 
 async def read_all(served: Serving, count: int) -> bytes:
-    """What a client gets that reads a megabyte at a time, with windows as narrow as they begin."""
+    """Return the answer to a client that reads a megabyte at a time, with windows as narrow as they begin."""
     reader, writer = await served.connect(GREETING + call(1, bytes((count,)), LARGE))
     answer = b""
     while not statuses(whole_frames(answer)):

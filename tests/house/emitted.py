@@ -1,4 +1,4 @@
-"""What a real broker exports once it has had some traffic of every kind."""
+"""Metrics that a real broker exports once it has had some traffic of every kind."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Emitted(NamedTuple):
 
 @cache
 def emitted() -> dict[str, Emitted]:
-    """By name, as the metrics page has it."""
+    """Return the metrics by name, as the metrics page has it."""
     patch = pytest.MonkeyPatch()
     with tempfile.TemporaryDirectory() as directory:
         try:
@@ -91,7 +91,7 @@ class _Certificates:
 
 
 def _watch_process(registry: CollectorRegistry) -> None:
-    """What `server.main` exports beside the broker."""
+    """Add the metrics that `server.main` exports beside the broker."""
     watch_health(registry, HealthState())
     watch_certificates(registry, _Certificates())
     watch_python(registry)

@@ -13,16 +13,16 @@ LEVELS: Final = {"debug": "debug", "info": "info", "warning": "warning", "error"
 """Method of a logger to the level of its lines."""
 
 ANY_LEVEL: Final = "any"
-"""Of `log.log`, which gets its level from elsewhere."""
+"""The level of `log.log`, which gets its level as an argument."""
 
 SHOWN_AS: Final = {"exc_info": "exception"}
 """Keys that come out under another name."""
 
 CALL_KEYS: Final = frozenset({"path", "peer", "client_id", "request_id"})
-"""What `server.front.caller.told_of` gives."""
+"""Fields that `server.front.caller.told_of` gives."""
 
 FAULT_KEYS: Final = CALL_KEYS | {"group", "topic", "port", "delayed_until_ms", "half_message"}
-"""What `FaultLog.report` is given, by whoever meets the fault."""
+"""Fields that `FaultLog.report` is given by its callers."""
 
 
 class LogEvent(NamedTuple):
@@ -42,7 +42,7 @@ class LogCall(NamedTuple):
 
     @property
     def text(self) -> str | None:
-        """None when it is no constant."""
+        """Return the text; None when it is no constant."""
         position = 1 if self.level == ANY_LEVEL else 0
         match self.node.args[position : position + 1]:
             case [ast.Constant(value=str() as text)]:

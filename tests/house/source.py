@@ -65,7 +65,7 @@ def tree(path: Path) -> ast.Module:
 
 @cache
 def imports(path: Path) -> tuple[Import, ...]:
-    """Of the whole file, those inside functions too. Relative ones are resolved."""
+    """Return the imports of the whole file, those inside functions too. Relative ones are resolved."""
     found = []
     package = Path(name(path)).parent.parts
     for node in ast.walk(tree(path)):

@@ -23,7 +23,7 @@ DOCS: Final = ROOT / "docs" / "admin-calls.md"
 GRPCURL: Final = ROOT / "docs" / "grpcurl.md"
 README: Final = ROOT / "README.md"
 ANY_CALL: Final = "quarry call"
-"""It makes every call; ours have commands of their own."""
+"""The command `call` makes every call; ours have commands of their own."""
 
 BY_JOB: Final = {
     "BeginJob": "what the work of the job needs",

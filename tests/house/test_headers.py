@@ -18,7 +18,7 @@ ASKED = {
     "server/security/authentication.py: AUTHORIZATION": frozenset({AUTHORIZATION}),
     "server/security/authentication.py: DATE": frozenset({DATE}),
 }
-"""Where the server asks a call for a header, by what name: the names that stands for."""
+"""The expressions by which the server asks a call for a header, and the names that they stand for."""
 
 
 def test_all_headers_that_are_asked_for_are_kept() -> None:

@@ -131,7 +131,7 @@ def test_outside_libraries_stay_at_home(library: str) -> None:
 
 
 def test_every_outside_library_is_a_declared_dependency() -> None:
-    """What happens to be installed here is missing on a clean machine."""
+    """A library that only happens to be installed here is missing on a clean machine."""
     declared = (ROOT / "pyproject.toml").read_text().lower().replace("_", "-")
     distributions = {
         "backports": "backports.zstd",

@@ -33,7 +33,7 @@ def test_every_event_says_what_it_means() -> None:
 
 
 def test_events_are_constant_texts() -> None:
-    """Who searches the log, or counts its lines, does it by the event."""
+    """Searches and counts of log lines go by the event, so each event is one text."""
     wrong = [call.where for path in logging_files() for call in log_calls(path) if call.text is None]
     assert not wrong, f"put what varies into a key: {wrong}"
 

@@ -40,7 +40,7 @@ def parsed(expression: str) -> Any:
 
 
 def selected(node: Any, grouped_by: frozenset[str] = frozenset()) -> Iterator[Selected]:
-    """What of the tree reads metrics."""
+    """Yield the selectors of an expression, each with the labels that it uses."""
     match type(node).__name__:
         case "VectorSelector":
             labels = frozenset(each.name for each in node.matchers.matchers if each.name != "__name__")
@@ -65,7 +65,7 @@ def selected(node: Any, grouped_by: frozenset[str] = frozenset()) -> Iterator[Se
 
 
 def wrong_names(expression: str) -> list[str]:
-    """What the expression names and no broker exports."""
+    """Return the metrics that the expression names and no broker exports."""
     wrong = []
     for name, labels in selected(parsed(expression)):
         if name == "up":
@@ -127,7 +127,7 @@ def test_a_dashboard_can_be_shown(path: Path) -> None:
 
 
 def test_alert_rules_are_what_prometheus_takes() -> None:
-    """By hand what `promtool check rules` does: nothing but known keys, in valid forms."""
+    """Rules pass the checks of `promtool check rules`, done by hand: nothing but known keys, in valid forms."""
     document = yaml.safe_load(RULES.read_text())
     assert document.keys() == {"groups"}
     assert len({group["name"] for group in document["groups"]}) == len(document["groups"])

@@ -15,7 +15,7 @@ from tests.house.source import ROOT, name, python_files, tree
 
 PATIENCE_MIN_S: Final = 30
 CLOCKS: Final = frozenset({"monotonic", "perf_counter", "time", "monotonic_s"})
-"""Of the time that passes, not of the processor's."""
+"""Clocks of the time that passes, not of the processor's."""
 IN_VAIN: Final = frozenset(
     {
         ("tests/front/test_abuse_sockets.py", "wait_for"),  # that a peer which is not read from can send no more

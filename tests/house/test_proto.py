@@ -26,7 +26,7 @@ NEWER_THAN_THE_CLIENT = {
     f"{PACKAGE}.Settings.ClientPropertiesEntry.key": "the map of client_properties",
     f"{PACKAGE}.Settings.ClientPropertiesEntry.value": "the map of client_properties",
 }
-"""What our messaging files have and the client's do not, and why. Every entry must be needed."""
+"""Fields that our messaging files have and the client's do not, and why. Every entry must be needed."""
 
 
 def describe(*modules: str) -> dict[str, object]:

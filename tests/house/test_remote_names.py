@@ -1,4 +1,4 @@
-"""What comes from outside names no path, command, class or address: every text of an admin request is on a list."""
+"""Texts from outside name no path, command, class or address: every text of an admin request is on a list."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from deploy.site import hook
 from tests.house.source import ROOT
 
 LOADED: Final = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "object": "data"}
-"""What a browser fetches by itself, by the tag's name."""
+"""Attributes that a browser fetches by itself, by the tag's name."""
 
 BUILT_BY_MKDOCS: Final = {"404.html"}
 
@@ -71,7 +71,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pages(site: Path) -> dict[str, Page]:
-    """By their paths in the site."""
+    """Return the pages by their paths in the site."""
     return {path.relative_to(site).as_posix(): Page(path.read_text()) for path in site.rglob("*.html")}
 
 
@@ -80,7 +80,7 @@ def foreign(address: str) -> bool:
 
 
 def missing(address: str, page: str, pages: dict[str, Page], site: Path) -> bool:
-    """Whether a link of `page` leads to a file or an anchor that the site does not have."""
+    """Return whether a link of `page` leads to a file or an anchor that the site does not have."""
     parts = urlsplit(address)
     target = os.path.normpath(Path(page).parent / unquote(parts.path)) if parts.path else page
     if (site / target).is_dir():

@@ -70,7 +70,7 @@ def _row(name: str, stages: Stages, notes: list[str], server: str = "", transpor
 
 
 def cell(outcomes: Sequence[Outcome]) -> str:
-    """Of the outcomes without and with TLS."""
+    """Return the cell for the outcomes without and with TLS."""
     if outcomes[0].works is None:
         return NOT_IN_THE_CLIENT
     return "yes" if all(outcome.works for outcome in outcomes) else "**fails**"

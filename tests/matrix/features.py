@@ -1,4 +1,4 @@
-"""What users do with a client, one function per feature: each works with any official client, or says what is missing.
+"""Features that users need of a client, one function each: they work with any official client, or say what is missing.
 
 A feature gets a `Stage`: a topic and a group of its own on a running broker, and clients of one language. It fails by
 an AssertionError, or by what the client raised; a client library that has no such thing raises `Unsupported`.
@@ -54,7 +54,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Feature:
-    """What is done, and the topic and the group for it. Without `retry_delay_s` the broker's own delays apply."""
+    """A feature, and the topic and the group for it. Without `retry_delay_s` the broker's own delays apply."""
 
     play: Callable[[Stage], None]
     topic_type: str = "normal"
@@ -190,7 +190,7 @@ def delay(stage: Stage) -> None:
 
 
 def recall(stage: Stage) -> None:
-    """What is recalled before its time never arrives."""
+    """A message that is recalled before its time never arrives."""
     producer, consumer = stage.producer(), stage.consumer()
     at_ms = (time.time_ns() // 1_000_000_000 + 4) * 1000
     first, _ = producer.send([stage.message(body, delivery_ms=at_ms) for body in (b"recalled", b"kept")])
@@ -200,7 +200,7 @@ def recall(stage: Stage) -> None:
 
 
 def transaction(stage: Stage) -> None:
-    """What is committed arrives, what is rolled back does not."""
+    """Committed messages arrive, messages that were rolled back do not."""
     producer = stage.producer("unknown")
     for body, resolution in ((b"committed", "commit"), (b"rolled back", "rollback"), (b"too", "commit")):
         producer.send_in_transaction(stage.message(body), resolution)
@@ -220,7 +220,7 @@ def transaction_check(stage: Stage) -> None:
 
 
 def dead_letter(stage: Stage) -> None:
-    """What a listener fails for the last time is a dead letter, which an ordinary consumer reads."""
+    """A message that a listener fails for the last time is a dead letter, which an ordinary consumer reads."""
     (receipt,) = stage.producer().send([stage.message(b"bad", tag="t")])
     consumer = stage.push_consumer(failed_attempts=99)
     assert [consumer.next_delivery().attempt for _ in range(2)] == [1, 2]
@@ -232,7 +232,7 @@ def dead_letter(stage: Stage) -> None:
 
 
 def priority(stage: Stage) -> None:
-    """Of what is there, higher priorities come first. None is 0: the client of Node.js takes that for no priority."""
+    """Messages of higher priorities come first. None is 0: the client of Node.js takes that for no priority."""
     stage.producer().send([stage.message(b"%d" % each, priority=each) for each in (2, 1, 4, 3)])
     consumer = stage.consumer()
     assert [each.body for each in consumer.receive_until(4)] == [b"4", b"3", b"2", b"1"]

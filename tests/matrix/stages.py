@@ -45,7 +45,7 @@ ROCKETMQ_STARTS_S: Final = 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a feature ended: None for what the library does not have."""
+    """The end of a feature: None for what the library does not have."""
 
     works: bool | None
     detail: str = ""
@@ -55,7 +55,7 @@ class Server(Protocol):
     """A broker that features are played on."""
 
     def place(self, *, tls: bool) -> tuple[str, Path | None]:
-        """Where clients connect to, and the authority that they have to trust."""
+        """Return the address that clients connect to, and the authority that they have to trust."""
 
     def make(self, name: str, feature: Feature) -> None:
         """Make the topic, and the group of the same name."""
@@ -124,7 +124,7 @@ class _Quarry:
 
 @contextmanager
 def open_stages(folder: Path) -> Iterator[Stages]:
-    """On Quarry, with and without TLS."""
+    """Run the features on Quarry, with and without TLS."""
     tls, (port,) = make_tls(folder), free_ports(1)
     tls_endpoint = f"127.0.0.1:{port}"
     settings = {
@@ -163,7 +163,7 @@ class _RocketMQ:
 
 @contextmanager
 def open_rocketmq_stages(folder: Path, languages: Sequence[str]) -> Iterator[Stages]:
-    """On Apache RocketMQ, for these languages and without TLS."""
+    """Run the features on Apache RocketMQ, for these languages and without TLS."""
     folder.mkdir(parents=True)
     store = folder / "store"
     server = RocketMQ(

@@ -1,4 +1,4 @@
-"""What the native part reads out of an acknowledgement is what Python makes of it, or nothing."""
+"""The native part reads an acknowledgement as Python does, or leaves it to Python."""
 
 from __future__ import annotations
 

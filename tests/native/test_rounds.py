@@ -1,4 +1,4 @@
-"""What rounds of encoded messages bring into the store, made natively and in Python."""
+"""Rounds of encoded messages bring the same into the store, made natively and in Python."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MESSAGE = EncodedMessage("orders", 0, b"body", b"", 1, HOST, HOST, 0, 0)
 
 
 def shown(made: Round | UnknownQueues) -> object:
-    """With what can be compared."""
+    """Return the round in a form that can be compared."""
     if isinstance(made, list):
         assert {type(each) for each in made} == {tuple}
         return made

@@ -1,4 +1,4 @@
-"""What the native part reads out of a request to send is what Python makes of it, or nothing."""
+"""The native part reads a request to send as Python does, or leaves it to Python."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ MOST = {
     "keys_size": DEFAULT_LIMITS.user_properties_size_max,
     "tag": DEFAULT_LIMITS.user_properties_size_max,
 }
-"""What a message may have at most."""
+"""The limits of everything that a message may have."""
 
 
 @pytest.mark.parametrize("what", LARGE)

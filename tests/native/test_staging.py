@@ -1,4 +1,4 @@
-"""What new messages write into RocksDB is the same with the native part, and queues are known the same after it."""
+"""New messages write the same into RocksDB with the native part, and queues are known the same afterwards."""
 
 from __future__ import annotations
 

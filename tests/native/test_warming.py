@@ -1,4 +1,4 @@
-"""Where queues begin and end is read into memory after a start, so that sends and reads need not ask RocksDB for it."""
+"""Bounds of queues are read into memory after a start, so that sends and reads need not ask RocksDB for it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_minima_that_are_stored_later_are_known(engine: KeyValueEngine, native: 
 
 
 def asked_for(queues: RocksConsumeQueues, wanted: Sequence[QueueId], patch: pytest.MonkeyPatch) -> int:
-    """How many of them RocksDB has to be asked for to number the next messages."""
+    """Return the number of queues that RocksDB has to be asked for to number the next messages."""
     asked = noting_reads(queues, patch)
     ends = queues.next_offsets(wanted)
     assert ends == [queues.next_offset(queue) for queue in wanted]

@@ -114,7 +114,7 @@ class Twins:
         return calls[0].sent
 
     def compare_records(self, method: str, body: bytes) -> None:
-        """What was stored since the last time, byte for byte but for the order of user properties."""
+        """Compare the records stored since the last call, byte for byte but for the order of user properties."""
         start, ends = self._compared_up_to, [each.store.messages.appended_up_to for each in (self.native, self.python)]
         self._require(ends[0] == ends[1], "ends of the log", method, body, *ends)
         for twin in (self.native, self.python):

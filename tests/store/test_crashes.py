@@ -71,7 +71,7 @@ class Workload:
 
 
 def content(opened: Assembly) -> dict[tuple[str, int, int], bytes]:
-    """What consumers would read of all queues."""
+    """Return the messages that consumers would read of all queues."""
     found = {}
     for queue in opened.queues.queues():
         bounds = opened.store.bounds(queue)

@@ -1,4 +1,4 @@
-"""What is known of deleted topics goes with their messages, and never covers messages that come after."""
+"""Marks of deleted topics go with their messages, and never cover messages that come after."""
 
 from __future__ import annotations
 

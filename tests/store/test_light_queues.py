@@ -83,7 +83,7 @@ def opened(root: Path, clock: ManualClock | None = None, mode: QueueMode | None 
 
 
 def crash(store: OpenStore) -> None:
-    """As the death of the process leaves it: nothing is flushed, dispatched or marked any more."""
+    """Leave the store as the death of the process does: nothing is flushed, dispatched or marked any more."""
     store._parts.pop_all()
     if store.queues.engine is not None:
         store.queues.engine.close()

@@ -1,4 +1,4 @@
-"""Nothing in memory is kept per queue that was ever used (promise 6; rmq#8956, rmq#8915)."""
+"""A store keeps nothing in memory per queue that was ever used (promise 6; rmq#8956, rmq#8915)."""
 
 from __future__ import annotations
 

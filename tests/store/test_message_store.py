@@ -160,7 +160,7 @@ def test_what_was_only_in_the_log_of_a_deleted_topic_does_not_come_back_after_a_
 
 
 def test_a_topic_that_could_not_be_deleted_loses_no_message(opened: Assembly, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waited for its dispatch was once forgotten before the deletion failed: acknowledged, and never seen."""
+    """Messages that waited for dispatch were once dropped before the deletion failed: acknowledged, and never seen."""
     store = opened.store
     store.append([message("kept", 0)])
 

@@ -149,7 +149,7 @@ def test_a_new_store_without_room_for_a_segment_is_refused(tmp_path: Path, monke
 def test_a_store_without_room_for_another_segment_opens_with_a_warning(
     golden_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is in it can be received."""
+    """A store without room for another segment opens, since its messages can be received."""
     root = golden_copy("rocks-clean") / "store"
     monkeypatch.setattr(PosixDisk, "free_bytes", lambda *_: 1_000_000)
     with capture_logs() as lines:

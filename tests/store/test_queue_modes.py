@@ -38,7 +38,7 @@ def opened(root: Path, mode: QueueMode | None = None, disk: Disk | None = None) 
 
 
 def crash(store: OpenStore) -> None:
-    """As the death of the process leaves it: nothing is flushed, dispatched or marked any more."""
+    """Leave the store as the death of the process does: nothing is flushed, dispatched or marked any more."""
     store._parts.pop_all()
     if store.queues.engine is not None:
         store.queues.engine.close()
@@ -79,7 +79,7 @@ class DiesWhenNamesAreSynced(PosixDisk):
 
 
 class NotesSyncs(PosixDisk):
-    """Which directories below `consumequeue` were synced, and with `*` whole file systems, in their order."""
+    """Notes which directories below `consumequeue` were synced, and with `*` whole file systems, in their order."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ BROKEN = 6
 """Number of the record that is broken, or missing together with those behind it."""
 
 DAMAGE = {Ending.TORN: b"\0\0\0\0", Ending.CORRUPT: b"\xff\xff\xff\xff"}
-"""What stands in place of the broken record's magic code."""
+"""Bytes in place of the broken record's magic code."""
 
 
 def log_of(ending: Ending) -> tuple[FaultyDisk, list[Appended]]:

@@ -35,7 +35,7 @@ def opened(root: Path, segment_size: int = SIZE) -> OpenStore:
 
 
 def send(store: OpenStore, count: int) -> None:
-    """As a broker does it under `sync`: what is flushed is acknowledged."""
+    """Store messages as a broker does under `sync`: flushed messages are acknowledged."""
     for number in range(count):
         store.messages.append([Message("orders", 0, b"body %03d" % number * 16, {}, 1_700_000_000_000, HOST, HOST)])
         store.messages.dispatch(store.messages.flush())
@@ -47,7 +47,7 @@ def fill_up_to(store: OpenStore, offset: int) -> None:
 
 
 def killed(store: OpenStore, root: Path) -> Path:
-    """What a process leaves that dies now."""
+    """Return a copy of the files that a process leaves which dies now."""
     left = root.with_name(f"{root.name}-killed")
     shutil.copytree(root, left)
     store.close()
