@@ -25,29 +25,29 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "serve": Entry("quarry_mq.cli.serve:serve", "Run a broker until it is told to stop (Ctrl-C, SIGTERM)."),
     "doctor": Entry(
         "quarry_mq.cli.doctor.command:doctor",
-        "Look for what is wrong with a broker, its settings, its store and its machine, and say what to do about it.",
+        "Check a broker, its settings, its store and its machine for problems, and suggest fixes.",
     ),
     "produce": Entry(
         "quarry_mq.cli.online.messages.produce:produce",
-        "Send a message, or one for each line of a file, and show its id and where it went.",
+        "Send a message, or one for each line of a file, and show its id and where it is stored.",
     ),
-    "consume": Entry("quarry_mq.cli.online.messages.consume:consume", "Receive messages, show and acknowledge them."),
+    "consume": Entry("quarry_mq.cli.online.messages.consume:consume", "Receive, show and acknowledge messages."),
     "tail": Entry(
         "quarry_mq.cli.online.messages.consume:tail",
-        "Show messages as they come, until Ctrl-C or SIGTERM. Takes nothing away from other groups.",
+        "Show messages as they arrive, until Ctrl-C or SIGTERM. Other groups are not affected.",
     ),
     "browse": Entry(
         "quarry_mq.cli.online.messages.browse:browse",
-        "Show the messages of a topic, the newest first unless asked otherwise. No group is made, and none "
-        "loses anything.",
+        "Show the messages of a topic, the newest first by default. No group is created, and no group is affected.",
     ),
     "storage": Entry(
         "quarry_mq.cli.online.maintenance.storage:storage",
-        "Show how full a broker's disk is, what lies there, since when, and what goes next.",
+        "Show how full a broker's disk is, what uses the space, how old the messages are, and which expire next.",
     ),
     "pending": Entry(
         "quarry_mq.cli.online.maintenance.storage:pending",
-        "Show what waits: delayed messages for their time, transactions for their producer's word.",
+        "Show pending messages: delayed messages that are not due, and transactions that are not committed or rolled "
+        "back.",
     ),
     "backup": Entry(
         "quarry_mq.cli.local.backup:backup",
@@ -55,7 +55,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     ),
     "expire": Entry(
         "quarry_mq.cli.online.maintenance.expire:expire",
-        "Delete what is past its retention from a live broker's commit log, whatever the hour.",
+        "Delete expired messages from a live broker's commit log now, regardless of the configured hours.",
     ),
     "query": Entry(
         "quarry_mq.cli.local.query:query", "Show the messages of a topic that have a key, the newest first."
@@ -65,19 +65,19 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     ),
     "lag": Entry(
         "quarry_mq.cli.online.groups.lag:lag",
-        "Show how many messages a group has before it, in each topic that it reads and in all (`*`).",
+        "Show the lag of a group in each topic that it reads, and in all of them (`*`).",
     ),
     "overview": Entry(
         "quarry_mq.cli.online.broker.overview:overview",
-        "Show a broker at a glance: what goes through it, what waits, how full its disk is, and what is wrong.",
+        "Show the state of a broker at a glance: rates, lag, disk usage and problems.",
     ),
     "history": Entry(
         "quarry_mq.cli.online.broker.overview:history",
-        "Show the figures of the last hour, a line for each series (docs/admin-calls.md).",
+        "Show the stats of the last hour, one line per series (docs/admin-calls.md).",
     ),
     "stats": Entry(
         "quarry_mq.cli.online.broker.stats:stats",
-        "Show messages per second of late, open connections, and clients by what they do.",
+        "Show recent messages per second, open connections, and clients by kind.",
     ),
     "top": Entry(
         "quarry_mq.cli.online.top.command:top",
@@ -85,53 +85,54 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     ),
     "broker": Entry(
         "quarry_mq.cli.online.broker.broker:broker",
-        "Show a broker's name, version, address and store, and how far its commit log has got.",
+        "Show a broker's name, version, address and store, and the size of its commit log.",
     ),
     "call": Entry(
         "quarry_mq.cli.online.broker.call:call",
-        "Make a call of the admin port (docs/admin-calls.md) with a request in protobuf's JSON, and show "
-        "what it answers.",
+        "Make a call of the admin port (docs/admin-calls.md) with a request in protobuf's JSON, and show the answer.",
     ),
     "ping": Entry(
         "quarry_mq.cli.online.ping.command:ping",
-        "Measure how long a broker takes to answer, on its messaging port and its admin port, or for a message.",
+        "Measure how long a broker takes to answer on its messaging port and its admin port, or to store a message.",
     ),
     "bench": Entry(
         "quarry_mq.cli.online.bench.command:bench",
-        "Put load on a broker as clients do, and show what it did: messages, bytes, times and errors.",
+        "Load a broker like real clients do, and show the results: messages, bytes, latencies and errors.",
     ),
     "console": Entry(
         "quarry_mq.cli.local.console:console", "Serve the console for a broker on 127.0.0.1, until Ctrl-C."
     ),
-    "decode": Entry("quarry_mq.cli.offline.decode:decode", "Show records of the commit log, every check made."),
+    "decode": Entry(
+        "quarry_mq.cli.offline.decode:decode", "Decode records of the commit log and run all checks on them."
+    ),
     "units": Entry(
         "quarry_mq.cli.offline.queues:units",
         "List the entries of one queue: where each record lies, its size, tags code and store time.",
     ),
     "verify": Entry(
         "quarry_mq.cli.offline.verify:verify",
-        "Compare commit log, consume queues, key index and metadata of a store or a backup, and tell where "
-        "they differ.",
+        "Compare commit log, consume queues, key index and metadata of a store or a backup, and show where they "
+        "differ.",
     ),
     "recover": Entry(
         "quarry_mq.cli.offline.recover:recover",
-        "Recover a store as a start of the broker does, and leave it as a clean stop does.",
+        "Recover a store as the broker does at its start, and close it as after a clean stop.",
     ),
     "migrate": Entry(
         "quarry_mq.cli.offline.migrate:migrate",
-        "Move the consume queues of a store to RocksDB or to RocketMQ's files, at one go.",
+        "Move the consume queues of a store to RocksDB or to RocketMQ's files, in one run.",
     ),
     "export-metadata": Entry(
         "quarry_mq.cli.offline.export_metadata:export_metadata",
-        "Write topics, groups, offsets and how far delayed messages have got, so that RocketMQ can go on with a store.",
+        "Write topics, groups, offsets and the progress of delayed messages, so that RocketMQ can go on with a store.",
     ),
     "restore": Entry(
         "quarry_mq.cli.offline.restore:restore",
-        "Make a store from a backup. All of the backup is checked before anything is written.",
+        "Restore a store from a backup. The whole backup is checked before anything is written.",
     ),
     "completion": Entry(
         "quarry_mq.cli.completion:completion",
-        "Print a script that lets a shell complete commands, options, and the names of contexts, topics and groups.",
+        "Print a script for shell completion of commands, options, and names of contexts, topics and groups.",
     ),
     "schema": Entry(
         "quarry_mq.cli.schemas.command:schema", "Print the JSON Schema of the lines that a command prints with --json."
@@ -159,7 +160,8 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         },
     ),
     "dead-letters": Entry(
-        "quarry_mq.cli.online.groups.dead_letters:commands", "Messages that a group was given as often as it allows."
+        "quarry_mq.cli.online.groups.dead_letters:commands",
+        "Dead letters: messages that a group received as often as it allows without acknowledging them.",
     ),
     "dlq": Entry("quarry_mq.cli.online.groups.dead_letters:commands", "The same as dead-letters."),
     "lite": Entry("quarry_mq.cli.online.topics.lite:commands", "Lite topics of a live broker."),
@@ -180,7 +182,8 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     ),
     "job": Entry(
         "quarry_mq.cli.online.maintenance.jobs:commands",
-        "Long work of a live broker, one job after the other, kept over restarts: resets, resends, verifications.",
+        "Long-running jobs of a live broker, run one after the other and continued after restarts: resets, resends, "
+        "verifications.",
     ),
     "migration": Entry(
         "quarry_mq.cli.online.maintenance.migration:commands",
@@ -191,14 +194,14 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "Verify the store of a live broker: commit log, queue files, RocksDB, offsets and metadata.",
     ),
     "settings": Entry(
-        "quarry_mq.cli.online.broker.settings:commands", "Settings that are changed while a broker runs."
+        "quarry_mq.cli.online.broker.settings:commands", "Settings that can be changed while a broker runs."
     ),
-    "cluster": Entry("quarry_mq.cli.online.broker.cluster:commands", "Brokers that are one cluster."),
+    "cluster": Entry("quarry_mq.cli.online.broker.cluster:commands", "Members of a cluster of brokers."),
     "user": Entry("quarry_mq.cli.online.broker.users:commands", "Users of a live broker."),
-    "acl": Entry("quarry_mq.cli.online.broker.rules:commands", "What users of a live broker may do."),
-    "security": Entry("quarry_mq.cli.offline.security:commands", "Keys that secrets are sealed with."),
-    "pipeline": Entry("quarry_mq.cli.pipeline:COMMANDS", "Work over whole stores on Spark."),
+    "acl": Entry("quarry_mq.cli.online.broker.rules:commands", "Access rules of users of a live broker."),
+    "security": Entry("quarry_mq.cli.offline.security:commands", "Keys that encrypt the secrets of users."),
+    "pipeline": Entry("quarry_mq.cli.pipeline:COMMANDS", "Work on whole stores with Spark."),
     "context": Entry(
-        "quarry_mq.cli.context_commands:commands", "Where brokers are, and how and as whom they are asked."
+        "quarry_mq.cli.context_commands:commands", "Contexts: addresses, TLS files and users of your brokers."
     ),
 }

@@ -107,7 +107,7 @@ class Completion:
 
 
 def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", show_default=False)]) -> None:
-    """Print a script that lets a shell complete commands, options, and the names of contexts, topics and groups."""
+    """Print a script for shell completion of commands, options, and names of contexts, topics and groups."""
     say(SCRIPTS[shell].strip())
 
 

@@ -29,7 +29,7 @@ commands: Final = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 NameOrNone = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="The one of this run unless given.", show_default=False)
+    str | None, typer.Argument(metavar="[NAME]", help="Default: the context of this run.", show_default=False)
 ]
 
 
@@ -79,25 +79,35 @@ def ask(name: NameOrNone = None, *, as_json: Json = False) -> None:
 def add(
     name: Name,
     *,
-    admin: Annotated[str | None, typer.Option("--admin", metavar="HOST:PORT", help="Its admin port.")] = None,
-    endpoint: Annotated[str | None, typer.Option("--endpoint", metavar="HOST:PORT", help="Its messaging port.")] = None,
-    tls: Annotated[bool, typer.Option("--tls", help="Speak TLS; files for it say so, too.")] = False,
-    tls_ca: Annotated[str | None, typer.Option("--tls-ca", metavar="FILE", help="Authorities to trust (PEM).")] = None,
+    admin: Annotated[
+        str | None, typer.Option("--admin", metavar="HOST:PORT", help="Address of the admin port.")
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option("--endpoint", metavar="HOST:PORT", help="Address of the messaging port.")
+    ] = None,
+    tls: Annotated[bool, typer.Option("--tls", help="Use TLS; also implied by the options for TLS files.")] = False,
+    tls_ca: Annotated[
+        str | None, typer.Option("--tls-ca", metavar="FILE", help="Certificate authorities to trust (PEM).")
+    ] = None,
     tls_certificate: Annotated[
-        str | None, typer.Option("--tls-certificate", metavar="FILE", help="A certificate of this client (PEM).")
+        str | None, typer.Option("--tls-certificate", metavar="FILE", help="Client certificate (PEM).")
     ] = None,
     tls_key: Annotated[
-        str | None, typer.Option("--tls-key", metavar="FILE", help="The key of the certificate.")
+        str | None, typer.Option("--tls-key", metavar="FILE", help="Private key of the client certificate.")
     ] = None,
-    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="Who signs the calls.")] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="User who signs the calls.")] = None,
     secret_file: Annotated[
-        str | None, typer.Option("--secret-file", metavar="FILE", help="The user's secret, which only you may read.")
+        str | None,
+        typer.Option("--secret-file", metavar="FILE", help="File with the user's secret, readable only by you."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Add a context to the file, which is created if it is missing. The files that it names are not copied."""
     if name in all_contexts() or name == CURRENT:
-        end(Exit.COULD_NOT_RUN, f"{contexts_file()}: there is a context {name!r}; `quarry context remove` removes it")
+        end(
+            Exit.COULD_NOT_RUN,
+            f"{contexts_file()}: context {name!r} already exists; `quarry context remove` removes it",
+        )
     given = {
         "endpoint": endpoint,
         "admin": admin,
@@ -131,7 +141,10 @@ def remove(name: Name, *, as_json: Json = False) -> None:
     if CURRENT in (read := tomllib.loads(left)) and read[CURRENT] == name:
         left = _with_current(left, None)
     if set(_contexts_in(left)) != set(all_contexts()) - {name}:
-        end(Exit.COULD_NOT_RUN, f"{contexts_file()}: {name!r} is written in a way that only its writer should change")
+        end(
+            Exit.COULD_NOT_RUN,
+            f"{contexts_file()}: {name!r} is formatted in a way that this command cannot edit: edit the file by hand",
+        )
     _write(left, None)
     print_object({"removed": name}, as_json=as_json)
 
@@ -140,7 +153,7 @@ def remove(name: Name, *, as_json: Json = False) -> None:
 def use(
     name: NameOrNone = None,
     *,
-    none: Annotated[bool, typer.Option("--none", help="No context where nothing else is said.")] = False,
+    none: Annotated[bool, typer.Option("--none", help="Use no context by default.")] = False,
     as_json: Json = False,
 ) -> None:
     """Use a context by default, where neither --context nor QUARRY_CONTEXT names one."""
@@ -156,7 +169,7 @@ def _named(name: str | None) -> str:
     """Return the name of an existing context, or end the command."""
     name = name or chosen_name()
     if name is None:
-        end(Exit.COULD_NOT_RUN, "no context is chosen: name one")
+        end(Exit.COULD_NOT_RUN, "no context is selected: name one")
     if name not in all_contexts():
         end(
             Exit.COULD_NOT_RUN,

@@ -114,7 +114,7 @@ class _Reader:
         if not isinstance(tls, bool):
             raise self._wrong("tls", "must be true or false")
         if has_files and not tls:
-            raise self._wrong("tls", "is false, but there are files for it")
+            raise self._wrong("tls", "is false, but TLS files are given")
         secret_file = self._path("secret_file")
         return Context(
             endpoint=self._address("endpoint"),
@@ -132,7 +132,7 @@ class _Reader:
         text = self._text(key)
         host, _, port = (text or "host:1").rpartition(":")
         if not host or not port.isdecimal():
-            raise self._wrong(key, f"{text!r} is no host:port")
+            raise self._wrong(key, f"{text!r} is not host:port")
         return text
 
     def _text(self, key: str) -> str | None:
@@ -153,10 +153,10 @@ def _secret(path: Path) -> str:
     try:
         with path.open(encoding="utf-8") as file:
             if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
-                raise ContextInvalid(f"{path}: others than you may read the secret: chmod 600 {path}")
+                raise ContextInvalid(f"{path}: other users may read the secret: chmod 600 {path}")
             secret = file.read().strip()
     except (OSError, UnicodeDecodeError) as cause:
         raise ContextInvalid(f"{path}: {getattr(cause, 'strerror', None) or 'is no text'}") from cause
     if not secret:
-        raise ContextInvalid(f"{path}: there is no secret in it")
+        raise ContextInvalid(f"{path}: the file contains no secret")
     return secret

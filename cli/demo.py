@@ -115,7 +115,7 @@ def run_client(endpoint: str, home: Path) -> int:
     done = subprocess.run(
         [sys.executable, "-c", CLIENT, endpoint, TOPIC], check=False, timeout=CLIENT_TIMEOUT_S, env=environment
     )
-    say("the message went round" if done.returncode == 0 else "the client failed")
+    say("the message was sent and received" if done.returncode == 0 else "the client failed")
     return done.returncode
 
 

@@ -12,7 +12,7 @@ KEY_FILE_MODE: Final = 0o600
 
 
 def make_key_file(file: Path) -> None:
-    """Make the file with a new key, 32 random bytes in url-safe base64, for its owner only.
+    """Make the file with a new key, 32 random bytes in URL-safe base64, for its owner only.
 
     Raises FileExistsError, OSError.
     """

@@ -42,11 +42,12 @@ def quarry(
             "--context",
             metavar="NAME",
             envvar=NAME_VARIABLE,
-            help="Where the broker is and how it is known, from ~/.config/quarry/contexts.toml (docs/tls.md).",
+            help="Use the broker, TLS files and user of this context from ~/.config/quarry/contexts.toml "
+            "(docs/tls.md).",
         ),
     ] = None,
     _version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version and end.")
+        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """A RocketMQ-compatible message broker for very many queues."""

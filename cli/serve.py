@@ -18,26 +18,30 @@ def serve(
     *,
     config: Annotated[
         Path | None,
-        typer.Option("--config", envvar="QUARRY_CONFIG", metavar="FILE", help="Settings in TOML (docs/settings.md)."),
+        typer.Option(
+            "--config", envvar="QUARRY_CONFIG", metavar="FILE", help="File with settings in TOML (docs/settings.md)."
+        ),
     ] = None,
     store: Annotated[
-        Path | None, typer.Option("--store", metavar="DIR", help="Where the store lies; made when missing.")
+        Path | None,
+        typer.Option("--store", metavar="DIR", help="Directory of the store; created if it does not exist."),
     ] = None,
     listen: Annotated[
-        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where messaging clients connect.")
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Address for messaging clients.")
     ] = None,
     advertise: Annotated[
-        str | None, typer.Option("--advertise", metavar="HOST:PORT", help="The address clients are sent to.")
+        str | None, typer.Option("--advertise", metavar="HOST:PORT", help="Address that routes give to clients.")
     ] = None,
     admin: Annotated[
-        str | None, typer.Option("--admin", metavar="HOST:PORT", help="Where `quarry topic` and the like connect.")
+        str | None,
+        typer.Option("--admin", metavar="HOST:PORT", help="Address for admin commands such as `quarry topic`."),
     ] = None,
     http: Annotated[
-        str | None, typer.Option("--http", metavar="HOST:PORT", help="Where /metrics, /healthz and /readyz are.")
+        str | None, typer.Option("--http", metavar="HOST:PORT", help="Address of /metrics, /healthz and /readyz.")
     ] = None,
     console: Annotated[
         str | None,
-        typer.Option("--console", metavar="HOST:PORT", help="Where the console for browsers is; off: nowhere."),
+        typer.Option("--console", metavar="HOST:PORT", help="Address of the web console; off: no console."),
     ] = None,
     shards: Annotated[
         int | None,

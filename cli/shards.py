@@ -27,7 +27,7 @@ def become_supervisor(settings: BrokerSettings, count: int, config: Path | None)
     Raises BrokerError when the shards cannot be started with these settings, OSError.
     """
     if has_inherited_sockets():
-        raise SettingsInvalid("LISTEN_FDS: sockets that are passed on (quarry.socket) cannot be used with --shards")
+        raise SettingsInvalid("LISTEN_FDS: socket activation (quarry.socket) cannot be used with --shards")
     shards = plan_shards(settings, count)
     root = settings.store.directory
     require_directory_of_shards(PosixDisk(), root, count)

@@ -23,7 +23,7 @@ class Address:
         host, separator, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not (separator and host and port.isascii() and port.isdigit() and int(port) < 65_536):
-            raise ValueError(f"{text!r} is no host:port")
+            raise ValueError(f"{text!r} is not host:port")
         return cls(host, int(port))
 
     def __str__(self) -> str:

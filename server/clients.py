@@ -106,14 +106,14 @@ class ClientRegistry:
     def _check_room(self, client: Client | None, settings: ClientSettings, stream: Call) -> None:
         limits = self._limits
         if client is not None and stream not in client.streams and len(client.streams) >= limits.streams_per_client:
-            raise OverLimit("streams_per_client", f"the client has {len(client.streams)} telemetry streams open")
+            raise OverLimit("streams_per_client", f"the client has {len(client.streams)} open telemetry streams")
         declared = self._topic_count + len(settings.topics) - (0 if client is None else len(client.settings.topics))
         if settings.topics and declared > limits.client_topics:
-            raise OverLimit("client_topics", f"all clients together declared {self._topic_count} topics already")
+            raise OverLimit("client_topics", f"all clients together have already declared {self._topic_count} topics")
         if client is None and len(self._clients) >= limits.clients:
             oldest = next(iter(self._unattached), None)
             if oldest is None:
-                raise OverLimit("clients", f"{len(self._clients)} clients are connected already")
+                raise OverLimit("clients", f"{len(self._clients)} clients are already connected")
             self.terminate(oldest)
 
     def detach(self, client_id: str, stream: Call) -> None:

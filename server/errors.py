@@ -26,7 +26,7 @@ class InvalidTransactionId(Invalid):
 
 
 class NotHeld(BrokerError):
-    """A pending record does not say where it is to go."""
+    """A pending record does not say where the message has to go."""
 
 
 class NoIndex(BrokerError):

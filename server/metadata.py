@@ -92,7 +92,7 @@ class Directory:
         topic = Topic(name, TopicType.MIXED, auto.default_queues, auto.default_queues)
         check_topic_name(name)
         if self._topics.count_of(owner) >= most:
-            raise OverLimit("topics_per_user", f"{most} topics were made by being used already")
+            raise OverLimit("topics_per_user", f"{most} topics were already created by their use")
         try:
             self._topics.create(topic, owner=owner)
         except AlreadyExists:
@@ -128,7 +128,7 @@ class Directory:
         """
         found = self.topic(topic)
         if found.type is not TopicType.LITE:
-            raise IllegalTopicName(f"topic {topic} is of type {found.type.value}: it has no lite topics")
+            raise IllegalTopicName(f"topic {topic} is of type {found.type.value}, which has no lite topics")
         group = self._groups.get(name)
         if group is None:
             if not self._settings.groups.auto_create:
@@ -136,7 +136,7 @@ class Directory:
             group = self._make(Group(name, attributes={BIND_TOPIC: topic}), owner)
         terms = LiteGroup.of(group)
         if terms is None:
-            raise IllegalGroupName(f"consumer group {name} is bound to no topic: it gets no lite topics")
+            raise IllegalGroupName(f"consumer group {name} is not bound to a topic, so it gets no lite topics")
         if terms.bind_topic != topic:
             raise IllegalTopicName(f"consumer group {name} is bound to topic {terms.bind_topic}, not to {topic}")
         return group, terms
@@ -144,7 +144,7 @@ class Directory:
     def _make(self, group: Group, owner: str) -> Group:
         most = self._settings.limits.groups_per_user
         if self._groups.count_of(owner) >= most:
-            raise OverLimit("groups_per_user", f"{most} groups were made by being used already")
+            raise OverLimit("groups_per_user", f"{most} groups were already created by their use")
         try:
             self._groups.create(group, owner=owner)
         except AlreadyExists:

@@ -220,7 +220,7 @@ class MessageStore:
         if isinstance(made, list):
             self._offsets.load(made)
             made = self._make_round(messages, known, at, now_ms, with_crc)
-            assert isinstance(made, tuple), "next offsets that were loaded are known"
+            assert isinstance(made, tuple), "the next offsets are loaded"
         return made
 
     def _add_apart(
@@ -235,7 +235,7 @@ class MessageStore:
             at = self._place(request.size)
             numbered = {(request.topic, request.queue_number): request.queue_offset}
             made = self._make_round([message], numbered, at, now_ms, self._settings.record_crc)
-            assert isinstance(made, tuple), "its queue offset is given"
+            assert isinstance(made, tuple), "the offset of a light queue is assigned by the store"
             record, requests_of_one, appended_of_one, _ = made
             self._writer.add(record)
             placed += requests_of_one
@@ -402,7 +402,7 @@ class MessageStore:
         """
         record = self._record(at)
         if self._deleted_topics is not None and at < self._deleted_topics.below(record.topic):
-            raise OffsetOutOfRange(f"the record at offset {at} was deleted with its topic {record.topic}")
+            raise OffsetOutOfRange(f"the record at offset {at} was deleted together with its topic {record.topic}")
         return record
 
     def _record(self, at: PhysicalOffset, entry: ConsumeQueueEntry | None = None) -> StoredMessage:
@@ -411,8 +411,10 @@ class MessageStore:
         if isinstance(record, StoredMessage) and record.topic != REPLACED_TOPIC:
             return record
         if self._reader.is_replaced(at):
-            raise MessageGivenUp(f"{self._reader.path_of(at)}: the record at offset {at} was damaged and given up")
-        what = "a held message" if entry is None else f"consume queue entry {entry.queue_offset}"
+            raise MessageGivenUp(
+                f"{self._reader.path_of(at)}: the record at offset {at} was damaged and has been given up"
+            )
+        what = "a pending message" if entry is None else f"consume queue entry {entry.queue_offset}"
         reason = record.reason if isinstance(record, Torn | Corrupt) else "there is none"
         raise StoreDamaged(
             self._reader.path_of(at),

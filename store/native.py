@@ -296,7 +296,7 @@ def _load() -> tuple[Native | None, str]:
         return None, str(error)
     found = getattr(module, "CONTRACT", None)
     if found != CONTRACT:
-        return None, f"it has contract {found}, wanted is {CONTRACT}: run `make native`"
+        return None, f"it implements contract {found}, but {CONTRACT} is required: run `make native`"
     return cast(Native, module), ""
 
 

@@ -21,21 +21,26 @@ def certificate(settings: BrokerSettings, clock: Clock) -> Iterator[Finding]:
     """Check whether the certificate is usable, how long it is valid, and whether it covers the advertised addresses."""
     path = settings.network.tls_certificate
     if path is None:
-        yield fine("certificate", "no port speaks TLS")
+        yield fine("certificate", "no port uses TLS")
         return
     try:
         Certificates(TlsPorts.of(settings.network), clock)
         shown = x509.load_pem_x509_certificate(path.read_bytes())
     except (Invalid, OSError, ValueError) as error:
-        advice = "network.tls_certificate and network.tls_key belong together, both PEM, readable for the broker's user"
+        advice = (
+            "network.tls_certificate and network.tls_key must be given together, both PEM, and readable for the "
+            "broker's user"
+        )
         yield fault("certificate", str(error), advice)
         return
     yield _lifetime(path, shown, datetime.fromtimestamp(clock.wall_ms() / 1000, UTC))
     names = _names(shown)
     for each in advertised_of(settings):
         if not _covers(names, each.address.host):
-            text = f"{path} is for {', '.join(names) or 'nobody'}, and clients are sent to {each.address.host}"
-            yield fault("certificate", text, f"a certificate that names {each.address.host}, or another {each.setting}")
+            text = f"{path} is for {', '.join(names) or 'nobody'}, but clients are sent to {each.address.host}"
+            yield fault(
+                "certificate", text, f"use a certificate that names {each.address.host}, or another {each.setting}"
+            )
 
 
 def _lifetime(path: Path, shown: x509.Certificate, now: datetime) -> Finding:
@@ -43,14 +48,18 @@ def _lifetime(path: Path, shown: x509.Certificate, now: datetime) -> Finding:
     left_s = (ends - now).total_seconds()
     days = left_s / 86_400
     if now < begins:
-        return fault("certificate", f"{path} is valid from {begins:%Y-%m-%d %H:%M} UTC on", "is the clock right?")
+        return fault("certificate", f"{path} is valid from {begins:%Y-%m-%d %H:%M} UTC on", "check the clock")
     if left_s < 0:
         return fault(
-            "certificate", f"{path} ended on {ends:%Y-%m-%d %H:%M} UTC", "put a new one there: it is taken at once"
+            "certificate",
+            f"{path} ended on {ends:%Y-%m-%d %H:%M} UTC",
+            "put a new certificate there: it is used at once",
         )
     if left_s < WARN_BEFORE_S:
-        return warning("certificate", f"{path} ends in {days:.1f} days", "put a new one there: it is taken at once")
-    return fine("certificate", f"{path} is good for {days:.0f} days")
+        return warning(
+            "certificate", f"{path} ends in {days:.1f} days", "put a new certificate there: it is used at once"
+        )
+    return fine("certificate", f"{path} is valid for {days:.0f} days")
 
 
 def _names(shown: x509.Certificate) -> Sequence[str]:

@@ -37,13 +37,13 @@ def doctor(
     *,
     config: Annotated[
         Path | None,
-        typer.Option("--config", envvar="QUARRY_CONFIG", metavar="FILE", help="The broker's settings in TOML."),
+        typer.Option("--config", envvar="QUARRY_CONFIG", metavar="FILE", help="The broker's settings (TOML)."),
     ] = None,
-    store: Annotated[Path | None, typer.Option("--store", metavar="DIR", help="Where the store lies.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings make the status 1, too.")] = False,
+    store: Annotated[Path | None, typer.Option("--store", metavar="DIR", help="Directory of the store.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with status 1 for warnings, too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Look for what is wrong with a broker, its settings, its store and its machine, and say what to do about it.
+    """Check a broker, its settings, its store and its machine for problems, and suggest fixes.
 
     Run it where the broker runs, as its user, with its settings: before a start, or beside the broker. Nothing is
     changed. Exit code 0: no fault, 1: a fault.
@@ -72,9 +72,9 @@ def _findings(config: Path | None, store: Path | None, context: Context | None) 
         settings = load_settings(config, {} if store is None else {"store": {"directory": store}})
         settings.for_store()
     except (SettingsInvalid, OSError) as error:
-        yield fault("settings", str(error), "docs/settings.md has every setting; the rest was not looked at")
+        yield fault("settings", str(error), "docs/settings.md lists all settings; the other checks were skipped")
         return
-    yield fine("settings", str(config) if config is not None else "no file: defaults and the environment")
+    yield fine("settings", str(config) if config is not None else "no file: defaults and environment variables")
     clock = SystemClock()
     answer = live.ask(settings, context)
     is_served = live.serves(answer, settings)

@@ -46,7 +46,7 @@ def serves(answer: Answer | None, settings: BrokerSettings) -> bool:
 def broker(answer: Answer | None, settings: BrokerSettings) -> Iterator[Finding]:
     """Report which broker answers, and check whether it runs with these settings."""
     if answer is None:
-        yield fine("broker", "none runs with these settings")
+        yield fine("broker", "no broker is running with these settings")
     elif answer.broker is None:
         yield unknown("broker", f"{answer.address}: {answer.refusal}; `quarry --context NAME doctor` asks as a user")
     else:
@@ -56,17 +56,17 @@ def broker(answer: Answer | None, settings: BrokerSettings) -> Iterator[Finding]
 def _told(told: Told, address: str, settings: BrokerSettings) -> Iterator[Finding]:
     seen = f"{told.name} at {address}, version {told.version}, since {time_text(told.started_at_ms)}"
     if Path(told.store_directory).resolve() != settings.store.directory.resolve():
-        advice = "these are not its settings, or another broker has the port: name its --config or --store"
+        advice = "this broker has other settings, or another broker has the port: give the right --config or --store"
         yield fault("broker", f"{seen}, serves {told.store_directory}", advice)
         return
     if told.version != version(DISTRIBUTION):
-        advice = "restart it, so that it runs what is installed"
+        advice = "restart the broker to run the installed version"
         yield warning("broker", f"{seen}; {version(DISTRIBUTION)} is installed", advice)
     else:
         yield fine("broker", seen)
     if told.invisible_bytes > BEHIND_BYTES:
         behind = f"{told.invisible_bytes >> 20} MiB of the log are not visible to consumers yet"
-        yield warning("broker", behind, "`quarry stats` and the stage figures of /metrics tell what it waits for")
+        yield warning("broker", behind, "`quarry stats` and the stage metrics of /metrics show the cause")
 
 
 def health(settings: BrokerSettings, clock: Clock, authority: Path | None) -> Iterator[Finding]:
@@ -79,14 +79,14 @@ def health(settings: BrokerSettings, clock: Clock, authority: Path | None) -> It
         yield unknown("health", f"{url}: {error}")
         return
     if status != 200 or "refused" in text:
-        yield fault("health", text.strip() or f"status {status}", "docs/faults.md says what leads there and what helps")
+        yield fault("health", text.strip() or f"status {status}", "docs/faults.md explains causes and remedies")
     else:
         yield fine("health", text.strip())
     if date:
         apart_s = parsedate_to_datetime(date).timestamp() - clock.wall_ms() / 1000
         if abs(apart_s) > CLOCK_SLACK_S:
             where = "behind" if apart_s < 0 else "ahead of"
-            advice = "set both clocks right: signed calls are refused, and delays and expiry go by the broker's"
+            advice = "correct both clocks: signed calls are refused, and delays and expiry follow the broker's clock"
             yield fault("clock", f"the broker's is {abs(apart_s):.0f} s {where} this machine's", advice)
         else:
             yield fine("clock", "the broker's agrees with this machine's")

@@ -46,10 +46,10 @@ def versions() -> Iterator[Finding]:
         yield fault("versions", f"Python {python}", "Quarry needs Python 3.11 or newer")
     wrong = [*_wrong_libraries()]
     for name, found, wanted in wrong:
-        yield fault("versions", f"{name} {found}, made for {wanted}", f"pip install '{name}{wanted}'")
+        yield fault("versions", f"{name} {found}, but {wanted} is required", f"pip install '{name}{wanted}'")
     if not wrong and sys.version_info >= PYTHON_MIN:
-        native = "native part" if NATIVE is not None else "no native part"
-        known = f"Quarry {metadata.version(DISTRIBUTION)}, Python {python}, all libraries as wanted"
+        native = "native extension" if NATIVE is not None else "no native extension"
+        known = f"Quarry {metadata.version(DISTRIBUTION)}, Python {python}, all libraries as required"
         yield fine("versions", f"{known}, {native}")
 
 
@@ -97,21 +97,21 @@ def maps(settings: BrokerSettings, limit_file: Path = Path("/proc/sys/vm/max_map
     needed = MAPS_BESIDE_SEGMENTS + MAPS_PER_SEGMENT * settings.for_store().mapped_segments_max
     if limit < needed:
         advice = "sysctl -w vm.max_map_count=65530, and the same in /etc/sysctl.d for the next boot"
-        yield fault("maps", f"{limit} maps of a process, {needed} may be needed", advice)
+        yield fault("maps", f"{limit} memory maps per process, but {needed} may be needed", advice)
     else:
-        yield fine("maps", f"{limit} maps of a process")
+        yield fine("maps", f"{limit} memory maps per process")
 
 
 def memory(root: Path = Path("/")) -> Iterator[Finding]:
     """Check the memory of the machine or of the container."""
     limits = [*_memory_limits(root)]
     if not limits:
-        yield unknown("memory", "nothing says how much there is")
+        yield unknown("memory", "the amount of memory is unknown")
         return
     name, least = min(limits, key=lambda each: each[1])
     seen = f"{least >> 20} MiB ({name})"
     if least < MEMORY_LEAST_BYTES:
-        yield warning("memory", seen, f"{MEMORY_LEAST_BYTES >> 20} MiB are the least that a broker is good with")
+        yield warning("memory", seen, f"{MEMORY_LEAST_BYTES >> 20} MiB are the minimum for a broker")
     else:
         yield fine("memory", seen)
 
@@ -134,13 +134,13 @@ def clock_is_kept(adjtimex: object | None = None) -> Iterator[Finding]:
     """Check whether the kernel's clock is kept synchronized."""
     call = adjtimex or getattr(ctypes.CDLL(None, use_errno=True), "adjtimex", None)
     if not callable(call):
-        yield unknown("clock", "this kernel does not say whether its clock is kept right")
+        yield unknown("clock", "this kernel does not say whether its clock is synchronized")
         return
     state = call(ctypes.create_string_buffer(_TIMEX_BYTES))
     if state == _CLOCK_ERROR:
-        advice = "run chrony or systemd-timesyncd: expiry, delays and signatures go by the clock"
-        yield warning("clock", "nobody keeps the machine's clock right", advice)
+        advice = "run chrony or systemd-timesyncd: expiry, delays and signatures depend on the clock"
+        yield warning("clock", "the machine's clock is not synchronized", advice)
     elif state < 0:
-        yield unknown("clock", "the kernel does not say whether its clock is kept right")
+        yield unknown("clock", "the kernel does not say whether its clock is synchronized")
     else:
-        yield fine("clock", "it is kept right")
+        yield fine("clock", "synchronized")

@@ -18,10 +18,12 @@ def operators(settings: BrokerSettings) -> Iterator[Finding]:
     found = settings.open_to_everybody
     for name, address in found.items():
         advice = "users (security.authentication) or certificates (network.admin_client_ca): docs/security.md"
-        yield warning("operators", f"network.{name} = {address}: whoever reaches it administers the broker", advice)
+        yield warning(
+            "operators", f"network.{name} = {address}: anybody who can reach it can administer the broker", advice
+        )
     if not found:
         asked = settings.security.asks_operators or settings.network.admin_client_ca is not None
-        yield fine("operators", "have to show who they are" if asked else "are whoever is on this machine")
+        yield fine("operators", "must authenticate" if asked else "may be anybody on this machine")
 
 
 class Advertised(NamedTuple):
@@ -45,7 +47,7 @@ def ports(settings: BrokerSettings) -> Iterator[Finding]:
         if reason is not None:
             taken += 1
             seen = f"network.{name} = {text}: {reason}"
-            advice = f"`ss -ltnp` tells who has it; end that one, or set another network.{name}"
+            advice = f"`ss -ltnp` shows the process that has the port; stop it, or set another network.{name}"
             if name == "console" and name not in network.model_fields_set:
                 yield warning("ports", f"{seen}; the broker starts without it", advice)
             else:
@@ -82,7 +84,7 @@ def advertised(settings: BrokerSettings, context: Context | None, *, is_served: 
     """Check whether a client that is sent to the advertised addresses can connect."""
     found = advertised_of(settings)
     if not found:
-        yield fine("advertised address", "none is set: clients are sent to the address that they used")
+        yield fine("advertised address", "not set: clients are sent to the address that they used")
     for each in found:
         yield from _reached(each, context, is_served=is_served, listens_on=settings.network.listen)
 
@@ -92,18 +94,16 @@ def _reached(each: Advertised, context: Context | None, *, is_served: bool, list
     try:
         places = {str(info[4][0]) for info in socket.getaddrinfo(each.address.host, each.address.port)}
     except OSError as error:
-        advice = "set an address that clients can look up, or put the name into DNS"
+        advice = "set an address that clients can resolve, or add the name to DNS"
         yield fault("advertised address", f"{seen}: {error.strerror or error}", advice)
         return
     if all(place.startswith("127.") or place == "::1" for place in places) and Address.parse(listens_on).is_unspecified:
-        advice = "clients on other machines are sent to themselves: set the name of this machine"
+        advice = "clients on other machines would connect to themselves: set the name of this machine"
         yield warning("advertised address", seen, advice)
     elif not is_served:
-        yield unknown("advertised address", f"{seen}: no broker runs that could be reached there")
+        yield unknown("advertised address", f"{seen}: not checked, because no broker is running")
     elif is_reached(str(each.address), context if context is not None else Context(tls=each.with_tls)):
         yield fine("advertised address", f"{seen}: a client reaches it")
     else:
-        advice = (
-            "clients that are sent there hang: set the address under which they reach network.listen, open the port"
-        )
+        advice = "clients cannot connect there: set an address at which they reach network.listen, or open the port"
         yield fault("advertised address", f"{seen}: no answer from there within {TIMEOUT_S:.0f} s", advice)

@@ -42,20 +42,25 @@ def disk(settings: BrokerSettings) -> Iterator[Finding]:
     place = _existing(settings.store.directory)
     space, expiry = PosixDisk().space(place), settings.expiry
     if space is None:
-        yield unknown("disk", f"{place}: its file system does not say how full it is")
+        yield unknown("disk", f"{place}: the file system does not report its usage")
     else:
         seen = f"{place}: {space.used_percent} % in use, {space.available_bytes / (1 << 30):.1f} GiB free"
         if space.used_percent > expiry.refuse_percent:
-            advice = f"sends are refused above {expiry.refuse_percent} %: make room, or keep messages for less time"
+            advice = f"sends are refused above {expiry.refuse_percent} %: make space, or use a shorter retention time"
             yield fault("disk", seen, f"{advice} (expiry.retention_hours)")
         elif space.used_percent > expiry.clean_percent:
-            advice = f"above {expiry.clean_percent} % messages expire at any hour: a larger disk, or less time"
+            advice = (
+                f"above {expiry.clean_percent} % messages expire at any hour: use a larger disk, or a shorter "
+                "retention time"
+            )
             yield warning("disk", seen, f"{advice} (expiry.retention_hours)")
         else:
             yield fine("disk", seen)
     found = os.statvfs(place)
     if found.f_files and found.f_favail < INODES_FREE_LEAST:
-        yield fault("disk", f"{place}: {found.f_favail} files may still be made", "remove files, or make a file system")
+        yield fault(
+            "disk", f"{place}: {found.f_favail} more files can be created", "remove files, or create a file system"
+        )
 
 
 def file_system(settings: BrokerSettings, mounts: Path = Path("/proc/self/mounts")) -> Iterator[Finding]:
@@ -74,9 +79,9 @@ def file_system(settings: BrokerSettings, mounts: Path = Path("/proc/self/mounts
     )
     seen = f"{kind} at {point}"
     if kind in FORGETFUL:
-        yield warning("file system", seen, "what is stored there is gone with the machine or the container")
+        yield warning("file system", seen, "its content is lost when the machine or container stops")
     elif kind in REMOTE:
-        yield warning("file system", seen, "a disk of the machine itself: a log is synced for each answer, and locked")
+        yield warning("file system", seen, "use a local disk: the log is synced for each answer, and locked")
     else:
         yield fine("file system", seen)
 
@@ -92,13 +97,15 @@ def sync_time(settings: BrokerSettings) -> Iterator[Finding]:
     try:
         took_ms = [_sync_ms(descriptor) for _ in range(SYNC_TRIES)]
     except OSError as error:
-        yield fault("sync", f"{place}: {error.strerror}", "nothing can be stored there: look at the kernel's log")
+        yield fault("sync", f"{place}: {error.strerror}", "nothing can be stored there: see the kernel's log")
         return
     finally:
         os.close(descriptor)
     seen = f"{median(took_ms):.1f} ms for 4 KiB, {max(took_ms):.1f} at most"
     if median(took_ms) > SYNC_SLOW_MS:
-        yield warning("sync", seen, 'a faster disk, or store.durability = "async" where a power cut may cost a little')
+        yield warning(
+            "sync", seen, 'use a faster disk, or store.durability = "async" if a power cut may lose a few messages'
+        )
     else:
         yield fine("sync", seen)
 
@@ -121,8 +128,8 @@ def permissions(settings: BrokerSettings) -> Iterator[Finding]:
         return
     open_to_others = [*_open_to_others(settings)]
     for path, mode in open_to_others:
-        advice = f"chmod -R go-rwx {path}: a broker makes new stores and files for its own user alone"
-        yield warning("permissions", f"{path}: others than {_user()} may use it (mode {mode:04o})", advice)
+        advice = f"chmod -R go-rwx {path}: a broker creates new stores and files for its own user only"
+        yield warning("permissions", f"{path}: other users than {_user()} have access (mode {mode:04o})", advice)
     if not open_to_others:
         yield fine("permissions", f"{_user()} may read and write {_existing(root)}")
 
@@ -174,11 +181,13 @@ def secrets(settings: BrokerSettings) -> Iterator[Finding]:
                 mode = path.stat().st_mode
         except OSError as error:
             yield fault(
-                "secrets", f"{name}: {path}: {error.strerror}", "name the file, or give it to the broker's user"
+                "secrets",
+                f"{name}: {path}: {error.strerror}",
+                "set the right path, or give the file to the broker's user",
             )
             continue
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            yield warning("secrets", f"{name}: {path} may be read by others than its owner", f"chmod 600 {path}")
+            yield warning("secrets", f"{name}: {path} can be read by other users than its owner", f"chmod 600 {path}")
         else:
             yield fine("secrets", f"{name}: {path}")
 
@@ -194,8 +203,8 @@ def store_times(settings: BrokerSettings, clock: Clock) -> Iterator[Finding]:
         return
     ahead_s = newest[0] - clock.wall_ms() / 1000
     if ahead_s > FUTURE_SLACK_S:
-        advice = "set the clock right before a start: messages would be stored in the future, and expire late"
-        yield fault("clock", f"{newest[1]} was written {ahead_s:.0f} s from now", advice)
+        advice = "correct the clock before a start: messages would be stored with a future time and expire late"
+        yield fault("clock", f"{newest[1]} was written {ahead_s:.0f} s in the future", advice)
     else:
         yield fine("clock", "the store was written in the past")
 
@@ -207,7 +216,7 @@ def store(settings: BrokerSettings, *, is_served: bool) -> Iterator[Finding]:
     """
     root, posix = settings.store.directory, PosixDisk()
     if not root.exists():
-        yield fine("store", f"{root}: a new one is made there")
+        yield fine("store", f"{root}: a new store is created there")
         return
     try:
         found = inspect_store(posix, root)
@@ -216,37 +225,39 @@ def store(settings: BrokerSettings, *, is_served: bool) -> Iterator[Finding]:
             return
         if not any(parse_segment_name(path.name) is not None for path in StorePaths(root).commit_log.glob("*")):
             yield unknown(
-                "store", f"{root}: {found.kind.value} without a log: it holds no message, or has lost them all"
+                "store", f"{root}: {found.kind.value} without a log: it has no messages, or has lost all of them"
             )
             return
         yield from _previewed(posix, root, found)
     except StoreLocked as error:
-        yield fault("store", str(error), "a broker has it open that does not answer at network.admin: `quarry broker`")
+        yield fault(
+            "store", str(error), "a broker that does not answer at network.admin has the store open: `quarry broker`"
+        )
     except EngineLocked as error:
-        yield fault("store", str(error), "another process has it open: end that one first")
+        yield fault("store", str(error), "another process has the store open: stop it first")
     except NotAStore as error:
-        yield fault("store", str(error), "name another folder as store.directory, or look at what that file is")
+        yield fault("store", str(error), "set another store.directory, or check what that file is")
     except (BrokerError, KvError) as error:
-        yield fault("store", str(error), f"quarry recover {root} --dry-run tells more")
+        yield fault("store", str(error), f"quarry recover {root} --dry-run shows more")
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM):
             yield unknown("store", f"{error.filename}: {error.strerror}")
         else:
-            yield fault("store", f"{error.filename or root}: {error.strerror or error}", "look at the kernel's log")
+            yield fault("store", f"{error.filename or root}: {error.strerror or error}", "see the kernel's log")
 
 
 def _previewed(posix: PosixDisk, root: Path, found: FoundStore) -> Iterator[Finding]:
     seen = preview(posix, root, Orders(), lambda *_: None)
     if seen.queues_damaged is not None:
         damage = f"the queues' database is damaged: {seen.queues_damaged}"
-        yield fault("store", damage, f"quarry recover {root} --rebuild-queues makes a new one from the log")
+        yield fault("store", damage, f"quarry recover {root} --rebuild-queues rebuilds it from the log")
     elif seen.refusal is not None:
-        yield fault("store", f"a start would refuse: {seen.refusal}", f"quarry recover {root} --dry-run tells more")
+        yield fault("store", f"a start would refuse: {seen.refusal}", f"quarry recover {root} --dry-run shows more")
     elif seen.cut_bytes:
-        text = f"{seen.cut_bytes} bytes behind offset {seen.findings.end} are no whole records"
-        yield warning("store", text, "a start cuts them off and keeps them: after a crash that is as it should be")
+        text = f"{seen.cut_bytes} bytes after offset {seen.findings.end} are not complete records"
+        yield warning("store", text, "a start cuts these bytes off and keeps a copy; this is normal after a crash")
     else:
-        stop = "the last stop was no clean one, a start recovers" if found.has_abort else "stopped in good order"
+        stop = "the last stop was not clean; a start recovers" if found.has_abort else "stopped cleanly"
         yield fine("store", f"{root}: {found.kind.value}, {stop}")
 
 

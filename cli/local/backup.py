@@ -34,9 +34,7 @@ RENEWALS_PER_LEASE: Final = 4
 def backup(
     paths: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="[STORE] DEST", help="The store, unless --admin names its broker; the folder of backups."
-        ),
+        typer.Argument(metavar="[STORE] DEST", help="The store, unless --admin is given, and the folder of backups."),
     ],
     *,
     admin: Annotated[
@@ -44,12 +42,16 @@ def backup(
         typer.Option("--admin", metavar="HOST:PORT", help="Back up the store of this live broker.", show_default=False),
     ] = None,
     copy: Annotated[
-        bool, typer.Option("--copy", help="Copy also what could be linked: a link shares the disk's faults.")
+        bool,
+        typer.Option(
+            "--copy",
+            help="Copy all files; do not hard-link unchanged ones. A hard link shares disk errors with the original.",
+        ),
     ] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Run `quarry verify` on the backup.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Add a backup to the folder DEST: of a store that no broker runs on, or with --admin of a live broker.
+    """Add a backup to the folder DEST: of a stopped store, or with --admin of a live broker.
 
     Files that never change again are linked where store and DEST share a file system, else copied once and linked
     between the backups of DEST. With --admin the command runs on the broker's machine: it reads the store itself.
@@ -162,12 +164,12 @@ def _held(broker: AdminServiceStub, address: str) -> Iterator[tuple[BackupPoint,
         try:
             broker.EndBackup(pb.EndBackupRequest(name=made.name), timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as error:
-            say(f"the point at the broker ends with its lease: {refusal(error, address)}", err=True)
+            say(f"the backup point of the broker ends with its lease: {refusal(error, address)}", err=True)
 
 
 def _require_apart(store: Path, folder: Path) -> None:
     if folder.resolve().is_relative_to(store.resolve()):
-        end(Exit.COULD_NOT_RUN, f"{folder}: backups of {store} must lie outside of it")
+        end(Exit.COULD_NOT_RUN, f"{folder}: backups of {store} must be outside of the store")
 
 
 def _fields(made: BackupReport) -> dict[str, object]:

@@ -31,10 +31,10 @@ def console(
     *,
     admin: Admin = ADMIN_DEFAULT,
     port: Annotated[
-        int, typer.Option("--port", metavar="PORT", min=0, max=65_535, help="Listen on this one; 0: on a free one.")
+        int, typer.Option("--port", metavar="PORT", min=0, max=65_535, help="Port to listen on; 0: any free port.")
     ] = 0,
     as_context_user: Annotated[
-        bool, typer.Option("--as-context-user", help="Make all calls as the user of the context: nobody has to log in.")
+        bool, typer.Option("--as-context-user", help="Make all calls as the user of the context, without a login.")
     ] = False,
 ) -> None:
     """Serve the console for a broker on 127.0.0.1, until Ctrl-C.

@@ -40,13 +40,13 @@ UploadTo = Annotated[
     typer.Option(
         "--upload-to",
         metavar="TARGET",
-        help="Where a store's files are uploaded to: as index.upload_to of its broker.",
+        help="Where the store's files are uploaded to: index.upload_to of its broker.",
         show_default=False,
     ),
 ]
 UploadOptions = Annotated[
     list[str] | None,
-    typer.Option("--upload-option", metavar="NAME=VALUE", help="Repeatable. As index.upload_options of its broker."),
+    typer.Option("--upload-option", metavar="NAME=VALUE", help="As index.upload_options of its broker. Repeatable."),
 ]
 
 
@@ -117,7 +117,7 @@ def upload(
     admin: AdminOrNone = None,
     upload_to: UploadTo = None,
     upload_option: UploadOptions = None,
-    drop: Annotated[bool, typer.Option("--drop", help="Of a store: remove files here that were uploaded.")] = False,
+    drop: Annotated[bool, typer.Option("--drop", help="Of a store: remove local files that were uploaded.")] = False,
     as_json: Json = False,
 ) -> None:
     """Upload all compacted files of the tiered index now. A live broker also does it by itself, as its settings say."""
@@ -137,7 +137,7 @@ def upload(
 @contextmanager
 def _broker(store: Path | None, admin: str) -> Iterator[IndexServiceStub]:
     if store is not None:
-        raise typer.BadParameter("STORE or --admin is needed, not both")
+        raise typer.BadParameter("either STORE or --admin is needed")
     with service_port(admin, IndexServiceStub) as broker:
         yield broker
 

@@ -33,7 +33,9 @@ def query(
         int | None,
         typer.Option("--to", metavar="MS", min=0, help="Stored at this time or earlier.", show_default=False),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many, the newest.")] = 32,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=1000, help="Maximum number of messages; the newest are shown.")
+    ] = 32,
     admin: AdminOrNone = None,
     as_json: Json = False,
 ) -> None:
@@ -46,7 +48,7 @@ def query(
     """
     admin = broker_of(admin, is_store_named=store is not None)
     if (store is None) == (admin is None):
-        raise typer.BadParameter("STORE or --admin is needed, not both")
+        raise typer.BadParameter("either STORE or --admin is needed")
     if admin is not None:
         request = pb.QueryMessagesRequest(topic=topic, key=key, from_ms=begin_ms, to_ms=end_ms, limit=limit)
         found = list(_of_broker(admin, request))
@@ -81,5 +83,5 @@ def _of_broker(address: str, request: pb.QueryMessagesRequest) -> Iterator[Recor
         for number, page in enumerate(found_pages(broker.QueryMessages, request, address)):
             behind = page.dispatched_offset - page.indexed_offset
             if behind > 0 and number == 0:
-                say(f"{address}: the index has to catch up with {behind} bytes of the log", err=True)
+                say(f"{address}: the index lags {behind} bytes behind the log", err=True)
             yield from (decoded(each, address) for each in page.messages)

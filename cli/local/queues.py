@@ -21,14 +21,17 @@ from quarry_mq.store.offsets import QueueId
 def queues(
     store: Annotated[
         Path | None,
-        typer.Argument(metavar="[STORE]", help="Store directory, unless --admin names its broker.", show_default=False),
+        typer.Argument(metavar="[STORE]", help="Store directory, unless --admin is given.", show_default=False),
     ] = None,
     *,
     summary: Annotated[
-        bool, typer.Option("--summary", help="Count them instead: by kind, on disk, in RocksDB, and the largest.")
+        bool, typer.Option("--summary", help="Count the queues instead: by kind, on disk, in RocksDB, and the largest.")
     ] = False,
     largest: Annotated[
-        int, typer.Option("--largest", metavar="N", min=0, max=1_000, help="With --summary: name so many.")
+        int,
+        typer.Option(
+            "--largest", metavar="N", min=0, max=1_000, help="With --summary: number of largest queues to show."
+        ),
     ] = 10,
     admin: Annotated[
         str | None,
@@ -37,7 +40,7 @@ def queues(
     source: Source = None,
     as_json: Json = False,
 ) -> None:
-    """List every queue with its first offset and the next free one.
+    """List all queues with their min and max offsets.
 
     A queue whose messages have all expired shows the same number twice. With --summary a queue is empty if the log has
     none of its messages; entries are counted as stored, so expired ones count until they are removed. On disk, `bytes`
@@ -46,7 +49,7 @@ def queues(
     admin = broker_of(admin, is_store_named=store is not None)
     if admin is not None:
         if store is not None or source is not None or not summary:
-            raise typer.BadParameter("goes with --summary, and without STORE and --source", param_hint="--admin")
+            raise typer.BadParameter("needs --summary, and is not allowed with STORE or --source", param_hint="--admin")
         show_summary(summary_of_broker(admin, largest), as_json=as_json)
         return
     if store is None:

@@ -25,18 +25,24 @@ def decode(
     *,
     at: Annotated[
         int | None,
-        typer.Option("--at", min=0, metavar="PHY", help="Begin at this physical offset, where a record begins."),
+        typer.Option(
+            "--at", min=0, metavar="PHY", help="Start at this physical offset, which must be the start of a record."
+        ),
     ] = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="With --queue and --offset: look up an entry.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="With --queue and --offset: look up one consume queue entry.")
+    ] = None,
     queue: Annotated[int | None, typer.Option("--queue", min=0, help="Number of the queue.")] = None,
     offset: Annotated[int | None, typer.Option("--offset", min=0, help="Queue offset of the entry.")] = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=1, help="At most so many. Default: all; with --offset: 1.", show_default=False),
+        typer.Option(
+            "--limit", min=1, help="Maximum number of records. Default: all; with --offset: 1.", show_default=False
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show records of the commit log, every check made.
+    """Decode records of the commit log and run all checks on them.
 
     Without --topic: everything in log order, blanks between segments included. With --topic, --queue and --offset:
     from that entry of the queue to its record.
@@ -61,7 +67,7 @@ def _from_log(store: OfflineStore, at: int | None) -> Iterator[Found]:
         if not isinstance(decoded, EndOfData):
             yield decoded
         elif decoded.physical_offset == at:
-            end(Exit.FINDING, f"{store.file_of(decoded.physical_offset)}: offset {at}: nothing was ever written here")
+            end(Exit.FINDING, f"{store.file_of(decoded.physical_offset)}: offset {at}: nothing was written here")
 
 
 def _from_queue(store: OfflineStore, queue: QueueId, start: QueueOffset) -> Iterator[Found]:

@@ -19,13 +19,13 @@ from quarry_mq.store.rocketmq import export_metadata as export
 def export_metadata(
     store: Store,
     *,
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="RocketMQ's folder config/; made if it is missing.")],
-    form: Annotated[
-        Form | None, typer.Option("--as", help="How it is written: json (if nothing is said) or rocksdb.")
-    ] = None,
+    to: Annotated[
+        Path, typer.Option("--to", metavar="DIR", help="RocketMQ's folder config/; created if it does not exist.")
+    ],
+    form: Annotated[Form | None, typer.Option("--as", help="Format: json (default) or rocksdb.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Write topics, groups, offsets and how far delayed messages have got, so that RocketMQ can go on with a store.
+    """Write topics, groups, offsets and the progress of delayed messages, so that RocketMQ can go on with a store.
 
     JSON files that are there are kept as `.bak`. Exit code 2: it could not run.
     """
@@ -48,10 +48,10 @@ def export_metadata(
         return
     say(f"{done.topics} topics, {done.groups} groups, {done.offsets} consumer offsets")
     if done.lowered:
-        say(f"{done.lowered} offsets were set back to messages in flight: these will come again")
+        say(f"{done.lowered} offsets were set back to messages in flight, which will be delivered again")
     if held is None:
-        say("how far delayed messages have got is not known: let a broker start and stop on the store first")
+        say("the progress of delayed messages is unknown: start and stop a broker on the store first")
     for path in stale:
-        say(f"{path}: to be removed before RocketMQ starts, it would deliver what was delivered")
+        say(f"{path}: remove this before RocketMQ starts, or it delivers delayed messages again")
     for path in done.paths:
         say(str(path))

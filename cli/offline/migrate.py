@@ -26,23 +26,25 @@ def migrate(
     store: Store,
     *,
     to: Annotated[
-        Target | None, typer.Option("--to", help="Where the queues are to be: rocksdb or file.", show_default=False)
+        Target | None, typer.Option("--to", help="Where to keep the queues: rocksdb or file.", show_default=False)
     ] = None,
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="In a store with both kinds: put queues in which they differ again."),
+        typer.Option("--repair", help="In a store with both kinds: rewrite the queues that differ."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done. Changes nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done; change nothing.")] = False,
     remove_old: Annotated[
-        bool, typer.Option("--remove-old", help="Remove the queues that are no longer used; else they are set aside.")
+        bool, typer.Option("--remove-old", help="Remove the queues that are no longer used. Default: set them aside.")
     ] = False,
     leave_out_names: Annotated[
         bool,
-        typer.Option("--leave-out-names", help="To files: lose the light queues whose names no file can have."),
+        typer.Option(
+            "--leave-out-names", help="With --to file: drop light queues whose names are not possible as file names."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Move the consume queues of a store to RocksDB or to RocketMQ's files, at one go.
+    """Move the consume queues of a store to RocksDB or to RocketMQ's files, in one run.
 
     The new queues are made beside the old ones, every entry of both is compared, and only then the store uses the new
     ones. The command may be interrupted at any moment, and run again. The old queues are kept in a directory whose name
@@ -78,7 +80,7 @@ def _repair(store: Path, *, as_json: bool) -> None:
         _show_differences(done.found)
         kind = "file queues" if done.phase.reads_rocksdb else "RocksDB"
         for queue in done.queues:
-            say(f"{one_line(queue.topic)}/{queue.number}: put again in {kind}")
+            say(f"{one_line(queue.topic)}/{queue.number}: rewritten in {kind}")
         say(f"{sum(done.left.differences.values())} differences are left")
     raise typer.Exit(Exit.FINE if done.left.agrees else Exit.FINDING)
 
@@ -88,7 +90,7 @@ def _show_differences(report: AgreementReport) -> None:
         at = "" if each.queue_offset is None else f"@{each.queue_offset}"
         say(f"{one_line(each.topic)}/{each.queue_number}{at}: {each.kind}: {one_line(each.text)}")
     differences = sum(report.differences.values())
-    say(f"{report.queues} queues with {report.units} units compared, {differences} differences")
+    say(f"{report.queues} queues with {report.units} entries compared, {differences} differences")
 
 
 def _show_plan(planned: Plan, to: Target, *, as_json: bool) -> None:
@@ -116,10 +118,10 @@ def show(done: Migrated, *, as_json: bool) -> None:
     if report is not None:
         _show_differences(report)
     if done.left_out:
-        say(f"{done.left_out} light queues were left out: no file can have their names")
+        say(f"{done.left_out} light queues were left out: their names are not possible as file names")
     if done.aside is not None:
         say(f"the old queues are in {done.aside}")
-    say(f"the store was in phase {done.origin.value} and is in phase {done.phase.value}")
+    say(f"the store was in phase {done.origin.value} and is now in phase {done.phase.value}")
 
 
 def _fields(report: AgreementReport) -> dict[str, object]:

@@ -15,7 +15,9 @@ from quarry_mq.store.offsets import QueueId
 
 Source = Annotated[
     QueueSource | None,
-    typer.Option("--source", help="Where to read the queues. Default: what a broker would read.", show_default=False),
+    typer.Option(
+        "--source", help="Where to read the queues. Default: where a broker would read them.", show_default=False
+    ),
 ]
 
 

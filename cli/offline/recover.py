@@ -30,21 +30,21 @@ from quarry_mq.store.settings import StoreSettings
 def recover(
     store: Store,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done. Changes nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done; change nothing.")] = False,
     replace_damaged: Annotated[
         bool,
         typer.Option(
             "--replace-damaged",
-            help="Give up damaged records in what was durable: keep their bytes, put fillers in their place.",
+            help="Give up damaged durable records: keep a copy of their bytes, and write fillers in their place.",
         ),
     ] = False,
     rebuild_queues: Annotated[
         bool,
-        typer.Option("--rebuild-queues", help="Set the queues' database aside and make a new one from the log."),
+        typer.Option("--rebuild-queues", help="Set the queues' database aside and rebuild it from the log."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Recover a store as a start of the broker does, and leave it as a clean stop does.
+    """Recover a store as the broker does at its start, and close it as after a clean stop.
 
     Exit code 0: nothing was damaged, 1: something was, or still is, 2: it could not run.
     """
@@ -72,11 +72,11 @@ def _preview(root: Path, orders: Orders) -> _Outcome:
         seen = preview(PosixDisk(), root, orders, report)
     findings = []
     if seen.queues_damaged is not None:
-        findings.append(f"the queues' database is damaged: {seen.queues_damaged}; --rebuild-queues makes a new one")
+        findings.append(f"the queues' database is damaged: {seen.queues_damaged}; --rebuild-queues rebuilds it")
     if seen.refusal is not None:
         findings.append(f"a start would refuse: {seen.refusal}")
     if seen.cut_bytes:
-        findings.append(f"{seen.cut_bytes} bytes behind offset {seen.findings.end} would be cut off and kept")
+        findings.append(f"{seen.cut_bytes} bytes after offset {seen.findings.end} would be cut off and kept")
     findings += _damage_texts(seen.damage, "would be")
     return _Outcome(findings, seen.findings, seen.damage, seen.cut_bytes, [], dry_run=True)
 
@@ -91,7 +91,7 @@ def _recover(root: Path, orders: Orders) -> _Outcome:
     log, removed = opened.recovery.findings, opened.recovery.removed
     findings = _damage_texts(opened.given_up, "were")
     if removed.kept_bytes:
-        findings.append(f"{removed.kept_bytes} bytes behind offset {log.end} were cut off and kept")
+        findings.append(f"{removed.kept_bytes} bytes after offset {log.end} were cut off and kept")
     kept = [str(path) for path in removed.kept]
     return _Outcome(findings, log, opened.given_up, removed.kept_bytes, kept, dry_run=False)
 
@@ -104,7 +104,7 @@ def _damage_texts(damage: Damage | None, verb: str) -> list[str]:
         for each in damage.stretches
     ]
     if damage.tail_is_lost:
-        texts.append(f"what was durable from offset {damage.log_end} on {verb} given up")
+        texts.append(f"everything durable from offset {damage.log_end} on {verb} given up")
     return texts
 
 

@@ -19,19 +19,22 @@ from quarry_mq.store.fs import PosixCopyingDisk
 
 def restore(
     backup: Annotated[
-        Path, typer.Argument(metavar="BACKUP", help="A folder of backups (its newest one is taken), or one backup.")
+        Path, typer.Argument(metavar="BACKUP", help="A folder of backups (the newest one is used), or one backup.")
     ],
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="Where the store is to lie; missing or empty.")],
+    store: Annotated[
+        Path, typer.Argument(metavar="STORE", help="Directory of the new store; must not exist or be empty.")
+    ],
     *,
     link: Annotated[
-        bool, typer.Option("--link", help="Link what is never written again instead of copying it.")
+        bool, typer.Option("--link", help="Hard-link files that are never written again instead of copying them.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only check the backup and the place, and tell what would be restored.")
+        bool,
+        typer.Option("--dry-run", help="Only check the backup and the directory, and show what would be restored."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a store from a backup. All of the backup is checked before anything is written.
+    """Restore a store from a backup. The whole backup is checked before anything is written.
 
     Exit code 1: the backup is damaged, every damaged or missing file is named. 2: the restore could not run. If it is
     interrupted, it leaves nothing that a broker would open.

@@ -21,7 +21,7 @@ SecretFile = Annotated[
     typer.Option(
         "--secret-file",
         metavar="FILE",
-        help="Take the secret from this file; one is made and shown unless given.",
+        help="Read the secret from this file. Default: generate a secret and show it.",
         show_default=False,
     ),
 ]
@@ -51,12 +51,14 @@ def bootstrap(
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
     *,
     key_file: Annotated[
-        Path, typer.Option("--key-file", metavar="FILE", help="The key file of its broker: security.key_file.")
+        Path, typer.Option("--key-file", metavar="FILE", help="The broker's key file: security.key_file.")
     ],
     secret_file: SecretFile = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also when there is a super user, or a user of this name, who gets a new secret."),
+        typer.Option(
+            "--force", help="Proceed even if there is a super user, or a user of this name, who then gets a new secret."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -23,11 +23,11 @@ def verify(
     store: Store,
     *,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, help="Differences to show of each kind; all are counted.")
+        int, typer.Option("--limit", min=1, help="How many differences of each kind to show; all are counted.")
     ] = DIFFERENCES_MAX,
     as_json: Json = False,
 ) -> None:
-    """Compare commit log, consume queues, key index and metadata of a store or a backup, and tell where they differ.
+    """Compare commit log, consume queues, key index and metadata of a store or a backup, and show where they differ.
 
     Every record must have its consume queue entry and every entry its record; min and max offsets, checkpoint, topics,
     groups and deliveries must match them. Exit code 0: all agree, 1: something differs, 2: it could not be read.
@@ -58,7 +58,9 @@ def show(report: VerifyReport, *, as_json: bool) -> None:
     for note, number in report.notes.items():
         say(f"{number:>12}  {'':>12}  {note.value}")
     hint = (
-        "" if report.agrees or report.clean_stop else "; the last stop was unclean, a start of the broker may repair it"
+        ""
+        if report.agrees or report.clean_stop
+        else "; the last stop was not clean, and a start of the broker may repair this"
     )
     verdict = "agree" if report.agrees else "differ"
     say(f"log [{report.log_begin}, {report.log_end}): the parts of the store {verdict}{hint}")

@@ -8,17 +8,21 @@ import typer
 
 from quarry_mq.cli.terminal import times
 
-Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only of this topic; may be repeated.")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only with this tag; may be repeated.")]
+Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only of this topic; repeatable.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only with this tag; repeatable.")]
 Since = Annotated[
-    str | None, typer.Option("--from", metavar="TIME", help="Only stored then or later: ms since 1970, or a date.")
+    str | None,
+    typer.Option(
+        "--from", metavar="TIME", help="Only messages stored at this time or later: ms since 1970, or a date."
+    ),
 ]
 Until = Annotated[
-    str | None, typer.Option("--to", metavar="TIME", help="Only stored then or before: ms since 1970, or a date.")
+    str | None,
+    typer.Option(
+        "--to", metavar="TIME", help="Only messages stored at this time or earlier: ms since 1970, or a date."
+    ),
 ]
-Where = Annotated[
-    str | None, typer.Option("--where", metavar="SQL", help="Only where this holds: Spark's SQL over the columns.")
-]
+Where = Annotated[str | None, typer.Option("--where", metavar="SQL", help="Filter in Spark SQL over the columns.")]
 
 
 def time_ms(text: str | None, option: str) -> int | None:

@@ -23,11 +23,14 @@ Destination = Annotated[
 ]
 BodyOption = Annotated[
     BodyForm,
-    typer.Option("--body", help="Bodies as stored or left out; or uncompressed: as they are, as text, or in base64."),
+    typer.Option("--body", help="Bodies: as stored, left out, or decompressed (as bytes, as text, or in base64)."),
 ]
 Format = Annotated[str, typer.Option("--format", help="A format that Spark writes.")]
 Incremental = Annotated[
-    bool, typer.Option("--incremental", help="Go on where the last export to DEST ended; the first begins it.")
+    bool,
+    typer.Option(
+        "--incremental", help="Continue where the last export to DEST ended; the first run starts the export."
+    ),
 ]
 
 
@@ -88,8 +91,8 @@ def export(
         say(f"{done.expired} bytes of the log expired before they were exported", err=True)
     if done.without_body:
         say(
-            f"{done.without_body:,} messages are marked as compressed and could not be uncompressed, the first one at "
-            f"offset {done.first_without_body}: their body is null, bodyProblem says why",
+            f"{done.without_body:,} messages are marked as compressed but could not be decompressed, the first one at "
+            f"offset {done.first_without_body}: their body is null, and bodyProblem says why",
             err=True,
         )
     tell_damage(done.damage)

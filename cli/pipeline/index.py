@@ -23,10 +23,10 @@ def index(
     since: Since = None,
     until: Until = None,
     slots: Annotated[
-        int | None, typer.Option("--slots", min=1, help="Slots of a file; as before, or the broker's default.")
+        int | None, typer.Option("--slots", min=1, help="Slots per file. Default: as before, or the broker's default.")
     ] = None,
     items: Annotated[
-        int | None, typer.Option("--items", min=1, help="Items of a file; as before, or the broker's default.")
+        int | None, typer.Option("--items", min=1, help="Items per file. Default: as before, or the broker's default.")
     ] = None,
     master: Master = None,
     conf: Conf = None,

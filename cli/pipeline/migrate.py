@@ -22,7 +22,7 @@ def migrate(
     store: Store,
     *,
     remove_old: Annotated[
-        bool, typer.Option("--remove-old", help="Remove the queue files; else they are set aside.")
+        bool, typer.Option("--remove-old", help="Remove the queue files. Default: set them aside.")
     ] = False,
     master: Master = None,
     conf: Conf = None,

@@ -21,11 +21,11 @@ def rebuild(
     *,
     master: Master = None,
     conf: Conf = None,
-    split_mib: Annotated[int, typer.Option("--split-mib", min=1, help="MiB of the log that one task reads.")] = 64,
+    split_mib: Annotated[int, typer.Option("--split-mib", min=1, help="MiB of the log per task.")] = 64,
     with_index: Annotated[
         bool | None,
         typer.Option(
-            "--index/--no-index", help="Whether to make the tiered key index, too; by default if the store has one."
+            "--index/--no-index", help="Whether to build the tiered key index, too. Default: if the store has one."
         ),
     ] = None,
     as_json: Json = False,
@@ -60,10 +60,11 @@ def rebuild(
         say(json_line(fields))
         return
     say(
-        f"{queues.units:,} units of {queues.queues:,} queues, up to offset {queues.dispatched_up_to}, in {took_s:.1f} s"
+        f"{queues.units:,} entries of {queues.queues:,} queues, up to offset {queues.dispatched_up_to}, in "
+        f"{took_s:.1f} s"
     )
     if done.waiting is not None:
-        say(f"{done.waiting:,} delayed messages wait")
+        say(f"{done.waiting:,} delayed messages are pending")
     if index is not None:
         say(f"{index.items:,} keys in {index.files} index files")
     if done.aside is not None:

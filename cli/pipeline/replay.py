@@ -33,7 +33,7 @@ Into = Annotated[
     typer.Option(
         "--into",
         metavar="TOPIC",
-        help="Send all to this topic. Default: each to the topic that it lies in.",
+        help="Send all messages to this topic. Default: each to its own topic.",
         show_default=False,
     ),
 ]
@@ -49,16 +49,19 @@ def replay(
     until: Until = None,
     where: Where = None,
     keep_compressed: Annotated[
-        bool, typer.Option("--keep-compressed", help="Bodies stay compressed; else they are sent uncompressed.")
+        bool, typer.Option("--keep-compressed", help="Send compressed bodies as they are. Default: decompress them.")
     ] = False,
     endpoint: Endpoint = "127.0.0.1:8081",
     timeout: Annotated[
-        int, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long a broker that is away is waited for.")
+        int,
+        typer.Option("--timeout", metavar="SECONDS", min=1, help="How long to wait for a broker that does not answer."),
     ] = 60,
-    tls: Annotated[bool, typer.Option("--tls", help="Speak TLS with the broker.")] = False,
+    tls: Annotated[bool, typer.Option("--tls", help="Use TLS to connect to the broker.")] = False,
     tls_ca: Annotated[
         Path | None,
-        typer.Option("--tls-ca", metavar="FILE", help="Trust these authorities (PEM) instead of gRPC's own."),
+        typer.Option(
+            "--tls-ca", metavar="FILE", help="Trust these certificate authorities (PEM) instead of gRPC's own."
+        ),
     ] = None,
     master: Master = None,
     conf: Conf = None,

@@ -36,7 +36,7 @@ Master = Annotated[
 ]
 Conf = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be given several times."),
+    typer.Option("--conf", metavar="NAME=VALUE", help="Spark setting. Repeatable."),
 ]
 
 _QUIET: Final = {"spark.log.level": "OFF"}
@@ -99,7 +99,7 @@ def damage_fields(damage: DamagedPlaces) -> dict[str, object]:
 def tell_damage(damage: DamagedPlaces) -> None:
     """Print on standard error where the log is damaged."""
     if damage.count:
-        say(f"{damage.count:,} places of the log are damaged, and what lies there is left out:", err=True)
+        say(f"{damage.count:,} places of the log are damaged and left out:", err=True)
     for each in damage.first:
         say(word(each, err=True), err=True)
 

@@ -21,12 +21,12 @@ PHASES = ("counting",)
 Top = Annotated[
     int,
     typer.Option(
-        "--top", metavar="N", min=1, max=200, help="Entries of each list: topics, queues, tags, keys, ids, groups."
+        "--top", metavar="N", min=1, max=200, help="Length of each list: topics, queues, tags, keys, ids, groups."
     ),
 ]
 Report = Annotated[
     Path | None,
-    typer.Option("--report", metavar="FILE", help="Write also an HTML page with plots.", show_default=False),
+    typer.Option("--report", metavar="FILE", help="Also write an HTML page with plots.", show_default=False),
 ]
 
 

@@ -31,7 +31,7 @@ def verify(
     *,
     output: Output = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, help="Differences to show of each kind; all are counted.")
+        int, typer.Option("--limit", min=1, help="How many differences of each kind to show; all are counted.")
     ] = DIFFERENCES_MAX,
     master: Master = None,
     conf: Conf = None,

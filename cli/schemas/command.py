@@ -16,11 +16,11 @@ from quarry_mq.cli.terminal.text import say
 def schema(
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="COMMAND...", help="Its words: topic list. All commands unless given."),
+        typer.Argument(metavar="COMMAND...", help="The command, such as: topic list. Default: all commands."),
     ] = None,
     *,
     as_page: Annotated[
-        bool, typer.Option("--page", help="The page docs/json.md instead: every field, for people.")
+        bool, typer.Option("--page", help="Print the page docs/json.md with all fields instead.")
     ] = False,
 ) -> None:
     """Print the JSON Schema of the lines that a command prints with --json."""
@@ -36,6 +36,6 @@ def schema(
         meant = near(name, list(commands()))
         end(
             Exit.COULD_NOT_RUN,
-            f"no schema of {name!r}" + (f"; there are those of: {', '.join(meant)}" if meant else ""),
+            f"no schema of {name!r}" + (f"; there are schemas of: {', '.join(meant)}" if meant else ""),
         )
     say(json.dumps(schema_of(name), indent=2))

@@ -51,7 +51,9 @@ def near(name: str, names: Sequence[str]) -> list[str]:
 
 def _no_answer(found: re.Match[str], _names: Names) -> str:
     if any(word in found["why"].lower() for word in _TLS_WORDS):
-        return "somebody is there and hangs up: TLS on one side alone, or a certificate not trusted: docs/tls.md"
+        return (
+            "the other side closes the connection: only one side uses TLS, or a certificate is not trusted: docs/tls.md"
+        )
     return f"start a broker with `quarry serve --store DIR`, or name one with --admin, --endpoint or {_context()}"
 
 
@@ -64,21 +66,21 @@ def _no_topic(found: re.Match[str], names: Names) -> str | None:
     name = found["name"]
     if name.startswith("%"):
         return None  # the broker's own topics cannot be created
-    return _meant(name, names("topic")) or f"`quarry topic create {shlex.quote(name)}` makes it"
+    return _meant(name, names("topic")) or f"`quarry topic create {shlex.quote(name)}` creates it"
 
 
 def _no_group(found: re.Match[str], names: Names) -> str:
     name = found["name"]
-    return _meant(name, names("group")) or f"`quarry group create {shlex.quote(name)}` makes it"
+    return _meant(name, names("group")) or f"`quarry group create {shlex.quote(name)}` creates it"
 
 
 def _no_user(found: re.Match[str], names: Names) -> str:
     name = found["name"]
-    return _meant(name, names("user")) or f"`quarry user create {shlex.quote(name)}` makes it"
+    return _meant(name, names("user")) or f"`quarry user create {shlex.quote(name)}` creates it"
 
 
 def _no_setting(found: re.Match[str], names: Names) -> str:
-    return _meant(found["name"], names("setting")) or "`quarry settings list` shows those that can be"
+    return _meant(found["name"], names("setting")) or "`quarry settings list` lists the settings that can be changed"
 
 
 def _meant(name: str, names: Sequence[str]) -> str | None:
@@ -89,8 +91,8 @@ def _meant(name: str, names: Sequence[str]) -> str | None:
 def _order_would_break(found: re.Match[str], _names: Names) -> str:
     name = shlex.quote(found["name"])
     return (
-        f"`quarry topic update {name} --permission read`, let the groups read on, then change the queues and the "
-        "permission; or --break-order"
+        f"`quarry topic update {name} --permission read`, wait until the groups have read everything, then change the "
+        "queues and the permission; or use --break-order"
     )
 
 
@@ -99,26 +101,27 @@ def _not_signed(_found: re.Match[str], _names: Names) -> str:
     if known:
         return f"choose a context with a user: quarry --context NAME … ({', '.join(known)})"
     return (
-        "say who you are: quarry context add NAME --admin HOST:PORT --user USER --secret-file FILE, then --context NAME"
+        "add a context with a user: quarry context add NAME --admin HOST:PORT --user USER --secret-file FILE, then "
+        "--context NAME"
     )
 
 
 def _not_known(_found: re.Match[str], _names: Names) -> str:
-    return "`quarry context show` says which user and which secret file this was; a user may have been disabled"
+    return "`quarry context show` shows the user and the secret file; the user may be disabled"
 
 
 def _may_not(found: re.Match[str], _names: Names) -> str:
     kind, name = found["kind"], found["name"]
     resource = "cluster:*" if kind == "cluster" else f"{kind}:{name}"
-    return f"an administrator allows it: quarry acl allow {found['user']} {shlex.quote(resource)} {found['action']}"
+    return f"an administrator can allow it: quarry acl allow {found['user']} {shlex.quote(resource)} {found['action']}"
 
 
 def _super_users(found: re.Match[str], _names: Names) -> str:
-    return f"an administrator makes it one: quarry user update {found['user']} --kind super"
+    return f"an administrator can make the user one: quarry user update {found['user']} --kind super"
 
 
 def _wrong_type(found: re.Match[str], _names: Names) -> str:
-    return f"send it to a topic that takes them: quarry topic create NAME --type {found['type'].lower()}"
+    return f"use a topic that takes such messages: quarry topic create NAME --type {found['type'].lower()}"
 
 
 def _says(text: str) -> _Advice:
@@ -131,7 +134,7 @@ RULES: Final = tuple(
         (r"no answer from a broker \((?P<why>.*)\)$", _no_answer),
         (
             r"\bdeadline exceeded\b",
-            _says("the broker is busy, or something between drops calls: `quarry doctor` beside it tells more"),
+            _says("the broker is busy, or the network drops calls: run `quarry doctor` on its machine"),
         ),
         (r"\bno topic (?P<name>\S+)$", _no_topic),
         (r"\btopic (?P<name>\S+) does not exist$", _no_topic),
@@ -140,9 +143,9 @@ RULES: Final = tuple(
         (r"\btopic (?P<name>\S+?):? .*\bwould lose (?:its|their) order\b", _order_would_break),
         (r"\bno user (?P<name>\S+)$", _no_user),
         (r"(?P<name>\S+): no setting that can be changed", _no_setting),
-        (r"\bhas no lite topic \S+$", _says("`quarry lite list TOPIC` shows those that there are")),
-        (r"\bthere is no job \S+$", _says("`quarry job list` shows those that are kept")),
-        (r"\bno member '", _says("`quarry cluster members` shows those that there are")),
+        (r"\bhas no lite topic \S+$", _says("`quarry lite list TOPIC` lists all")),
+        (r"\bthere is no job \S+$", _says("`quarry job list` lists all")),
+        (r"\bno member '", _says("`quarry cluster members` lists all")),
         (r"\bthe call is not signed\b", _not_signed),
         (r"\bno enabled user has this name and this secret\b", _not_known),
         (r"\bbehind the broker's clock\b|\bahead of the broker's clock\b", _says("set the clock of this machine")),
@@ -153,8 +156,8 @@ RULES: Final = tuple(
             r"\banother broker holds this store\b",
             _says("stop that broker first; `quarry backup --admin` copies a live one"),
         ),
-        (r"which in phase \w+ does not hold everything$", _says("`quarry migration status` tells the next step")),
-        (r": no such directory$", _says("a store is the directory that holds commitlog/")),
-        (r"contexts\.toml: No such file", _says("`quarry context add NAME --admin HOST:PORT` makes the first one")),
+        (r"which in phase \w+ does not hold everything$", _says("`quarry migration status` shows the next step")),
+        (r": no such directory$", _says("a store is the directory that contains commitlog/")),
+        (r"contexts\.toml: No such file", _says("`quarry context add NAME --admin HOST:PORT` creates the first one")),
     )
 )

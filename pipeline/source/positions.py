@@ -98,7 +98,7 @@ def _positions(store: OfflineStore) -> Iterator[Position]:
         taken = (parse_key(key)[:2] for key, _ in engine.family(INFLIGHT).iterate(ROWS))
         yield from joined(offsets, taken)
     except (ValueError, struct.error) as error:
-        raise StoreDamaged(store.paths.quarry, f"a row that is none: {error}") from error
+        raise StoreDamaged(store.paths.quarry, f"an invalid row: {error}") from error
 
 
 def joined(offsets: Iterable[tuple[Holder, QueueOffset]], taken: Iterable[Holder]) -> Iterator[Position]:

@@ -130,7 +130,7 @@ def _connection(given: Mapping[str, str]) -> Connection:
     endpoint = given.get("endpoints", "")
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal():
-        raise InvalidOption(f"option 'endpoints': {endpoint!r} is no host:port of a broker")
+        raise InvalidOption(f"option 'endpoints': {endpoint!r} is not host:port of a broker")
     tls = flag("tls", given.get("tls", "false"))
     for name in ("tlsCa", "tlsCertificate", "tlsKey"):
         if given.get(name.lower()) and not tls:

@@ -63,7 +63,7 @@ def integer(at_least: int, at_most: int) -> Read[int]:
     def read(text: str) -> int:
         # the pattern limits the digits first: a million of them must not be converted
         if not _INTEGER.fullmatch(text) or not at_least <= int(text) <= at_most:
-            raise ValueError(f"a number from {at_least} to {at_most} is allowed")
+            raise ValueError(f"must be a number from {at_least} to {at_most}")
         return int(text)
 
     return read
@@ -71,7 +71,7 @@ def integer(at_least: int, at_most: int) -> Read[int]:
 
 def boolean(text: str) -> bool:
     if text not in ("true", "false"):
-        raise ValueError("true or false is allowed")
+        raise ValueError("must be true or false")
     return text == "true"
 
 
@@ -85,7 +85,7 @@ def model(text: str) -> LiteModel:
 def topic(text: str) -> str:
     fault = topic_name_fault(text)
     if fault is not None:
-        raise ValueError(f"the name of a topic is allowed (topic name {shown_name(text)}: {fault})")
+        raise ValueError(f"must be the name of a topic (topic name {shown_name(text)}: {fault})")
     return text
 
 
@@ -95,7 +95,9 @@ def wildcard(text: str) -> str | None:
         return "" if text == "true" else None
     found = _PREFIX.fullmatch(text)
     if found is None:
-        raise ValueError("true, false, or how names of lite topics begin (a-z A-Z 0-9 _ -, then perhaps *) is allowed")
+        raise ValueError(
+            "must be true, false, or a prefix of lite topic names (a-z A-Z 0-9 _ -, and optionally a final *)"
+        )
     return found[1]
 
 

@@ -277,7 +277,9 @@ class Administration:
         if bound is None:
             self._require_lite_parent(group)
         elif group.attributes.get(BIND_TOPIC) != bound.bind_topic:
-            raise Invalid(f"group {name}: attribute {BIND_TOPIC} is {bound.bind_topic} for as long as the group exists")
+            raise Invalid(
+                f"group {name}: attribute {BIND_TOPIC} is {bound.bind_topic} and cannot change while the group exists"
+            )
         self._groups.update(group)
         log.info("group updated", group=name)
         return group
@@ -286,7 +288,7 @@ class Administration:
         """Delete the group and its progress in all topics. Raises GroupNotFound, or Forbidden for the broker's own."""
         self.group(name)
         if is_system_group(name):
-            raise Forbidden(f"group {name} belongs to the broker")
+            raise Forbidden(f"group {name} is reserved for the broker")
         self._delivery.delete_group(name)
         self._groups.delete(name)
         log.info("group deleted", group=name)
@@ -344,11 +346,14 @@ class Administration:
         if queue_number is not None:
             return
         if bound is not None and bound.bind_topic == topic_name:
-            raise TooMuchForOneCall(f"group {group_name} reads lite topics of topic {topic_name}: begin a job for them")
+            raise TooMuchForOneCall(
+                f"group {group_name} reads lite topics of topic {topic_name}: start a job to reset them"
+            )
         queues = len(self.queues_to_reset(topic_name))
         if queues > RESET_QUEUES_MAX:
             raise TooMuchForOneCall(
-                f"topic {topic_name} has {queues} queues, and a call moves a group in {RESET_QUEUES_MAX}: begin a job"
+                f"topic {topic_name} has {queues} queues, and one call resets a group in at most {RESET_QUEUES_MAX}: "
+                "start a job instead"
             )
 
     # Parts.
@@ -365,7 +370,7 @@ class Administration:
     def _changeable_topic(self, name: str) -> Topic:
         topic = self.topic(name)
         if topic.is_system:
-            raise Forbidden(f"topic {name} belongs to the broker")
+            raise Forbidden(f"topic {name} is reserved for the broker")
         return topic
 
     def _queues_of(self, topic: Topic) -> list[QueueId]:

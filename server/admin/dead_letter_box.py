@@ -195,7 +195,8 @@ class DeadLetterBox:
         count = len(offsets) or self.count(group, RESENT_MAX)
         if count > RESENT_MAX:
             raise TooMuchForOneCall(
-                f"group {group} has {count} dead letters to be sent again, and a call sends {RESENT_MAX}: begin a job"
+                f"group {group} has {count} dead letters to be sent again, and one call sends at most {RESENT_MAX}: "
+                "start a job instead"
             )
 
     def count(self, group: str, refused_max: int, refused_from: QueueOffset = FIRST) -> int:
@@ -229,7 +230,7 @@ class DeadLetterBox:
         """
         queue = self._queue(group)
         if group in self._sending:
-            raise Invalid(f"the dead letters of group {group} are being sent again already")
+            raise Invalid(f"the dead letters of group {group} are already being sent again")
         self._sending.add(group)
         try:
             if offsets:
@@ -286,9 +287,9 @@ class DeadLetterBox:
         for offset, record in some:
             topic = _origin(record)
             if topic is None:
-                refused.append(Refused(offset, "the record does not tell which topic it came from"))
+                refused.append(Refused(offset, "the record does not say which topic the message came from"))
             elif self._topics.get(topic) is None:
-                refused.append(Refused(offset, f"topic {topic}, which it came from, does not exist"))
+                refused.append(Refused(offset, f"topic {topic}, from which the message came, does not exist"))
             else:
                 messages.append((offset, _copy(group, topic, record, self._store_host())))
         if messages and not dry_run:

@@ -129,7 +129,7 @@ class DeadLetterWork:
         """Check the parameters. Raises TopicNotFound, Invalid."""
         self._box.end_of(asked.group)
         if len(asked.offsets) > OFFSETS_MAX:
-            raise Invalid(f"offsets: {len(asked.offsets)} are named, at most {OFFSETS_MAX} may be")
+            raise Invalid(f"offsets: {len(asked.offsets)} are given, at most {OFFSETS_MAX} are allowed")
 
     async def run(self, asked: DeadLetterResend, running: Running) -> None:
         cursor = running.job.cursor
@@ -229,19 +229,19 @@ class MessageResendWork:
         target = self._topic(asked.to_topic, "to_topic")
         for topic in (source, target):
             if is_system_topic(topic.name):
-                raise Forbidden(f"topic {topic.name} belongs to the broker")
+                raise Forbidden(f"topic {topic.name} is reserved for the broker")
         if target.name.startswith(INTERNAL_PREFIX):
-            raise Forbidden(f"to_topic: only the broker sends to topic {target.name}")
+            raise Forbidden(f"to_topic: only the broker may send to topic {target.name}")
         has_offsets = asked.from_offset is not None or asked.to_offset is not None
         has_times = asked.from_ms is not None or asked.to_ms is not None
         if len(asked.key) > KEY_MAX:
             raise Invalid(f"key: {len(asked.key)} characters, at most {KEY_MAX} are allowed")
         if asked.key:
             if asked.queue is not None or has_offsets:
-                raise Invalid("key: it is looked for in all queues, so no queue or offset may be given")
+                raise Invalid("key: all queues are searched for it, so queue and offsets are not allowed")
             self._index.require()
         elif has_offsets and asked.queue is None:
-            raise Invalid("queue: offsets are of one queue, which must be given")
+            raise Invalid("queue: must be given together with offsets")
         elif asked.queue is None and not has_times:
             raise Invalid("key, queue or a time must be given")
         if asked.queue is not None and QueueId(source.name, asked.queue) not in self._queues(source):
@@ -251,7 +251,7 @@ class MessageResendWork:
             ("from_ms", asked.from_ms, asked.to_ms),
         ):
             if (begin or 0) < 0 or (end is not None and end < (begin or 0)):
-                raise Invalid(f"{name}: {begin} to {end} is no range")
+                raise Invalid(f"{name}: {begin} to {end} is not a range")
 
     async def run(self, asked: MessageResend, running: Running) -> None:
         if asked.key:
@@ -339,7 +339,7 @@ class MessageResendWork:
         )
         running.restart_slice()
         if len(found.messages) == FOUND_MAX:
-            raise Invalid(f"key: {FOUND_MAX} messages or more have it, which is too many: give a time, too")
+            raise Invalid(f"key: {FOUND_MAX} or more messages have this key, which is too many: also give a time")
         places = sorted(each.physical_offset for each in found.messages if each.physical_offset < asked.log_end)
         unread = [f"messages may be missing, {each.name} could not be read: {each.reason}" for each in found.unread]
         if running.job.total is None:

@@ -88,7 +88,7 @@ def _origin(name: str, properties: Mapping[str, str]) -> str | None:
 MaySee = Callable[[StoredMessage], bool]
 """Return whether the reader may see a message. A message it may not see is treated as missing."""
 
-NO_SUCH_ID: Final = "id: there is no message with this id here"
+NO_SUCH_ID: Final = "id: there is no message with this id"
 
 
 def _everything(_message: StoredMessage) -> bool:
@@ -128,7 +128,7 @@ class LookedUp(NamedTuple):
 class MessageLookup:
     """Finds single messages. Lives on the event loop's thread.
 
-    Every method raises StoreDamaged, and MessageGivenUp for a message that was damaged and given up.
+    Every method raises StoreDamaged, and MessageGivenUp for a message that was damaged and has been given up.
     """
 
     def __init__(self, store: LookedUpStore, index: KeyIndex) -> None:
@@ -146,7 +146,7 @@ class MessageLookup:
         except Invalid as error:
             is_offset_id = isinstance(error, NoSuchMessage)
             if topic is None and not is_offset_id:
-                raise Invalid("topic: it must be given with an id that is no offset id") from None
+                raise Invalid("topic: must be given unless the id is an offset id") from None
             if topic is None:
                 raise
             not_there = str(error)
@@ -165,11 +165,11 @@ class MessageLookup:
         minimum, maximum = self._store.bounds(queue)
         if not minimum <= offset < maximum:
             holds = f"offsets {minimum} to {maximum - 1}" if minimum < maximum else "no messages"
-            raise NoSuchMessage(f"offset: queue {queue.number} of topic {queue.topic} holds {holds}, not {offset}")
+            raise NoSuchMessage(f"offset: queue {queue.number} of topic {queue.topic} has {holds}, not {offset}")
         entry = self._entry(queue, offset)
         message = None if entry is None else self._store.read(entry)
         if message is None or not may_see(message):
-            raise NoSuchMessage(f"offset: queue {queue.number} of topic {queue.topic} holds nothing at {offset}")
+            raise NoSuchMessage(f"offset: queue {queue.number} of topic {queue.topic} has nothing at {offset}")
         return message
 
     def raw(self, message: StoredMessage) -> bytes:
@@ -221,9 +221,9 @@ class MessageLookup:
         if isinstance(found, StoredMessage) and found.topic != REPLACED_TOPIC:
             return found
         if log.is_replaced(at):
-            raise NoSuchMessage(f"{NO_SUCH_ID}: what lay at offset {at} was damaged, and given up")
+            raise NoSuchMessage(f"{NO_SUCH_ID}: the record at offset {at} was damaged and has been given up")
         reason = found.reason if isinstance(found, Torn | Corrupt) else "there is none"
-        raise NoSuchMessage(f"{NO_SUCH_ID}, or its record is damaged: at offset {at} no whole one begins: {reason}")
+        raise NoSuchMessage(f"{NO_SUCH_ID}, or its record is damaged: no valid record begins at offset {at}: {reason}")
 
     def _entry(self, queue: QueueId, offset: QueueOffset) -> ConsumeQueueEntry | None:
         entries = self._store.entries(queue, offset, 1)
@@ -237,10 +237,10 @@ GROUPS_MAX: Final = 1_000
 class MessageState(Enum):
     """The state of a message of a queue for a group."""
 
-    WAITING = "it has not been handed out"
-    IN_FLIGHT = "a client has it"
-    RETRYING = "it was handed out and not acknowledged: the next receive gets it"
-    DONE = "it was acknowledged, passed over by the group's filter, or went to the dead letters"
+    WAITING = "not delivered yet"
+    IN_FLIGHT = "in flight: a client has the message"
+    RETRYING = "delivered and not acknowledged: the next receive gets the message"
+    DONE = "acknowledged, skipped by the group's filter, or moved to the dead letters"
 
 
 class GroupTrace(NamedTuple):

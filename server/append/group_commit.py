@@ -97,7 +97,7 @@ class LogFlushes:
 
         The flush runs to its end even if its future is not awaited any more.
         """
-        assert self._running is None, "a flush runs already"
+        assert self._running is None, "a flush is already running"
         thread = self._sync_thread
         if thread is None or (begun := self._store.begin_flush()) is None:
             return self._threads.call(self._store.flush)
@@ -129,7 +129,7 @@ class LogFlushes:
 
     def _end(self) -> None:
         running, self._running = self._running, None
-        assert running is not None, "no flush runs"
+        assert running is not None, "no flush is running"
         number = running.thread.finish()
         error = OSError(number, os.strerror(number), str(running.begun.path)) if number else None
         try:
@@ -492,7 +492,7 @@ class GroupCommit:
     def _fail(self, error: Exception, sends: Sequence[_Send[MessageT]]) -> None:
         if self._failure is None:
             is_told = isinstance(error, StorePoisoned)
-            self._failure = str(error) if is_told else f"{error}; restart to go on from what is on disk"
+            self._failure = str(error) if is_told else f"{error}; restart the broker to recover what is on disk"
             log.error("store poisoned", error=str(error))
             self._health.poisoned(self._failure)
         waiting: list[_Waiting] = [*self._waiting]

@@ -132,7 +132,11 @@ class GroupedSends:
 
     def _give_up(self, send: GroupedSend) -> None:
         owner = self._groups.place(send.message_group).member
-        whom = "a handover between members" if owner is None else f"member {owner}, which has the group's messages"
+        whom = (
+            "the handover between members"
+            if owner is None
+            else f"member {owner}, which has earlier messages of the group"
+        )
         send.failed(OwnerAway(f"message group {send.message_group[:80]!r} waits for {whom}"))
 
     # -- to other members

@@ -93,7 +93,7 @@ class Peers:
     async def _peer(self, name: str) -> GroupPeer:
         address = self._members.admin_address(name)
         if address is None:
-            raise MemberUnreachable(f"no member {name} is known")
+            raise MemberUnreachable(f"there is no member {name}")
         known = self._open.get(name)
         if known is not None and known[0] == address:
             return known[1]

@@ -97,7 +97,8 @@ class ReadingOrder:
             elsewhere = {} if self._elsewhere is None else await self._elsewhere(topic.name)
         except MemberUnreachable as error:
             raise OrderWouldBreak(
-                f"topic {topic.name}: what is unread at all members is not known, and would lose its order: {error}"
+                f"topic {topic.name}: unread messages would lose their order, and not all members could be asked for "
+                f"them: {error}"
             ) from None
         for member, left in elsewhere.items():
             if left:
@@ -109,7 +110,7 @@ class ReadingOrder:
         readers, _ = state = self._state(topic)
         takes_part = any(True for _ in self._ordered(readers)) or (not readers and topic.type in ORDERED_TYPES)
         if takes_part and (state != before or self._is_storing(topic.name)):
-            raise OrderWouldBreak(f"topic {topic.name} is sent to at this moment: what is unread would lose its order")
+            raise OrderWouldBreak(f"topic {topic.name} is receiving messages: unread messages would lose their order")
 
     def _ordered(self, readers: Iterator[str] | list[str]) -> Iterator[str]:
         for name in readers:

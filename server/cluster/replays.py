@@ -77,7 +77,7 @@ class Replays:
         seen = self._callers.get(call.session)
         if seen is None:
             if len(self._callers) >= CALLERS_MAX:
-                raise NotAMember("too many callers at once: are members restarted all the time?")
+                raise NotAMember("too many callers at once: do members restart again and again?")
             seen = self._callers[call.session] = _Seen(now_s)
         if call.number > seen.highest:
             seen.below = (seen.below << min(call.number - seen.highest, NUMBERS_KEPT) | 1) & ((1 << NUMBERS_KEPT) - 1)
@@ -85,7 +85,7 @@ class Replays:
         else:
             bit = seen.highest - call.number
             if bit >= NUMBERS_KEPT or seen.below >> bit & 1:
-                raise NotAMember("the call was made before")
+                raise NotAMember("the call was already made")
             seen.below |= 1 << bit
         seen.last_s = now_s
         self._callers.move_to_end(call.session)
@@ -99,7 +99,7 @@ class Replays:
         while self._unnumbered and now_s - next(iter(self._unnumbered.values())) > KEPT_S:
             self._unnumbered.popitem(last=False)
         if signature in self._unnumbered:
-            raise NotAMember("the call was made before")
+            raise NotAMember("the call was already made")
         if len(self._unnumbered) >= UNNUMBERED_MAX:
-            raise NotAMember("too many calls of members of an older version: upgrade all")
+            raise NotAMember("too many calls of members of an older version: upgrade all members")
         self._unnumbered[signature] = now_s

@@ -54,7 +54,7 @@ class ClusterKeys:
         if not any(_same(signature, _digest(key, *parts)) for key in self._keys):
             raise NotAMember("the call is not signed with the cluster's key")
         if abs(now_s - int(date)) > DATE_TOLERANCE_S:
-            raise NotAMember(f"the call is of {int(date) - now_s:+} s from now: are the clocks right?")
+            raise NotAMember(f"the call is dated {int(date) - now_s:+} s from now: check the clocks")
         return signature
 
     def sign_answer(self, call_signature: str, body: bytes) -> Headers:

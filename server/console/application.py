@@ -84,7 +84,7 @@ STREAM_HEADERS: Final = {
     "X-Accel-Buffering": "no",
 }
 
-FAULT: Final = ("INTERNAL", "internal error: the log has more")
+FAULT: Final = ("INTERNAL", "internal error: see the broker's log")
 
 CODES: Final = {
     HTTPStatus.NOT_FOUND: "NOT_FOUND",
@@ -171,7 +171,8 @@ class Console:
         if (self._rules.is_always_own or not await self._must_log_in()) and not is_own_host(host, self._rules.names):
             raise CallFailed(
                 "PERMISSION_DENIED",
-                f"the console is not known as {host!r:.200}: ask for it by its address, or set network.console_hosts",
+                f"the host name {host!r:.200} is not allowed for the console: use an IP address, or set "
+                "network.console_hosts",
             )
         if request.method in {hdrs.METH_GET, hdrs.METH_HEAD}:
             return
@@ -180,7 +181,7 @@ class Console:
             raise CallFailed("INVALID_ARGUMENT", f"Content-Type: must be {JSON}", status=415)
         origin, site = request.headers.get(hdrs.ORIGIN), request.headers.get("Sec-Fetch-Site")
         if (origin is not None and not is_own_origin(origin, host)) or (site is not None and site not in FETCH_SITES):
-            raise CallFailed("PERMISSION_DENIED", "Origin: another site's page has made this request")
+            raise CallFailed("PERMISSION_DENIED", "Origin: the request comes from a page of another site")
 
     # -- sessions
 
@@ -209,7 +210,7 @@ class Console:
     async def _require_session(self, request: web.Request) -> Session:
         session = await self._session(request)
         if session is None:
-            raise CallFailed(UNAUTHENTICATED, "log in first: there is no session, or it is over")
+            raise CallFailed(UNAUTHENTICATED, "log in first: there is no session, or it has ended")
         return session
 
     async def _get_session(self, request: web.Request) -> web.StreamResponse:
@@ -230,7 +231,7 @@ class Console:
 
     async def _log_in(self, request: web.Request) -> web.StreamResponse:
         if not await self._must_log_in():
-            raise CallFailed("FAILED_PRECONDITION", "the broker does not ask who calls (security.authentication)")
+            raise CallFailed("FAILED_PRECONDITION", "the broker has no authentication (security.authentication)")
         user, secret = _credentials(await _body(request))
         caller = Caller(user, secret, _peer(request))
 
@@ -244,7 +245,7 @@ class Console:
     async def _enter(self, request: web.Request) -> web.StreamResponse:
         entry = self._rules.entry
         if entry is None or not hmac.compare_digest(request.query.get("key", "").encode(), entry.key.encode()):
-            raise CallFailed("PERMISSION_DENIED", "key: not the one of this console")
+            raise CallFailed("PERMISSION_DENIED", "key: not the key of this console")
         caller = Caller(entry.user, entry.secret, _peer(request))
         identity = await self.threads.run_login(lambda: self._port.identity(caller), self._address(request))
         response = web.Response(status=HTTPStatus.SEE_OTHER, headers={hdrs.LOCATION: "/"})
@@ -335,7 +336,7 @@ class Console:
     def _file(self, request: web.Request, path: str) -> web.Response:
         file = self._files.get(path)
         if file is None:
-            raise CallFailed("NOT_FOUND", "there is no such file")
+            raise CallFailed("NOT_FOUND", "no such file")
         is_zipped = file.zipped is not None and "gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, "")
         etag = f"{file.etag}-gzip" if is_zipped else file.etag
         # browsers ask again each time, or a page of the old version would load modules of the new one
@@ -358,7 +359,9 @@ async def _body(request: web.Request) -> bytes:
         async with asyncio.timeout(READ_S):
             return await request.read()
     except TimeoutError:
-        raise CallFailed("DEADLINE_EXCEEDED", "the request did not come", status=HTTPStatus.REQUEST_TIMEOUT) from None
+        raise CallFailed(
+            "DEADLINE_EXCEEDED", "the request did not arrive in time", status=HTTPStatus.REQUEST_TIMEOUT
+        ) from None
     except web.HTTPRequestEntityTooLarge:
         raise CallFailed("OUT_OF_RANGE", f"the request is larger than {REQUEST_SIZE_MAX >> 20} MiB") from None
 

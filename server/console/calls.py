@@ -44,7 +44,7 @@ class Threads:
     async def run(self, work: Callable[[], _Result], cancel: Callable[[], None] | None = None) -> _Result:
         """Return the result of `work`; `cancel` is called if the caller stops waiting for it. Raises CallFailed."""
         if self._open_calls >= CALLS_MAX:
-            raise CallFailed("UNAVAILABLE", f"the console makes {CALLS_MAX} calls already")
+            raise CallFailed("UNAVAILABLE", f"the console already has {CALLS_MAX} open calls")
         self._open_calls += 1
         running = asyncio.get_running_loop().run_in_executor(self._calls, work)
         running.add_done_callback(self._call_over)
@@ -54,7 +54,7 @@ class Threads:
         """Return the result of `work` for a caller that is not logged in. Raises CallFailed."""
         open_logins = self._open_logins
         if open_logins[address] >= LOGINS_PER_ADDRESS_MAX or open_logins.total() >= LOGINS_MAX:
-            raise CallFailed("UNAVAILABLE", "too many log in at once: try again in a moment")
+            raise CallFailed("UNAVAILABLE", "too many logins at once: try again in a moment")
         open_logins[address] += 1
 
         def over(running: asyncio.Future[_Result]) -> None:
@@ -117,7 +117,7 @@ def whole(call: OpenCall) -> bytes:
         if size > ANSWERS_SIZE_MAX:
             call.cancel()
             raise CallFailed(
-                "OUT_OF_RANGE", f"all answers together are larger than {ANSWERS_SIZE_MAX >> 20} MiB: ask for fewer"
+                "OUT_OF_RANGE", f"all answers together are larger than {ANSWERS_SIZE_MAX >> 20} MiB: request fewer"
             )
         answers.append(answer)
     return b'{"answers":[' + b",".join(answers) + b"]}"

@@ -408,7 +408,7 @@ class Deliveries:
                 self.renew(GroupMessage(subscription, progress, offset), row)
 
     def forward(self, message: GroupMessage, row: InFlight) -> InFlight:
-        """Hide the message while it is on its way to the dead letters; if that fails, it is redelivered.
+        """Hide the message while it is being moved to the dead letters; if that fails, it is redelivered.
 
         An append may last longer than this time, so the caller that waits for the append renews the row until it ends.
         """

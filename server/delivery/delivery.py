@@ -311,7 +311,9 @@ class Delivery:
             return None
         subscription = self._subscriptions.open(request.group, request.topic)
         if subscription.is_retry:
-            raise Invalid(f"group {request.group} gets topic {request.topic} with topic {subscription.owner.topic}")
+            raise Invalid(
+                f"group {request.group} receives topic {request.topic} together with topic {subscription.owner.topic}"
+            )
         subscription.last_used_s = self._clock.monotonic_s()
         self._positions.open_all(subscription, request.queue_numbers)
         return self._serving.receive(subscription, request, polling_s, received, again)
@@ -385,12 +387,12 @@ class Delivery:
         queue = QueueId(*queue_of_handle(group, topic, handle.queue_number))
         known = self._subscriptions.find(group, queue.topic)
         if (known is None or queue.number not in known.queues) and self._offsets.get(group, queue) is None:
-            raise InvalidReceiptHandle("the receipt handle names a queue the group has never read")
+            raise InvalidReceiptHandle("the receipt handle names a queue that the group has never read")
         for part in self._subscriptions.open(group, topic).parts:
             if part.topic == queue.topic:
                 progress = self._positions.open(part, queue.number)
                 return GroupMessage(part, progress, QueueOffset(handle.queue_offset))
-        raise InvalidReceiptHandle("the receipt handle names a topic that is gone")
+        raise InvalidReceiptHandle("the receipt handle names a topic that does not exist any more")
 
     def client_lost(self, client_id: str) -> None:
         """Give back, after a second, what the server kept hidden on this client's behalf."""

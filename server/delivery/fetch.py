@@ -126,9 +126,9 @@ HeldFrom = Callable[[str, str], int | None]
 class _Outcome(Enum):
     """Outcome of an attempt to redeliver a message."""
 
-    OVER = "it is handed out, or done"
-    NO_ROOM = "the receive has room for no more"
-    FORWARDED = "it is on its way to the dead letters"
+    OVER = "the message is delivered, or done"
+    NO_ROOM = "the receive has no space for more messages"
+    FORWARDED = "the message is being moved to the dead letters"
 
 
 class DeadLetters(Protocol):
@@ -218,7 +218,7 @@ class Taking:
         for failure, part in failures:
             self._report(failure, part)
         if taken.is_over_limit and not taken.messages:
-            raise OverLimit("in_flight_per_group", f"group {request.group} has not acknowledged {most} messages")
+            raise OverLimit("in_flight_per_group", f"group {request.group} has {most} messages in flight")
         return taken.messages
 
     def _take_part(self, part: Subscription, request: ReceiveRequest, taken: Taken) -> list[Exception]:

@@ -111,7 +111,9 @@ class ReceiptHandle(NamedTuple):
             raise InvalidReceiptHandle("the receipt handle has the wrong length")
         fields, proof = raw[: _FIELDS.size], raw[_FIELDS.size :]
         if fields[0] != VERSION or not key.proves(proof, Purpose.RECEIPT, group, topic, fields=fields):
-            raise InvalidReceiptHandle("the receipt handle belongs to another group or topic, or was never given out")
+            raise InvalidReceiptHandle(
+                "the receipt handle belongs to another group or topic, or is not one of this broker"
+            )
         return cls(*_FIELDS.unpack(fields)[1:])
 
 

@@ -92,10 +92,10 @@ class Pulls:
             pulled(messages, offset, None)
             return None
         if self._count >= self._waiting_max:
-            raise OverLimit("waiting_polls", f"{self._count} pulls are waiting already")
+            raise OverLimit("waiting_polls", f"{self._count} pulls are already waiting")
         of_client = self._of_client[request.client_id]
         if of_client >= self._waiting_per_client_max:
-            raise OverLimit("waiting_polls_per_client", f"{of_client} pulls of this client are waiting already")
+            raise OverLimit("waiting_polls_per_client", f"{of_client} pulls of this client are already waiting")
         self._filters.check(request.filter)
         self._filters.add(request.filter)
         waiting = WaitingPull(request, offset, pulled, check)

@@ -59,7 +59,7 @@ def _parse(expression: str) -> SqlFilter:
     try:
         condition = cast("Node", _parser().parse(expression))
     except UnexpectedInput as error:
-        raise IllegalExpression(f"the filter expression is not understood at {_place(expression, error)}") from None
+        raise IllegalExpression(f"the filter expression has a syntax error at {_place(expression, error)}") from None
     except VisitError as error:
         raise error.orig_exc from None
     return SqlFilter(expression, condition)

@@ -77,7 +77,7 @@ def condition(node: Node) -> Node:
     if node.is_condition:
         return node
     if node.kind is not Kind.PROPERTY:
-        raise IllegalExpression("a condition is expected where a value stands")
+        raise IllegalExpression("a condition is expected, not a value")
     evaluate = node.evaluate
     return _node(lambda properties: None if evaluate(properties) is None else False, node)
 
@@ -136,9 +136,9 @@ def equal(left: Node, right: Node) -> Node:
     """
     for node in (left, right):
         if node.kind is Kind.TRUTH_CONSTANT and node.constant is None:
-            raise IllegalExpression("nothing is equal to NULL; IS NULL asks for it")
+            raise IllegalExpression("nothing is equal to NULL; use IS NULL")
     if left.kind is Kind.TRUTH_CONSTANT and right.kind is Kind.CONSTANT:
-        raise IllegalExpression("TRUE or FALSE is compared with a value of another kind")
+        raise IllegalExpression("TRUE or FALSE is compared with a value of another type")
     left_of, right_of = left.evaluate, right.evaluate
 
     def compared(properties: Mapping[str, str]) -> Value:
@@ -200,7 +200,7 @@ def _is_reversed(low: Node, high: Node) -> bool:
 def is_in(value: Node, texts: Sequence[str], *, negated: bool) -> Node:
     """Return the node of `IN` or `NOT IN`, which is unknown if the message does not have the property."""
     if value.kind is not Kind.PROPERTY:
-        raise IllegalExpression("a property has to stand in front of IN")
+        raise IllegalExpression("a property must stand before IN")
     wanted, evaluate = frozenset(texts), value.evaluate
 
     def looked_up(properties: Mapping[str, str]) -> Value:
@@ -227,7 +227,7 @@ def has_text(value: Node, text: str, test: Callable[[str, str], bool], *, negate
 def _node(evaluate: Evaluate, *parts: Node, kind: Kind = Kind.CONDITION) -> Node:
     depth = 1 + max(part.depth for part in parts)
     if depth > NESTED_MAX:
-        raise IllegalExpression(f"more than {NESTED_MAX} expressions within each other")
+        raise IllegalExpression(f"more than {NESTED_MAX} expressions nested in each other")
     return Node(kind, evaluate, depth)
 
 

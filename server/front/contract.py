@@ -166,4 +166,4 @@ def check_methods(methods: Methods) -> None:
     """Raise ValueError for a method whose kind of streaming no front serves."""
     for path, method in methods.items():
         if method.streaming_in and not method.streaming_out:
-            raise ValueError(f"{path}: client streams with a single answer are not served")
+            raise ValueError(f"{path}: client streaming calls with a single answer are not supported")

@@ -192,7 +192,7 @@ class GrpcioCall:
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
         if status == GrpcStatus.OK and not self._method.streaming_out:
-            raise ValueError(f"{self._path} needs a reply to end with OK")
+            raise ValueError(f"{self._path} needs a reply before it can end with OK")
         if not self.closed:
             self._end(_Ending(status, message))
 
@@ -282,7 +282,7 @@ class GrpcioFront:
 
     async def start(self, address: str, tls: LiveTls | None = None, *, plain_too: bool = False) -> str:
         if plain_too:
-            raise ValueError("the grpcio front does not speak TLS and plain text on one port")
+            raise ValueError("the front grpcio does not support TLS and plain text on one port")
         server = grpc.aio.server(
             options=channel_options(self._limits), maximum_concurrent_rpcs=self._limits.max_open_calls
         )
@@ -426,7 +426,7 @@ def _open(call: GrpcioCall, method: Method) -> None:
 
 def _deliver(call: GrpcioCall, method: Method, request: bytes) -> None:
     if not call.closed and method.size_max is not None and len(request) > method.size_max:
-        text = f"a message of {len(request)} bytes; at most {method.size_max} are taken"
+        text = f"a message of {len(request)} bytes; at most {method.size_max} are allowed"
         call.lose(_Ending(GrpcStatus.RESOURCE_EXHAUSTED, text))
     elif not call.closed:
         _run_step(call, method.handler, call, request)
@@ -468,14 +468,16 @@ def bind(server: grpc.aio.Server, address: str, tls: LiveTls | None = None) -> i
             return server.add_secure_port(address, grpc_credentials(tls))
         return server.add_insecure_port(address)
     except RuntimeError as cause:
-        raise OSError(f"cannot listen on {address}: the address is taken or not one of this machine") from cause
+        raise OSError(
+            f"cannot listen on {address}: the address is in use or does not belong to this machine"
+        ) from cause
 
 
 def grpc_credentials(tls: LiveTls) -> grpc.ServerCredentials:
     """Return credentials that follow what `tls` shows, per handshake. Raises ValueError for optional certificates."""
     files, shown = tls.files, tls.now
     if files.client_ca is not None and files.client_certificate == "optional":
-        raise ValueError("grpcio asks clients for a certificate always or never")
+        raise ValueError("grpcio requires a certificate of clients always or never")
 
     def changed() -> grpc.ServerCertificateConfiguration | None:
         nonlocal shown

@@ -61,7 +61,7 @@ def _copy(record: StoredMessage, store_host: Host) -> Message:
     properties = record.properties
     topic, number = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE, "")
     if not topic or not (number.isascii() and number.isdecimal() and len(number) <= QUEUE_DIGITS_MAX):
-        raise NotHeld(f"the record at offset {record.physical_offset} does not say where it is to go")
+        raise NotHeld(f"the record at offset {record.physical_offset} does not say where the message has to go")
     properties.pop(LIGHT_QUEUE_OFFSETS, None)
     copy = copy_of(record, topic=topic, queue_number=int(number), properties=properties, store_host=store_host)
     return copy._replace(prepared_transaction_offset=record.physical_offset)

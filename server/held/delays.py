@@ -61,18 +61,19 @@ class RecallHandle(NamedTuple):
             raise InvalidRecallHandle("recall handle is invalid: it cannot be decoded") from None
         if urlsafe_b64encode(raw).decode("ascii") != text:
             raise InvalidRecallHandle(
-                "recall handle is invalid: it is no base64"
+                "recall handle is invalid: not base64"
             )  # the decoder ignores text after the padding
         is_proven = raw[:1] != bytes([UNPROVEN_VERSION])
         head = _HEAD if is_proven else _FIELDS.size + _CHECK.size
         fields, proof, message_id = raw[: _FIELDS.size], raw[_FIELDS.size : head], raw[head:]
         if not message_id or not (_is_proof if is_proven else _is_check)(proof, fields, message_id, topic, key):
             raise InvalidRecallHandle(
-                "recall failed, topic not match: the recall handle belongs to another topic, or was never given out"
+                "recall failed, topic not match: the recall handle belongs to another topic, or is not one of this "
+                "broker"
             )
         _, due_ms, at = _FIELDS.unpack(fields)
         if due_ms < 0 or at < 0:
-            raise InvalidRecallHandle("recall handle is invalid: it was never given out")
+            raise InvalidRecallHandle("recall handle is invalid: not one of this broker")
         return cls(due_ms, PhysicalOffset(at), message_id.decode(errors="replace"), is_proven)
 
 

@@ -52,7 +52,7 @@ def decode_transaction_id(text: str, topic: str, key: HandleKey) -> NamedTransac
     """Decode an id. Raises InvalidTransactionId for any text that was not made for this topic."""
     found = _FORM.fullmatch(text)
     if found is None:
-        raise InvalidTransactionId("cannot found transaction data: the transaction id is none of this topic")
+        raise InvalidTransactionId("cannot found transaction data: the transaction id does not belong to this topic")
     digits, rest = found.groups()
     is_proven = len(rest) > _CHECK_DIGITS
     if is_proven:
@@ -60,7 +60,7 @@ def decode_transaction_id(text: str, topic: str, key: HandleKey) -> NamedTransac
     else:
         is_of_topic = int(rest, 16) == crc32(f"{digits}{topic}".encode())
     if not is_of_topic or int(digits, 16) > _OFFSET_MAX:
-        raise InvalidTransactionId("cannot found transaction data: the transaction id is none of this topic")
+        raise InvalidTransactionId("cannot found transaction data: the transaction id does not belong to this topic")
     return NamedTransaction(QueueOffset(int(digits, 16)), is_proven)
 
 
@@ -144,27 +144,27 @@ class Transactions:
         if half is None:
             if self._held.resolution(queue_offset) is not resolution:
                 raise InvalidTransactionId(
-                    "cannot found transaction data: there is no such transaction, or it ended otherwise"
+                    "cannot found transaction data: there is no such transaction, or it ended the other way"
                 )
             ended(None)
             return
         if not is_proven and half.physical_offset >= self._handle_key.since:
-            raise InvalidTransactionId("cannot found transaction data: the transaction id was never given out")
+            raise InvalidTransactionId("cannot found transaction data: the transaction id is not one of this broker")
         if message_id and half.message_id != message_id:
-            raise InvalidTransactionId("the transaction is another message's")
+            raise InvalidTransactionId("the transaction belongs to another message")
         self._end(topic, half, resolution, ended)
 
     def _end(self, topic: str, half: HalfMessage, resolution: Resolution, ended: Ended) -> None:
         ending = self._ending.get(half.queue_offset)
         if ending is not None:
             if ending[0] is not resolution:
-                raise Busy("the transaction is about to end otherwise")
+                raise Busy("the transaction is about to end the other way")
             ending[1].append(ended)
             return
         try:
             record = self._records.record_at(half.physical_offset)
             if record.properties.get(REAL_TOPIC) != topic:
-                raise InvalidTransactionId("the transaction is one of another topic")
+                raise InvalidTransactionId("the transaction belongs to another topic")
             messages = self._ending_of(half, record, resolution)
         except (OffsetOutOfRange, MessageGivenUp, NotHeld) as gone:
             raise InvalidTransactionId(f"the half message is lost: {gone}") from gone

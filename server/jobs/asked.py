@@ -109,4 +109,4 @@ def asked_of(job: Job) -> Asked:
         }
         return _TYPES[JobKind(job.kind)](**fields)
     except (ValueError, TypeError) as error:
-        raise Invalid(f"this version of the broker cannot do what job {job.id} ({job.kind}) asks") from error
+        raise Invalid(f"this version of the broker does not support job {job.id} ({job.kind})") from error

@@ -125,7 +125,7 @@ RETRY_S: Final = 1.0
 
 TRANSIENT: Final = (Unavailable, EngineFull)
 REFUSALS: Final = (BrokerError, KvError, OSError)
-UNEXPECTED: Final = "an error that should not be; the broker's log has the details"
+UNEXPECTED: Final = "unexpected error; see the broker's log"
 
 
 class Work(Protocol):
@@ -175,7 +175,7 @@ class Jobs:
         Raises Busy while too many wait, what the kind's check raises, StorePoisoned, kv.EngineFull.
         """
         if len(self._open) >= OPEN_MAX:
-            raise Busy(f"{OPEN_MAX} jobs have not ended yet: wait for one, or cancel it (quarry job list)")
+            raise Busy(f"{OPEN_MAX} jobs are queued or running: wait for one to end, or cancel one (quarry job list)")
         kind = kind_of(asked)
         self._works[kind].check(asked)
         self._last_id = max(self._clock.wall_ms(), self._last_id + 1)

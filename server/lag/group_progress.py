@@ -77,7 +77,7 @@ class Budget:
         """Use up one queue. Raises Invalid when none is left."""
         self.left -= 1
         if self.left < 0:
-            raise Invalid(f"topics: those that are asked for have more than {QUEUES_MAX} queues, name fewer")
+            raise Invalid(f"topics: the requested topics have more than {QUEUES_MAX} queues: name fewer topics")
 
 
 class GroupProgress(LagMeasurement):
@@ -179,7 +179,7 @@ class GroupProgress(LagMeasurement):
         error = outcome.pop()
         try:
             if isinstance(error, EngineFull):
-                raise Unavailable(f"how many messages are in flight is not known: {error}") from error
+                raise Unavailable(f"the number of messages in flight is unknown: {error}") from error
             if error is not None:
                 raise error
         finally:

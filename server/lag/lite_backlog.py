@@ -112,7 +112,7 @@ class LiteBacklog:
         if topic is None:
             raise TopicNotFound(f"topic: no topic {parent}")
         if topic.type is not TopicType.LITE:
-            raise Invalid(f"topic: topic {parent} is of type {topic.type.value}, it has no lite topics")
+            raise Invalid(f"topic: topic {parent} is of type {topic.type.value}, which has no lite topics")
         found = self._groups.get(group)
         if found is None:
             raise GroupNotFound(f"group: no group {group}")

@@ -197,8 +197,8 @@ class LiteBirths:
                 for name in message.properties[LIGHT_QUEUES].split(","):
                     if name.startswith(LIGHT_QUEUE_PREFIX) and not self._queues.may_have_queue(name):
                         raise Invalid(
-                            f"{LIGHT_QUEUES}: this store keeps its queues in files, and no file can have the name of "
-                            f"the light queue {name}"
+                            f"{LIGHT_QUEUES}: this store keeps its queues in files, and the name of the light queue "
+                            f"{name} is not possible as a file name"
                         )
 
     def _is_new(self, parent: str, lite_topic: str) -> bool:

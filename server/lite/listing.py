@@ -94,7 +94,7 @@ class LiteTopicListing:
         self._require_listed(parent)
         for field, text in (("prefix", prefix), ("after", after)):
             if text and not _may_be_part_of_a_name(text):
-                raise Invalid(f"{field} has characters that names of lite topics do not have, or too many")
+                raise Invalid(f"{field} is too long, or contains characters that names of lite topics cannot have")
         limit = min(limit, PAGE_MAX)
         key = end_of_topic(light_queue_name(parent, after)) if after else b""
         found, times = await self._worker.run(self._walk, parent, light_queue_name(parent, prefix), key, limit + 1)
@@ -119,7 +119,7 @@ class LiteTopicListing:
         """
         found, _ = await self._find(parent, lite)
         if not await self._removal.remove([found]):
-            raise Busy(f"lite topic {lite} of topic {parent} has got a message meanwhile")
+            raise Busy(f"lite topic {lite} of topic {parent} has received a message meanwhile")
         await self._removal.flush()
         self._metrics.removed_queues(RemovalCause.LITE_DELETED, 1)
         log.info("lite topic deleted", topic=parent, lite_topic=lite)
@@ -137,18 +137,18 @@ class LiteTopicListing:
             check_internal_topic_name(name)
             raise TopicNotFound(f"no topic {name}")
         if topic.type is not TopicType.LITE:
-            raise Invalid(f"topic {name} is of type {topic.type.value}: it has no lite topics")
+            raise Invalid(f"topic {name} is of type {topic.type.value}, which has no lite topics")
         return topic
 
     def _require_listed(self, parent: str) -> None:
         self._parent(parent)
         if self._store.queues.files is not None:
-            raise Forbidden("consume queues are in files, where lite topics are neither listed nor removed")
+            raise Forbidden("consume queues are in files; lite topics can be listed and deleted only in RocksDB")
 
     async def _find(self, parent: str, lite: str) -> tuple[LastEntry, int | None]:
         self._require_listed(parent)
         if not _may_be_part_of_a_name(lite):
-            raise Invalid(f"lite_topic: {lite[:60]!r} can be no lite topic's name")
+            raise Invalid(f"lite_topic: {lite[:60]!r} is not a valid name of a lite topic")
         name = light_queue_name(parent, lite)
         # names are ordered by length, so the first one with this prefix is the name itself
         found, times = await self._worker.run(self._walk, parent, name, b"", 1)

@@ -314,7 +314,7 @@ class LiteSubscriptions:
     def _require_room(self, asking: Asking, count: int) -> None:
         quota = asking.terms.client_quota
         if quota is not None and count > quota + QUOTA_SLACK:
-            raise LiteQuotaExceeded(f"{count} lite topics, a client of group {asking.group} may have {quota}")
+            raise LiteQuotaExceeded(f"{count} lite topics, a client of group {asking.group} may have at most {quota}")
 
     def _change(
         self,

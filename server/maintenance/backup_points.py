@@ -115,7 +115,7 @@ class BackupPoints:
         Raises Busy, KvError, StorePoisoned or OSError; then nothing is left behind.
         """
         if len(self._held) >= POINTS_MAX:
-            raise Busy(f"{POINTS_MAX} backups are being made already")
+            raise Busy(f"{POINTS_MAX} backups are already being made")
         self._last_ms = max(self._clock.wall_ms(), self._last_ms + 1)
         name = str(self._last_ms)
         with ExitStack() as on_failure:

@@ -21,7 +21,7 @@ from quarry_mq.store.index.message_index import ReadRecord
 
 log = structlog.get_logger(__name__)
 
-NO_INDEX: Final = "this broker keeps no key index: set index.tiered or index.hash_files"
+NO_INDEX: Final = "this broker has no key index: set index.tiered or index.hash_files"
 WRITE_INTERVAL_S: Final = 0.2
 """Seconds until the keys of a message are written. A query has them written at once."""
 SAVE_INTERVAL_S: Final = 5.0

@@ -86,9 +86,9 @@ class OnlineVerification:
     def begin(self, asked_by: str, busy_percent: int = 0) -> Verdict:
         """Begin a verification. Raises Busy while another is under way, Invalid, kv.KvError."""
         if self._job is not None:
-            raise Busy(f"verification {self._job.verdict.id} is under way")
+            raise Busy(f"verification {self._job.verdict.id} is already running")
         if not 0 <= busy_percent <= 100:
-            raise Invalid("busy_percent is 1 to 100, or 0 for what is usual")
+            raise Invalid("busy_percent must be 1 to 100, or 0 for the default")
         newest = next(iter(self._verdicts.all()), None)
         at_ms = max(self._clock.wall_ms(), 0 if newest is None else newest.id + 1)
         verdict = Verdict(id=at_ms, asked_by=asked_by, state=VerdictState.RUNNING)
@@ -102,9 +102,9 @@ class OnlineVerification:
         return self._job is not None
 
     def cancel(self, verification_id: int) -> Verdict:
-        """Cancel the verification; it ends soon. Raises Invalid when it is not under way."""
+        """Cancel the verification; it ends soon. Raises Invalid when it is not running."""
         if self._job is None or self._job.verdict.id != verification_id:
-            raise Invalid(f"verification {verification_id} is not under way")
+            raise Invalid(f"verification {verification_id} is not running")
         self._job.cancelled.set()
         return self._job.verdict
 
@@ -112,7 +112,7 @@ class OnlineVerification:
         """Return the stored verdicts, the newest first."""
         running = None if self._job is None else self._job.verdict.id
         return [
-            each.given_up(VerdictState.FAILED, None, "the broker stopped before it was through")
+            each.given_up(VerdictState.FAILED, None, "the broker stopped before the verification was complete")
             if each.state is VerdictState.RUNNING and each.id != running
             else each
             for each in self._verdicts.all()
@@ -181,7 +181,7 @@ class OnlineVerification:
     def _remark(self, report: VerifyReport, removals: int) -> str | None:
         of_files = any(count.differences for check, count in report.counts.items() if check in OF_FILES)
         if of_files and removals != self._queues.removals:
-            return "queues were removed while their files were read: verify again"
+            return "queues were removed while their files were read: run the verification again"
         return None
 
     # -- on the thread

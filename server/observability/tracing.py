@@ -109,7 +109,7 @@ def require_tracing(settings: TracingSection) -> None:
     """Raise TracingUnavailable if traces are configured and their libraries are not installed."""
     if settings.endpoint is not None and not all(_is_installed(each) for each in LIBRARIES):
         raise TracingUnavailable(
-            "tracing.endpoint is set, and the extra `tracing` is not installed: pip install 'quarry-mq[tracing]'"
+            "tracing.endpoint is set, but the extra `tracing` is not installed: pip install 'quarry-mq[tracing]'"
         )
 
 

@@ -59,7 +59,7 @@ class DescriptorPlan(NamedTuple):
             while cls._of(needed, mapped_segments_max).connections < CONNECTIONS_MIN:
                 needed += 1
             raise Invalid(
-                f"this process may have {limit} files open, and a broker needs {needed} at least: raise the hard limit "
+                f"this process may open {limit} files, but a broker needs at least {needed}: raise the hard limit "
                 "(ulimit -Hn, LimitNOFILE= in the unit of systemd)"
             )
         return plan
@@ -118,8 +118,8 @@ class DescriptorWatch:
         if wanted <= plan.connections:
             return ""
         return (
-            f"limits.connections is {wanted}, and {plan.connections} are taken: the process may have {plan.limit} "
-            "files open"
+            f"limits.connections is {wanted}, but only {plan.connections} are accepted: the process may open "
+            f"{plan.limit} files"
         )
 
     async def run(self) -> None:

@@ -70,7 +70,7 @@ class Health:
 
     @property
     def liveness(self) -> str:
-        return "live" if self.is_live else f"the event loop has not turned for {self.loop_silence_s:.0f} s"
+        return "live" if self.is_live else f"the event loop has been blocked for {self.loop_silence_s:.0f} s"
 
 
 class HealthState:

@@ -75,7 +75,7 @@ class TokenFile:
     def _read(self) -> bytes:
         token = self._path.read_bytes().strip()
         if not token:
-            raise ValueError("the file holds no token")
+            raise ValueError("the file contains no token")
         return token
 
 
@@ -136,11 +136,11 @@ def _application(registry: CollectorRegistry, health: HealthState, metrics_token
     def serve(environment: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         answer = _text_answer(start_response)
         if environment["REQUEST_METHOD"] != "GET":
-            return answer(HTTPStatus.METHOD_NOT_ALLOWED, "only GET is served")
+            return answer(HTTPStatus.METHOD_NOT_ALLOWED, "only GET is supported")
         match environment["PATH_INFO"]:
             case "/metrics":
                 if metrics_token is not None and not metrics_token.is_in(environment.get("HTTP_AUTHORIZATION", "")):
-                    return answer(HTTPStatus.UNAUTHORIZED, "metrics need the token", ("WWW-Authenticate", "Bearer"))
+                    return answer(HTTPStatus.UNAUTHORIZED, "metrics require the token", ("WWW-Authenticate", "Bearer"))
                 with one_scrape:
                     return metrics(environment, start_response)
             case "/healthz":

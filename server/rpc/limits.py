@@ -77,9 +77,9 @@ class HeldSizes:
         """
         held = self._sizes.get(client_id, 0)
         if held and held + size > self._client_max:
-            raise OverLimit(f"{self._name}_per_client", f"{held} bytes of this client are waiting already")
+            raise OverLimit(f"{self._name}_per_client", f"{held} bytes of this client are already waiting")
         if self._total and self._total + size > self._total_max:
-            raise OverLimit(self._name, f"{self._total} bytes of all clients are waiting already")
+            raise OverLimit(self._name, f"{self._total} bytes of all clients are already waiting")
         self._sizes[client_id] = held + size
         self._total += size
 

@@ -101,7 +101,10 @@ class LiteService:
         match request.action:
             case definition.PARTIAL_ADD:
                 if asking.terms.wildcard is not None:
-                    raise Refused(definition.BAD_REQUEST, f"group {asking.group} gets lite topics without naming them")
+                    raise Refused(
+                        definition.BAD_REQUEST,
+                        f"group {asking.group} gets all lite topics, so its clients cannot subscribe to single ones",
+                    )
                 self._subscriptions.add(asking, request.lite_topic_set, start, done)
             case definition.PARTIAL_REMOVE:
                 self._subscriptions.remove(asking, request.lite_topic_set, done)
@@ -110,7 +113,7 @@ class LiteService:
             case definition.COMPLETE_REMOVE:
                 self._subscriptions.clear(asking, done)
             case _:
-                raise Refused(definition.BAD_REQUEST, f"action {request.action} is not known")
+                raise Refused(definition.BAD_REQUEST, f"action {request.action} is unknown")
 
     def _asking(self, client_id: str, request: service.SyncLiteSubscriptionRequest, user: str) -> Asking:
         group, terms = self._directory.lite_group(request.group.name, request.topic.name, user)
@@ -125,7 +128,7 @@ def _start_of(request: service.SyncLiteSubscriptionRequest) -> Start:
         return Start.STANDING
     if kind == "policy":
         if option.policy not in _POLICIES:
-            raise Refused(definition.BAD_REQUEST, f"offset_option: policy {option.policy} is not known")
+            raise Refused(definition.BAD_REQUEST, f"offset_option: policy {option.policy} is unknown")
         return Start(_POLICIES[option.policy])
     value: int = getattr(option, kind)
     if value < 0:

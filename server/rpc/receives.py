@@ -262,7 +262,9 @@ class MessageService:
             may_still()
             wanted_now, lite_now = self._wanted(terms, client_id, user, is_lite=is_lite)
             if (lite_now is None) != (lite is None):
-                raise IllegalGroupName(f"consumer group {terms.group} gets something else by now than it waited for")
+                raise IllegalGroupName(
+                    f"consumer group {terms.group} now receives something else than this call waited for"
+                )
             return wanted_now
 
         received = partial(self._answer_receive, call, wanted.group, wanted.topic)
@@ -316,7 +318,9 @@ class MessageService:
         group = self._directory.group_to_receive(name, user)
         lite = LiteGroup.of(group)
         if lite is not None:
-            raise IllegalGroupName(f"consumer group {name} gets lite topics of {lite.bind_topic}, by clients for these")
+            raise IllegalGroupName(
+                f"consumer group {name} receives lite topics of {lite.bind_topic}, which need lite clients"
+            )
         return group, None
 
     def _answer_receive(

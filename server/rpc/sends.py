@@ -309,7 +309,9 @@ def _lite_topics_of(checked: CheckedSend) -> Sequence[str]:
 def _check_lite_topics(checked: CheckedSend) -> None:
     """Check that there is one lite topic: all messages go to the member that has the first. Raises Refused."""
     if len(set(_lite_topics_of(checked))) > 1:
-        raise Refused(definition.MESSAGE_CORRUPTED, "the messages of one request must have one lite topic in a cluster")
+        raise Refused(
+            definition.MESSAGE_CORRUPTED, "in a cluster, all messages of one request must have the same lite topic"
+        )
 
 
 def _check_for(topic: Topic, checked: CheckedSend, *, is_again: bool = False) -> None:

@@ -250,7 +250,7 @@ class TelemetryService:
         if stream.stalled:
             stream.unread_answers += 1
             if stream.unread_answers > UNREAD_ANSWERS_MAX:
-                self._end(call, GrpcStatus.RESOURCE_EXHAUSTED, "too many answers are unread")
+                self._end(call, GrpcStatus.RESOURCE_EXHAUSTED, "the client does not read its answers")
                 return
         if not call.send(answer.SerializeToString()) and not stream.stalled:
             stream.stalled = True

@@ -92,7 +92,7 @@ class AdminAuthenticator:
             if not self._counts[owner]:
                 del self._counts[owner]
         if (user, nonce) in self._seen:
-            raise Unauthenticated("the call was made before: its nonce is known", Outcome.REPLAYED, claimed=user)
+            raise Unauthenticated("the call was already made: its nonce is known", Outcome.REPLAYED, claimed=user)
         if not self._has_room(user):
             raise TooManyFailures("too many calls of this user within security.date_window_s")
         self._seen[user, nonce] = now_ms

@@ -69,7 +69,7 @@ class Credentials:
             # after the check: wrong proofs of another caller never stop a right one
             if not self._failures.failed(source, claim.user):
                 raise TooManyFailures(
-                    "too many calls from there were not authenticated (security.failures_per_minute)",
+                    "too many failed authentications from this address (security.failures_per_minute)",
                     claimed=claim.user,
                 )
             raise Unauthenticated("no enabled user has this name and this secret", Outcome.WRONG, claimed=claim.user)
@@ -94,5 +94,7 @@ class Credentials:
         subject = None if certificate is None else subject_of(certificate)
         user = None if subject is None else self._users.by_certificate(subject)
         if user is None or not user.enabled:
-            raise Unauthenticated("the call is not signed, nor is there a certificate of a user", Outcome.ABSENT)
+            raise Unauthenticated(
+                "the call is not signed, and there is no client certificate of a user", Outcome.ABSENT
+            )
         return Identity(user.name, How.CERTIFICATE)

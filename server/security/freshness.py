@@ -63,7 +63,7 @@ class Freshness:
 
 
 def _no_date(date: str) -> Unauthenticated:
-    return Unauthenticated(f"the date {date[:DATE_SIZE_MAX]!r} is none that a client signs with", Outcome.STALE)
+    return Unauthenticated(f"the date {date[:DATE_SIZE_MAX]!r} is not in a format that clients sign", Outcome.STALE)
 
 
 def _to_ms(time: datetime) -> int:
@@ -72,5 +72,5 @@ def _to_ms(time: datetime) -> int:
 
 def _far_off(date: str, off_ms: int, window_ms: int, *, is_exact: bool) -> str:
     how = f"{abs(off_ms) / 1000:.0f} s {'ahead of' if off_ms > 0 else 'behind'} the broker's clock"
-    hint = "" if is_exact else "; a client that signs its local time needs its zone in security.client_zones"
+    hint = "" if is_exact else "; the zone of a client that signs its local time must be in security.client_zones"
     return f"the date {date} is {how}, more than security.date_window_s ({window_ms // 1000} s){hint}"

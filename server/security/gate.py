@@ -72,7 +72,7 @@ class Gate:
     def require_own(self, call: Call, identity: Identity, client_id: str, owner: str | None) -> None:
         """Raise PermissionDenied for a client that another user has registered."""
         if owner is not None and owner != identity.user:
-            text = f"user {identity.user} may not call as client {client_id}: it is another user's"
+            text = f"user {identity.user} may not call as client {client_id}: that client belongs to another user"
             self._deny(self._subject(call).of(identity), "another user's client", text)
             raise PermissionDenied(text)
 

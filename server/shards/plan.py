@@ -82,11 +82,11 @@ def _moved(key: str, address: str, number: int) -> str:
         return address
     host, port = split_address(address)
     if port == 0:
-        raise SettingsInvalid(f"network.{key} = {address}: shards need ports that are known beforehand, not 0")
+        raise SettingsInvalid(f"network.{key} = {address}: shards need fixed ports, not 0")
     moved = port + PORT_STEP * number
     if moved > PORT_MAX:
         raise SettingsInvalid(
-            f"network.{key} = {address}: {shard_name(number)} would get port {moved}, and {PORT_MAX} is the last one: "
+            f"network.{key} = {address}: {shard_name(number)} would get port {moved}, but {PORT_MAX} is the highest: "
             "choose a lower port, or fewer shards"
         )
     return f"{host}:{moved}"
@@ -136,14 +136,14 @@ def require_directory_of_shards(disk: Disk, root: Path, count: int) -> None:
         if path.name in names:
             raise NotAStore(
                 root,
-                f"is the store of one broker, it holds {path.name}: "
-                "start it without --shards, or name another directory for the shards",
+                f"is the store of a single broker, because it contains {path.name}: start it without --shards, or "
+                "name another directory for the shards",
             )
     there = [number for name in names if (number := parse_shard_name(name)) is not None]
     left_out = sorted(number for number in there if number >= count)
     if left_out:
         raise StoreUnusable(
             root,
-            f"--shards {count} would leave out {', '.join(map(shard_name, left_out))}: "
-            f"start it with --shards {left_out[-1] + 1}, or move away what is not wanted",
+            f"--shards {count} would leave out {', '.join(map(shard_name, left_out))}: start it with --shards "
+            f"{left_out[-1] + 1}, or move away the shards that are not wanted",
         )

@@ -22,7 +22,7 @@ from quarry_mq.server.wire.places import without_places
 from quarry_mq.store import errors
 from quarry_mq.store.metadata import IllegalGroupName, IllegalTopicName
 
-INTERNAL_TEXT: Final = "internal error; the broker's log has the details"
+INTERNAL_TEXT: Final = "internal error; see the broker's log"
 
 
 class Refused(errors.Invalid):
@@ -83,7 +83,7 @@ def status_of(error: Exception) -> definition.Status:
     if isinstance(error, errors.BrokerError | EngineFull | EngineCorrupt):
         return definition.Status(code=code_of(error), message=without_places(str(error)))
     if isinstance(error, DecodeError):
-        return definition.Status(code=code_of(error), message="the request is no valid protobuf message")
+        return definition.Status(code=code_of(error), message="the request is not a valid protobuf message")
     return definition.Status(code=code_of(error), message=INTERNAL_TEXT)
 
 

@@ -158,7 +158,7 @@ def check_send(request: service.SendMessageRequest, limits: WireLimits, now_ms: 
     check_count(request.messages, "messages")
     messages = request.messages[:]
     if not messages:
-        raise Refused(definition.MESSAGE_CORRUPTED, "no message to send: the request holds no message")
+        raise Refused(definition.MESSAGE_CORRUPTED, "no message to send: the request contains no message")
     topic = messages[0].topic.name
     check_topic(topic)
     if len(messages) > 1 and any(each.topic.name != topic for each in messages):
@@ -195,7 +195,7 @@ def _check_message(message: definition.Message, limits: WireLimits, now_ms: int)
     if kind != definition.NORMAL:
         _check_special(system, limits, now_ms)
     if has_control_character(system.trace_context):
-        raise Refused(definition.BAD_REQUEST, "the trace context holds a control character")
+        raise Refused(definition.BAD_REQUEST, "the trace context contains a control character")
     return CheckedMessage(message, kind, user_properties, keys)
 
 
@@ -452,13 +452,13 @@ def check_settings(settings: definition.Settings) -> None:
     match settings.WhichOneof("pub_sub"):
         case "publishing":
             if settings.client_type != definition.PRODUCER:
-                raise Refused(definition.BAD_REQUEST, "publishing settings of a client that is no producer")
+                raise Refused(definition.BAD_REQUEST, "publishing settings of a client that is not a producer")
             check_count(settings.publishing.topics, "topics")
             for topic in settings.publishing.topics:
                 check_topic(topic.name)
         case "subscription":
             if settings.client_type not in _CONSUMERS:
-                raise Refused(definition.BAD_REQUEST, "subscription settings of a client that is no consumer")
+                raise Refused(definition.BAD_REQUEST, "subscription settings of a client that is not a consumer")
             check_group(settings.subscription.group.name)
             check_count(settings.subscription.subscriptions, "subscriptions")
             _check_expressions(settings.subscription.subscriptions)

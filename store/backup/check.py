@@ -29,7 +29,7 @@ def damaged_files(disk: CopyingDisk, directory: Path, manifest: Manifest, report
         path = directory / each.path
         done += each.size
         if (link := _first_link(disk, directory, each.path)) is not None:
-            wrong.append(f"{link}: a link: a backup holds files of its own")
+            wrong.append(f"{link}: this is a link; a backup contains only regular files")
             continue
         if disk.exists(path) and not disk.is_plain_file(path):
             wrong.append(f"{path}: no file")
@@ -39,7 +39,7 @@ def damaged_files(disk: CopyingDisk, directory: Path, manifest: Manifest, report
             continue
         size = disk.file_size(path)
         if size != each.size:
-            wrong.append(f"{path}: {size} bytes, it had {each.size}")
+            wrong.append(f"{path}: {size} bytes, expected {each.size}")
             continue
         try:
             crc = disk.checksum(path)
@@ -47,6 +47,6 @@ def damaged_files(disk: CopyingDisk, directory: Path, manifest: Manifest, report
             wrong.append(f"{path}: cannot be read: {error.strerror or error}")
             continue
         if crc != each.crc32:
-            wrong.append(f"{path}: its content changed (CRC-32 {crc:08x}, it had {each.crc32:08x})")
+            wrong.append(f"{path}: the content changed (CRC-32 {crc:08x}, expected {each.crc32:08x})")
     report(Progress("checking the backup", total, total))
     return wrong

@@ -57,7 +57,7 @@ def newest_backup(disk: Disk, path: Path) -> Path:
     for name in reversed(names):
         if is_finished(disk, path / name):
             return path / name
-    raise NotAStore(path, f"holds {len(names)} unfinished backups" if names else "holds no backup")
+    raise NotAStore(path, f"contains {len(names)} unfinished backups" if names else "contains no backup")
 
 
 def store_in(disk: Disk, path: Path) -> Path:

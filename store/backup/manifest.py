@@ -81,16 +81,16 @@ def read_manifest(disk: CopyingDisk, directory: Path) -> Manifest:
     """
     path = directory / MANIFEST_NAME
     if disk.exists(path) and not disk.is_plain_file(path):
-        raise StoreDamaged(path, "a link, or no file: a backup holds files of its own")
+        raise StoreDamaged(path, "not a regular file; a backup contains only regular files")
     try:
         content = disk.read(path)
     except FileNotFoundError:
-        raise NotAStore(directory, f"no finished backup: there is no {MANIFEST_NAME}") from None
+        raise NotAStore(directory, f"not a finished backup: there is no {MANIFEST_NAME}") from None
     try:
         whole = _Fields(json.loads(content), "")
         document = whole.fields("manifest")
         if isal_zlib.crc32(_canonical(document.values)) != whole.number("crc32"):
-            raise StoreDamaged(path, "its checksum is wrong")
+            raise StoreDamaged(path, "wrong checksum")
         if document.number("format") != FORMAT:
             raise NotAStore(path, f"made by a newer Quarry (format {document.number('format')})")
         segment_size, log_end = document.number("segmentSize"), PhysicalOffset(document.number("logEnd"))
@@ -103,7 +103,7 @@ def read_manifest(disk: CopyingDisk, directory: Path) -> Manifest:
         for file in files:
             _require_path(file.path)
             if file.frozen and not _may_be_frozen(file.path, segment_size, log_end):
-                raise ValueError(f"{file.path!r} is said to be frozen, and brokers write to it")
+                raise ValueError(f"{file.path!r} is listed as frozen, but brokers write to this file")
         _require_places_of_their_own(files)
         return Manifest(
             name=document.text("name"),
@@ -115,7 +115,7 @@ def read_manifest(disk: CopyingDisk, directory: Path) -> Manifest:
             files=files,
         )
     except (ValueError, RecursionError) as error:
-        raise StoreDamaged(path, f"it is no manifest: {error}") from error
+        raise StoreDamaged(path, f"not a manifest: {error}") from error
 
 
 class _Fields(NamedTuple):
@@ -162,7 +162,7 @@ def _require_path(path: str) -> None:
     """Raise ValueError unless this is the path of a file inside a store, in its one spelling."""
     parts = path.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts) or parts[0] in OF_THE_RUNNING:
-        raise ValueError(f"{path!r} is no path inside a store")
+        raise ValueError(f"{path!r} is not a path inside a store")
 
 
 def _require_places_of_their_own(files: Sequence[BackupFile]) -> None:
@@ -171,11 +171,11 @@ def _require_places_of_their_own(files: Sequence[BackupFile]) -> None:
     known = set(paths)
     if len(known) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
-        raise ValueError(f"{'/'.join(twice)!r} is there twice")
+        raise ValueError(f"{'/'.join(twice)!r} is listed twice")
     for path in paths:
         for length in range(1, len(path)):
             if path[:length] in known:
-                raise ValueError(f"{'/'.join(path[:length])!r} is a file and a folder")
+                raise ValueError(f"{'/'.join(path[:length])!r} is both a file and a folder")
 
 
 def _may_be_frozen(path: str, segment_size: int, log_end: PhysicalOffset) -> bool:

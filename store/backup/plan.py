@@ -89,7 +89,9 @@ def plan_live(disk: Disk, point: BackupPoint) -> BackupPlan:
     Raises NotAStore when the point's folder cannot be seen from here.
     """
     if not disk.exists(point.directory):
-        raise NotAStore(point.directory, "the broker's store is not here: run the backup where the broker runs")
+        raise NotAStore(
+            point.directory, "the broker's store is not on this machine: run the backup where the broker runs"
+        )
     size, begin, end = point.segment_size, point.log_begin, point.log_end
     log = []
     for base in range(begin, max(end, begin + 1), size):
@@ -133,7 +135,7 @@ def _require_plain(disk: Disk, root: Path, segments: Sequence[PlannedFile]) -> N
 def _require_itself(path: Path, entry: DirectoryEntry) -> None:
     """Raise StoreUnusable for a link, which may lead out of the store, and for anything else that is no file."""
     if not entry.is_plain:
-        raise StoreUnusable(path, "a link, or no file: a backup holds what lies in the store itself")
+        raise StoreUnusable(path, "not a regular file; a backup contains only files of the store itself")
 
 
 def _rest(disk: Disk, root: Path, left_out: frozenset[str]) -> Iterator[PlannedFile]:

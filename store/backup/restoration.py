@@ -49,7 +49,7 @@ def restore(
     try:
         lock = disk.lock(paths.lock)
     except BlockingIOError as error:
-        raise StoreLocked(paths.lock, "a broker holds this directory") from error
+        raise StoreLocked(paths.lock, "a broker is running on this directory") from error
     try:
         _require_empty(disk, root)
         linked = _put_aside(disk, source, manifest, paths.restoring, report, may_link=may_link)
@@ -84,11 +84,11 @@ def _require_empty(disk: CopyingDisk, root: Path) -> None:
     except NotADirectoryError:
         raise NotAStore(root, "a file, not a directory") from None
     if disk.is_link(StorePaths(root).lock):
-        raise NotAStore(StorePaths(root).lock, "a link: a store is restored into an empty directory")
+        raise NotAStore(StorePaths(root).lock, "this is a link; a store is restored into an empty directory")
     if "restoring" in found:
         raise NotAStore(root, "an earlier restore did not finish here: empty the directory first")
     if found:
-        raise NotAStore(root, f"not empty: it holds {found[0]!r}; a store is restored into an empty directory")
+        raise NotAStore(root, f"not empty: it contains {found[0]!r}; a store is restored into an empty directory")
 
 
 def _put_aside(
@@ -118,7 +118,7 @@ def _put_aside(
 
 def _copy(disk: CopyingDisk, source: Path, target: Path, file: BackupFile) -> None:
     if disk.copy_file(source, target, length=file.size, size=file.size) != file.crc32:
-        raise StoreDamaged(source, "its content changed since it was checked; the restore did not finish")
+        raise StoreDamaged(source, "the content changed after the check; the restore did not finish")
 
 
 def _move_into_place(disk: CopyingDisk, paths: StorePaths) -> None:

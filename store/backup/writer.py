@@ -56,7 +56,7 @@ def write_backup(
     """
     disk.make_directories(folder)
     if disk.is_link(folder / "lock"):
-        raise StoreUnusable(folder / "lock", "a link, or no file: it is made by the first backup")
+        raise StoreUnusable(folder / "lock", "not a regular file; the first backup creates this file")
     try:
         lock = disk.lock(folder / "lock")
     except BlockingIOError as error:
@@ -103,7 +103,7 @@ def _newest(
         try:
             manifest = read_manifest(disk, folder / name)
         except StoreDamaged as error:
-            remarks.append(f"{error}; nothing is shared with this backup")
+            remarks.append(f"{error}; this backup shares no files with it")
             continue
         return folder / name, {each.path: each for each in manifest.files}
     return None

@@ -42,7 +42,7 @@ class SegmentPins:
             self._forget_ended()
             held = self._pins.get(name)
             if held is None:
-                raise Invalid(f"nothing is kept for {name} any more: its lease is over")
+                raise Invalid(f"backup point {name} is gone: its lease has ended")
             self._pins[name] = held._replace(ends_at_s=self._clock.monotonic_s() + lease_s)
 
     def release(self, name: str) -> None:

@@ -39,7 +39,7 @@ class KeptSize:
         except FileNotFoundError:
             return None
         if not text.strip().isdigit() or len(text) > DIGITS_MAX:
-            raise StoreDamaged(self._path, "does not hold a size; remove it to take the size from the segments")
+            raise StoreDamaged(self._path, "does not contain a size; remove the file to use the size of the segments")
         return int(text)
 
     def keep(self, segment_size: int) -> None:
@@ -91,7 +91,7 @@ class SegmentList:
         neither a segment nor a size, StoreDamaged when a file has another length or is missing between its neighbours.
         """
         if segment_size is not None and segment_size <= BLANK_SIZE:
-            raise ValueError(f"a segment of {segment_size} bytes holds no record")
+            raise ValueError(f"a segment of {segment_size} bytes is too small for a record")
         kept = None if kept_size is None else kept_size.read()
         found = _read_directory(disk, directory, segment_size, kept, writable=writable)
         if found.segment_size is None:

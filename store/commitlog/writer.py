@@ -80,7 +80,9 @@ class CommitLogWriter:
             self._base = segments.base_of(end)
             self._limit = PhysicalOffset(self._base + segments.segment_size)
             if self._limit - end < BLANK_SIZE:
-                raise StoreDamaged(segments.path_of(end), f"the log ends at {end}, no blank fits behind it")
+                raise StoreDamaged(
+                    segments.path_of(end), f"the log ends at {end}, there is no space for a blank after it"
+                )
         elif end > segments.end_of_files:
             raise OffsetOutOfRange(f"the log cannot end at {end}: its files end at {segments.end_of_files}")
         self.end = self.next = end
@@ -115,7 +117,7 @@ class CommitLogWriter:
         """Buffer the record at `next`. Raises ValueError when it does not fit there."""
         size = len(record)
         if size > self.room:
-            raise ValueError(f"a record of {size} bytes where {self.room} fit")
+            raise ValueError(f"a record of {size} bytes, but only {self.room} fit")
         self._buffer.append(record)
         self.next = PhysicalOffset(self.next + size)
         self.room -= size

@@ -174,7 +174,7 @@ def parse_unit_key(key: bytes) -> tuple[QueueId, QueueOffset]:
     """Parse the key of an entry. Raises ValueError for any other key."""
     topic, at = _parse_topic(key)
     if len(key) != at + 13 or key[at + 4 : at + 5] != _SEPARATOR:
-        raise ValueError(f"no unit key: {key.hex()}")
+        raise ValueError(f"not the key of an entry: {key.hex()}")
     return QueueId(topic, I32.unpack_from(key, at)[0]), QueueOffset(I64.unpack_from(key, at + 5)[0])
 
 
@@ -192,7 +192,7 @@ def parse_bound_key(key: bytes) -> tuple[QueueId, bool]:
     topic, at = _parse_topic(key)
     kind = key[at : at + 3]
     if len(key) != at + 8 or key[at + 3 : at + 4] != _SEPARATOR or kind not in (_MAX, _MIN):
-        raise ValueError(f"no key of a maximum or minimum: {key.hex()}")
+        raise ValueError(f"not the key of a max or min offset: {key.hex()}")
     return QueueId(topic, I32.unpack_from(key, at + 4)[0]), kind == _MAX
 
 

@@ -138,7 +138,7 @@ def _chunks(number: int, length: int, path: Path) -> Iterator[tuple[int, bytes]]
         else:
             data = os.pread(number, min(CHUNK, data_end - at), at)
             if not data:
-                raise OSError(errno.EIO, f"the file ends at {at}, {length} bytes were expected", str(path))
+                raise OSError(errno.EIO, f"the file ends at {at}; {length} bytes were expected", str(path))
             step = len(data)
             yield at, data
         at += step

@@ -276,7 +276,7 @@ class MessageIndex:
         record, OSError for files that cannot be read, Unavailable after a failed flush.
         """
         if self._files.failure is not None:
-            raise Unavailable(f"the key index cannot be trusted until the next start: {self._files.failure}")
+            raise Unavailable(f"the key index is not usable until the next start: {self._files.failure}")
         with suppress(OSError, StoreDamaged):  # the thread that writes reports these; written items are found
             while self._reading is None and self.step():
                 pass

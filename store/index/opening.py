@@ -209,8 +209,8 @@ def shape_in(disk: Disk, directory: Path, likely: ChainShape) -> ChainShape:
         if found is None:
             raise StoreUnusable(
                 directory / entry.name,
-                f"how many slots it has cannot be told: set index.hash_slots and index.hash_items as RocketMQ's "
-                f"maxHashSlotNum and maxIndexNum were, or move {directory} away to have the index made anew",
+                "the number of slots is unknown: set index.hash_slots and index.hash_items to RocketMQ's "
+                f"maxHashSlotNum and maxIndexNum, or move {directory} away to have the index rebuilt",
             )
         shape = found
     return shape

@@ -103,5 +103,5 @@ def _parsed(state: object) -> TieredState | None:
         return None
     name, kind, *numbers = cast("list[object]", state)
     if len(numbers) != len(FileHeader._fields) - 1:
-        raise StoreDamaged(Path(str(name)), "what was saved of the file is of an earlier layout")
+        raise StoreDamaged(Path(str(name)), "the saved progress has an older layout")
     return TieredState(str(name), FileHeader(Kind[str(kind)], *cast("list[int]", numbers)))

@@ -156,13 +156,14 @@ def _is_new(disk: Disk, paths: StorePaths, entries: dict[str, DirectoryEntry], *
 
 def _why_no_store(disk: Disk, root: Path, entries: dict[str, DirectoryEntry]) -> str:
     if _holds_segment(list(entries.values())):
-        return f"no store but the segments of one: is {root.parent} meant?"
+        return f"not a store but its segments: did you mean {root.parent}?"
     if _exists(disk, StorePaths(root / "store").commit_log):
-        return f"holds no commitlog/: is {root / 'store'} meant?"
+        return f"contains no commitlog/: did you mean {root / 'store'}?"
     shards = [number for name in entries if (number := parse_shard_name(name)) is not None]
     if shards:
         first = root / shard_name(min(shards))
         return (
-            f"holds the stores of shards, {first} and others: start them with --shards {max(shards) + 1}, or take one"
+            f"contains the stores of shards, {first} and others: start them with --shards {max(shards) + 1}, or take "
+            "one"
         )
-    return f"holds {min(entries)!r} but no commitlog/: neither a store nor empty"
+    return f"holds {min(entries)!r} but no commitlog/: this directory is neither a store nor empty"

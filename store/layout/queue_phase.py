@@ -109,7 +109,9 @@ class QueuePlaces(NamedTuple):
         """Return why these places contradict the phase; None if they do not."""
         for name, place in (("read", self.read), ("assign", self.assign)):
             if place is QueuePlace.ROCKSDB and phase.mode is QueueMode.DOUBLE_WRITE and not phase.rocksdb_is_complete:
-                return f"consume_queue.{name} says `rocksdb`, which in phase {phase.value} does not hold everything"
+                return (
+                    f"consume_queue.{name} says `rocksdb`, but in phase {phase.value} RocksDB does not hold everything"
+                )
         return None
 
     @staticmethod
@@ -161,5 +163,5 @@ def phase_of(stored: str | None, layout: StoreKind, mode: QueueMode | None, root
     raise StoreUnusable(
         root,
         f"keeps its consume queues in `{phase.mode.value}` mode (phase {phase.value}), consume_queue.mode says "
-        f"`{mode.value}`: leave the setting out",
+        f"`{mode.value}`: remove the setting",
     )

@@ -28,7 +28,7 @@ def check_internal_topic_name(name: str) -> None:
     """
     length = len(name.encode(errors="replace"))
     if not name or not name.isprintable():
-        raise IllegalTopicName(f"topic name {shown_name(name)}: blank or not printable")
+        raise IllegalTopicName(f"topic name {shown_name(name)} is blank or not printable")
     if length > INTERNAL_TOPIC_NAME_MAX:
         raise IllegalTopicName(
             f"topic name {shown_name(name)}: {length} bytes, at most {INTERNAL_TOPIC_NAME_MAX} are allowed"

@@ -96,9 +96,9 @@ class Document(Fields):
         try:
             fields = json.loads(value)
         except ValueError as cause:
-            self.damaged(f"no JSON: {cause}")
+            self.damaged(f"not JSON: {cause}")
         if not isinstance(fields, dict):
-            self.damaged("no JSON object")
+            self.damaged("not a JSON object")
         self._fields = fields
         if self.integer("format") != FORMAT_VERSION:
             self.damaged(f"written in format {fields['format']}; this version reads {FORMAT_VERSION}")

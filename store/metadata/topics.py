@@ -264,7 +264,9 @@ def _check(topic: Topic, *, internal: bool) -> None:
     else:
         check_topic_name(topic.name)
     if is_light_queue(topic.name):
-        raise IllegalTopicName(f"topic name {topic.name!r}: light queues exist by being used, not as topics")
+        raise IllegalTopicName(
+            f"topic name {topic.name!r}: light queues are created by their first message, not as topics"
+        )
     for name, queues in (("read_queues", topic.read_queues), ("write_queues", topic.write_queues)):
         if not 1 <= queues <= QUEUES_MAX:
             raise Invalid(f"topic {topic.name}: {name} is {queues}; 1 to {QUEUES_MAX} are allowed")

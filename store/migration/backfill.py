@@ -153,7 +153,9 @@ class Backfill:
         if run.stopped_by is not None:
             self._records = None
             path = self._segments.path_of(run.end)
-            raise StoreDamaged(path, f"the log breaks at offset {run.end}, but goes on to {self.end}: {run.stopped_by}")
+            raise StoreDamaged(
+                path, f"the log is broken at offset {run.end}, but continues to {self.end}: {run.stopped_by}"
+            )
         return run
 
     def _scan(self) -> Iterator[FoundRecords]:

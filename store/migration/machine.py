@@ -136,7 +136,7 @@ class QueueMigration:
         phase = self.phase
         target = phase.next
         if target is None:
-            raise Forbidden("the migration is complete: RocksDB alone is written and read")
+            raise Forbidden("the migration is complete: only RocksDB is written and read")
         if phase is QueuePhase.BACKFILLING:
             self._require_all_in_rocksdb()
         self._require_settings(target)
@@ -147,11 +147,11 @@ class QueueMigration:
         phase = self.phase
         target = phase.previous
         if target is None:
-            raise Forbidden("the migration has not begun: files alone are written and read")
+            raise Forbidden("the migration has not begun: only files are written and read")
         if phase is QueuePhase.ROCKSDB:
             raise Forbidden(
-                "the file queues are gone, there is no way back while the broker runs: stop it and run "
-                f"`quarry migrate {self._settings.root} --to file`"
+                "the file queues are gone, so the running broker cannot go back: stop the broker and run `quarry "
+                f"migrate {self._settings.root} --to file`"
             )
         self._require_settings(target)
         return target
@@ -164,7 +164,7 @@ class QueueMigration:
         if report is None:
             return "files and RocksDB were never compared"
         if report.doubt is not None:
-            return f"the last comparison does not stand any more: {report.doubt}"
+            return f"the last comparison is not valid any more: {report.doubt}"
         if not report.agrees:
             return f"the last comparison found {sum(report.differences.values())} differences"
         return None
@@ -172,25 +172,25 @@ class QueueMigration:
     def _require_all_in_rocksdb(self) -> None:
         if self._queues.doubled is not None:
             raise Forbidden(
-                "consume_queue.double_write_topics leaves topics out of RocksDB: take it out of the settings and "
-                "restart, then all of them are brought over"
+                "consume_queue.double_write_topics leaves topics out of RocksDB: remove the setting and restart; "
+                "then all topics are copied"
             )
         if not self.is_backfilled:
-            raise Busy(f"the backfill is not through: {self._identity.backfilled_to} of {self._identity.backfill_end}")
+            raise Busy(f"the backfill is not complete: {self._identity.backfilled_to} of {self._identity.backfill_end}")
 
     def _require_settings(self, target: QueuePhase) -> None:
         """Raise Forbidden if the next start would be refused because of this step."""
         mode = self._settings.queue_mode
         if mode is not None and mode is not target.mode:
             raise Forbidden(
-                f"consume_queue.mode says `{mode.value}`, with which a start would refuse the store in phase "
-                f"{target.value}: take it out of the settings and restart"
+                f"consume_queue.mode says `{mode.value}`, with which the broker would refuse to start in phase "
+                f"{target.value}: remove the setting and restart"
             )
         places = self._settings.queue_places
         if objection := places.objection(target):
             raise Forbidden(objection)
         if target is QueuePhase.ROCKSDB and QueuePlace.FILE in places:
-            raise Forbidden("consume_queue.read or consume_queue.assign says `file`: the files are to go")
+            raise Forbidden("consume_queue.read or consume_queue.assign says `file`, but this step removes the files")
 
     # -- steps
 
@@ -234,7 +234,7 @@ class QueueMigration:
             finish = self._drop_files()
         else:
             if target is QueuePhase.BACKFILLING:
-                self._rows.doubt("the migration was taken back behind it")
+                self._rows.doubt("the migration was taken back afterwards")
             self._rows.take(step)
         self._queues.phase = target
         log.info("consume queues: migration step", origin=origin.value, target=target.value, asked_by=asked_by)
@@ -248,7 +248,7 @@ class QueueMigration:
         if reason := self.needs_comparison(target):
             raise Forbidden(reason)
         if target is self.phase.next and self._queues.lag_bytes:
-            raise Busy("files and RocksDB are not equally far: a write to one of them has failed and is tried again")
+            raise Busy("files and RocksDB are not in step: a write to one of them failed and is being retried")
 
     def _begin_double_write(self, step: MigrationStep, engine: KeyValueEngine) -> None:
         files = self._queues.files

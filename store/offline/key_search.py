@@ -77,7 +77,7 @@ def moving_files(disk: Disk, root: Path, objects: ObjectStore | None, *, keep_up
         index = TieredIndex(disk, directory, _shape(), objects=objects, keep_uploaded=keep_uploaded)
         try:
             if has_abort or TieredKeyFiles(index).state != state.files:
-                raise StoreUnusable(directory, "the broker did not end in good order; start one first")
+                raise StoreUnusable(directory, "the broker was not stopped cleanly; start and stop one first")
             index.settle(index.state)
             yield index
         finally:

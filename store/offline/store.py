@@ -234,7 +234,9 @@ class OfflineStore:
         found = self._record_of(entry, queue)
         at = entry.physical_offset
         if not isinstance(found, StoredMessage) and self.is_replaced(at):
-            return Corrupt(at, "the record was damaged and given up; what was there is kept in commitlog/broken/")
+            return Corrupt(
+                at, "the record was damaged and has been given up; what was there is kept in commitlog/broken/"
+            )
         return found
 
     def _record_of(self, entry: ConsumeQueueEntry, queue: QueueId) -> StoredMessage | Torn | Corrupt:
@@ -247,7 +249,7 @@ class OfflineStore:
             return decoded
         if not isinstance(decoded, StoredMessage):
             return Corrupt(
-                at, f"entry {entry.queue_offset} of {queue.topic}/{queue.number} points here; no record does"
+                at, f"entry {entry.queue_offset} of {queue.topic}/{queue.number} points here, but no record begins here"
             )
         if decoded.size != entry.size:
             return Corrupt(at, f"entry {entry.queue_offset} says {entry.size} bytes, the record {decoded.size}")
@@ -256,7 +258,7 @@ class OfflineStore:
         if (decoded.topic, decoded.queue_number, decoded.queue_offset) != (*queue, entry.queue_offset):
             is_of = f"entry {decoded.queue_offset} of {decoded.topic}/{decoded.queue_number}"
             return Corrupt(
-                at, f"entry {entry.queue_offset} of {queue.topic}/{queue.number} points here; this is {is_of}"
+                at, f"entry {entry.queue_offset} of {queue.topic}/{queue.number} points here, but this is {is_of}"
             )
         return decoded
 
@@ -365,7 +367,7 @@ class OfflineStore:
         never ran here.
         """
         if self._found.kind is not StoreKind.QUARRY:
-            raise NotAStore(self._paths.quarry, "there is none: Quarry never ran on this store")
+            raise NotAStore(self._paths.quarry, "there is no state database: Quarry never ran on this store")
         if self._state_engine is None:
             self._state_engine = open_state_engine(self._state_directory, create=False, read_only=True)
         return self._state_engine

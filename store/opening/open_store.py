@@ -377,7 +377,7 @@ class _Opening:
     def _open_held(self, parts: StoreParts, reader: CommitLogReader, closing: ExitStack) -> HeldMessages:
         """Open the pending messages, brought up to date with the log."""
         directory = self._paths.held_messages
-        with advising(directory, "it is derived from the log: move the directory away and start again"):
+        with advising(directory, "it is derived from the log: move the directory away and restart"):
             engine = self._engines.open_held(directory, create=True)
             closing.callback(engine.close)
             held = HeldMessages(
@@ -410,7 +410,7 @@ class _Opening:
         if found.has_abort:
             if parts.queues.files is not None and parts.queues.rocks is not None:
                 forget_deleted(parts.queues.files, parts.queues.rocks, recovery.end)
-            MigrationRows(parts.state_engine).doubt("the broker did not stop in good order after it")
+            MigrationRows(parts.state_engine).doubt("the broker did not stop cleanly afterwards")
         return recovery
 
     def _backfill(self, parts: StoreParts, queues: RocksConsumeQueues, end: PhysicalOffset) -> None:

@@ -29,8 +29,8 @@ from quarry_mq.store.state.identity import StoreIdentity, check_format
 log = structlog.get_logger(__name__)
 
 STATE_ADVICE: Final = (
-    "it holds topics, groups and their positions, but no message: restore it, or move the directory away and start "
-    "without them"
+    "it contains topics, groups and their positions, but no messages: restore the store, or move the directory away "
+    "to start without them"
 )
 
 
@@ -137,8 +137,8 @@ def _open_segments(settings: StoreSettings, disk: Disk) -> SegmentList:
         # the store is new, so there is nothing to receive either
         raise StoreUnusable(
             directory,
-            f"the first segment needs {segment_size} bytes, the file system has {free_bytes} left: make room, or "
-            "choose a smaller store.segment_size",
+            f"the first segment needs {segment_size} bytes, but the file system has only {free_bytes} free: make "
+            "space, or choose a smaller store.segment_size",
         )
     return SegmentList(disk, directory, segment_size, mapped_max=mapped_max, kept_size=kept_size)
 
@@ -159,9 +159,9 @@ def _check_guess(segments: SegmentList, configured_size: int) -> None:
         if not isinstance(last, Blank) and reaches_over_end(rest):
             raise StoreDamaged(
                 path,
-                f"the only segment has {segments.segment_size} bytes and ends in the middle of a record, at {at}: "
-                f"it was cut. store.segment_size says {configured_size}: put zeros in place of what is missing "
-                "(`truncate -s SIZE FILE`) to go on without what it held",
+                f"the only segment has {segments.segment_size} bytes and ends in the middle of a record, at {at}: the "
+                f"file was truncated. store.segment_size says {configured_size}: fill the file up with zeros "
+                "(`truncate -s SIZE FILE`) to go on without the lost messages",
             )
     finally:
         probed.close()

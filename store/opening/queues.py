@@ -136,8 +136,8 @@ class _QueueOpening:
         directory, root = found.rocksdb_directory, self._settings.root
         with advising(
             directory,
-            f"all of it can be made again from the log: `quarry recover {root} --rebuild-queues` does so, or move the "
-            "directory away and start again",
+            f"it can be rebuilt from the log: `quarry recover {root} --rebuild-queues` does that, or move the "
+            "directory away and restart",
         ):
             return self._engines.open_queues(directory, create=not found.has_rocksdb)
 
@@ -217,7 +217,7 @@ class _QueueOpening:
             raise StoreUnusable(
                 settings.root,
                 f"all topics are in RocksDB (phase {phase.value}), consume_queue.double_write_topics would leave some "
-                "out: take it out of the settings",
+                "out: remove the setting",
             )
         end = rocks.dispatched_up_to()
         if end is not None:

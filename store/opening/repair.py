@@ -239,7 +239,7 @@ def _set_database_files_aside(disk: Disk, directory: Path) -> None:
 
 
 def _reason(stopped_by: EndOfData | Torn | Corrupt | None) -> str:
-    return stopped_by.reason if isinstance(stopped_by, Torn | Corrupt) else "nothing was ever written there"
+    return stopped_by.reason if isinstance(stopped_by, Torn | Corrupt) else "nothing was written there"
 
 
 def _end_of_damage(segments: SegmentList, at: PhysicalOffset, durable_up_to: PhysicalOffset) -> PhysicalOffset | None:

@@ -199,7 +199,7 @@ def encode_record(
 def encode_blank(remaining: int) -> bytes:
     """Return the 8 bytes that close a segment with `remaining` bytes left; the bytes after them are not changed."""
     if remaining < BLANK_SIZE:
-        raise ValueError(f"a blank takes {BLANK_SIZE} bytes, {remaining} are left")
+        raise ValueError(f"a blank takes {BLANK_SIZE} bytes, but {remaining} are left")
     return SIZE_AND_MAGIC.pack(remaining, MAGIC_BLANK)
 
 
@@ -231,7 +231,7 @@ def decode_record(
         head = HEADS[(system_flag & HOSTS_V6) >> HOST_BITS_SHIFT]
         body_start = position + head.size
         if body_start > len(segment):
-            return Torn(physical_offset, f"the head takes {head.size} bytes, fewer are left in the segment")
+            return Torn(physical_offset, f"the head takes {head.size} bytes, but fewer are left in the segment")
         (
             born_address, born_port, store_timestamp_ms, store_address, store_port, reconsume_times,
             prepared_transaction_offset, body_length,
@@ -243,18 +243,18 @@ def decode_record(
         return _broken(segment, position, physical_offset, fields)
     topic, properties_start = fields
     if stored_offset != physical_offset:
-        return Corrupt(physical_offset, f"the record says that it lies at {stored_offset}")
+        return Corrupt(physical_offset, f"the record states another offset: {stored_offset}")
     if not (0 <= born_port <= PORT_MAXIMUM and 0 <= store_port <= PORT_MAXIMUM):
         return Corrupt(physical_offset, f"port {born_port} or {store_port} out of range")
     if queue_number < 0 or queue_offset < 0 or store_timestamp_ms < 0:
         return Corrupt(physical_offset, "queue number, queue offset or store timestamp is negative")
     if queue_offset > QUEUE_OFFSET_MAXIMUM:
-        return Corrupt(physical_offset, f"queue offset {queue_offset} has none behind it")
+        return Corrupt(physical_offset, f"queue offset {queue_offset} is the largest number and has no next one")
     end = position + size
     body = segment[body_start : body_start + body_length]
     raw_properties = bytes(segment[properties_start:end])
     if raw_properties and (raw_properties[-1] == 0 or _HOLE in raw_properties):
-        return Torn(physical_offset, "a part of the properties was never written")
+        return Torn(physical_offset, "part of the properties was never written")
     if check_crc and checksum(body) != body_crc:
         return Corrupt(physical_offset, "the body does not match its CRC")
     if check_crc and (complaint := _check_crc_property(segment[position:end], raw_properties, require_crc_property)):
@@ -271,10 +271,10 @@ def _locate(
 ) -> tuple[str, int] | str:
     """Return the topic and the position of the properties, or a text that says what is wrong with the lengths."""
     if size < RECORD_SIZE_MINIMUM:
-        return f"size {size} is below the smallest record's"
+        return f"size {size} is smaller than the smallest record"
     end = position + size
     if end > len(segment):
-        return f"the record takes {size} bytes, {len(segment) - position} are left in the segment"
+        return f"the record takes {size} bytes, but {len(segment) - position} are left in the segment"
     topic_start = topic_length_start + length_field.size
     if topic_start + PROPERTIES_LENGTH.size > end:
         return f"body length does not fit size {size}"
@@ -288,7 +288,7 @@ def _locate(
         return f"properties length {properties_length} does not fit size {size}"
     topic = topic_text(bytes(segment[topic_start:topic_end]))
     if topic is None:
-        return "the topic is no text"
+        return "the topic is not valid text"
     return topic, properties_start
 
 
@@ -296,19 +296,19 @@ def _decode_no_record(segment: memoryview, position: int, physical_offset: Physi
     """Return the outcome for bytes that do not begin with a record's magic, or that are too few for a record."""
     remaining = len(segment) - position
     if remaining < BLANK_SIZE:
-        return Corrupt(physical_offset, f"{max(remaining, 0)} bytes are left, too few even for a blank")
+        return Corrupt(physical_offset, f"{max(remaining, 0)} bytes are left, which is too few even for a blank")
     size, magic = SIZE_AND_MAGIC.unpack_from(segment, position)
     if magic == MAGIC_BLANK:
         if size != remaining:
-            return Corrupt(physical_offset, f"a blank of {size} bytes where {remaining} are left in the segment")
+            return Corrupt(physical_offset, f"a blank of {size} bytes, but {remaining} are left in the segment")
         return Blank(physical_offset, size)
     if magic in TOPIC_LENGTHS:
-        return Torn(physical_offset, f"{remaining} bytes are left, too few for a record")
+        return Torn(physical_offset, f"{remaining} bytes are left, which is too few for a record")
     if magic == 0:
         head = segment[position : position + HEAD_SIZE]
         if head == _ZERO_HEAD[: len(head)]:
             return EndOfData(physical_offset)
-        return Torn(physical_offset, "the magic code was never written, bytes beside it were")
+        return Torn(physical_offset, "the magic code was never written, but bytes next to it were")
     return Corrupt(physical_offset, f"magic code {magic:08x} is unknown")
 
 
@@ -340,7 +340,7 @@ def _check_crc_property(record: memoryview, raw_properties: bytes, required: boo
     """Return what is wrong with the CRC property, None when nothing is."""
     if not has_crc_property(raw_properties):
         if hides_crc_property(record, raw_properties):
-            return "a byte before the record's CRC, or of its name, is damaged"
+            return "a byte before the record's CRC property, or in the name of the property, is damaged"
         return "the record has no CRC property" if required else None
     if raw_properties[-CRC_PROPERTY_SIZE:] != crc_property_of(record[:-CRC_PROPERTY_SIZE]):
         return "the record does not match its CRC property"
@@ -361,9 +361,9 @@ def _topic_field(topic: str) -> tuple[bytes, int]:
     try:
         encoded = topic.encode()
     except UnicodeEncodeError:
-        raise Invalid(f"topic {topic!r}: it is no valid Unicode") from None
+        raise Invalid(f"topic {topic!r}: not valid Unicode") from None
     if not encoded or b"\0" in encoded:
-        raise Invalid(f"topic {topic!r}: it is empty or holds a zero byte")
+        raise Invalid(f"topic {topic!r}: empty, or contains a zero byte")
     if len(encoded) > TOPIC_LENGTH_MAXIMUM:
         raise Invalid(f"topic {topic!r}: {len(encoded)} bytes, at most {TOPIC_LENGTH_MAXIMUM} are allowed")
     if len(encoded) <= TOPIC_LENGTH_V1_MAXIMUM:

@@ -119,7 +119,7 @@ def _complaint(properties: Mapping[str, str]) -> str:
             return "properties: a name is empty"
         for what, text in (("name", name), ("value", value)):
             if not text.isprintable() and any(forbidden in text for forbidden in "\x00\x01\x02"):
-                return f"property {name!r}: its {what} holds one of the bytes 0x00, 0x01, 0x02"
+                return f"property {name!r}: its {what} contains one of the bytes 0x00, 0x01, 0x02"
             if any("\ud800" <= character <= "\udfff" for character in text):
-                return f"property {name!r}: its {what} is no valid Unicode"
-    raise AssertionError("complaint about properties without fault")
+                return f"property {name!r}: its {what} is not valid Unicode"
+    raise AssertionError("no fault found in the properties")

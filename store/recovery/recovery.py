@@ -91,9 +91,9 @@ class Findings:
             case Corrupt(reason=reason):
                 return f"corrupt: {reason}"
             case EndOfData():
-                return "nothing was ever written there"
+                return "nothing was written there"
             case None:
-                return "its files end there"
+                return "the files end there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,12 +211,12 @@ def refusal(segments: SegmentList, findings: Findings) -> StoreDamaged:
     if place_of(end, findings.durable_up_to) is Place.BELOW:
         promised = f"everything below {findings.durable_up_to} was durable"
     else:
-        promised = "the broker before stopped in good order, after it had written more"
+        promised = "the previous broker stopped cleanly and had written more"
     command = f"quarry recover {segments.directory.parent} --replace-damaged"
     return StoreDamaged(
         segments.path_of(end) if len(segments) else segments.directory,
-        f"the log breaks at offset {end}, but {promised}: {findings.reason}; `{command} --dry-run` shows what is "
-        f"lost, `{command}` gives it up and keeps the rest",
+        f"the log is broken at offset {end}, but {promised}: {findings.reason}; `{command} --dry-run` shows what is "
+        f"lost; `{command}` gives it up and keeps the rest",
     )
 
 
@@ -312,5 +312,7 @@ def whole_batches(segments: SegmentList, start: PhysicalOffset, end: PhysicalOff
     for batch in scan_log(segments, start, end, check_crc=False):
         if not (batch.ended_by is None or isinstance(batch.ended_by, Blank)):
             path = segments.path_of(batch.end)
-            raise StoreDamaged(path, f"the log breaks at offset {batch.end}, but goes on to {end}: {batch.ended_by}")
+            raise StoreDamaged(
+                path, f"the log is broken at offset {batch.end}, but continues to {end}: {batch.ended_by}"
+            )
         yield batch

@@ -56,14 +56,15 @@ def check_horizons(here: Horizons, told: Horizons, peer: str) -> None:
     missed = told.missed(here.forgotten)
     if missed is not None:
         raise PeerMissed(
-            f"member {shown_name(peer)} was away for longer than deletions are kept, it may hold what was deleted on "
-            f"{shown_name(missed)}: there `quarry cluster rejoin NAME` with the name of a member that was not away"
+            f"member {shown_name(peer)} was away for longer than deletions are remembered and may still have what was "
+            f"deleted on {shown_name(missed)}: run `quarry cluster rejoin NAME` there, with the name of a member that "
+            "was not away"
         )
     missed = here.missed(told.forgotten)
     if missed is not None:
         raise DeletionsMissed(
-            f"this member was away for longer than deletions are kept, it may hold what was deleted on "
-            f"{shown_name(missed)}: `quarry cluster rejoin {peer}` takes what is shared anew from there"
+            "this member was away for longer than deletions are remembered and may still have what was deleted on "
+            f"{shown_name(missed)}: `quarry cluster rejoin {peer}` copies all replicated metadata from there"
         )
 
 
@@ -80,7 +81,7 @@ def check_rows(rows: Iterable[SharedRow], peer: str, wall_ms: int) -> None:
         if ahead_ms > AHEAD_MAX_MS:
             raise PeerAhead(
                 f"{row.kind} {shown_name(row.name)} from member {shown_name(peer)} was written {ahead_ms} ms ahead of "
-                f"our clock, at most {AHEAD_MAX_MS} ms are followed: set the clocks of all members"
+                f"our clock; at most {AHEAD_MAX_MS} ms are accepted: set the clocks of all members"
             )
 
 
@@ -123,11 +124,11 @@ def _is_document(value: bytes) -> bool:
 def _version_fault(row: SharedRow) -> str | None:
     earlier = row.seen if row.based_on is None else (row.based_on, *row.seen)
     if not all(map(_is_whole, (row.version, *earlier))):
-        return "a version is none"
+        return "a version is not valid"
     if any(each >= row.version for each in earlier):
-        return "it is based on a later version than its own"
+        return "the change is based on a version later than its own"
     if len(row.seen) > SEEN_MAX:
-        return f"{len(row.seen)} versions were seen, at most {SEEN_MAX} are told"
+        return f"{len(row.seen)} versions were seen, at most {SEEN_MAX} are allowed"
     return None
 
 
@@ -163,7 +164,7 @@ def _user_fault(name: str, value: bytes) -> str | None:
     try:
         decode_user(name, value)
     except _UNREADABLE:
-        return "no row of a user"  # the cause may show what is sealed
+        return "not a valid row of a user"  # the cause may show what is sealed
     return None
 
 

@@ -154,13 +154,13 @@ def name_fault(kind: str, name: str) -> str | None:
     """
     match kind:
         case SharedKind.USER | SharedKind.POLICY:
-            return None if USER_NAME.fullmatch(name) else "no user name"
+            return None if USER_NAME.fullmatch(name) else "not a user name"
         case SharedKind.TOPIC if name.startswith(RETRY_PREFIX) or is_light_queue(name) or is_system_topic(name):
             return "topics of this name belong to one member"
         case SharedKind.GROUP if is_system_group(name):
             return "groups of this name belong to one member"
     if not _KIND.fullmatch(kind):
-        return "the kind has no name of a kind"
+        return "the name of the kind is not valid"
     if not name or not name.isprintable():
         return "the name is blank or not printable"
     if len(name.encode()) > INTERNAL_TOPIC_NAME_MAX:

@@ -143,7 +143,7 @@ class QueueExpiry:
         free_bytes = self._disk.free_bytes(self._queues.rocks_directory)
         if free_bytes is not None and free_bytes < needed_bytes:
             # no numbers: they differ at each try, and the same error is logged once
-            raise EngineFull("the disk has no room for the tables of queue entries beside those that they replace")
+            raise EngineFull("the disk has no space for new tables of queue entries beside the old ones")
         engine.compact(engine.family(UNITS_FAMILY), KeyRange(b"", None))
         self._identity.rocksdb_units = UnitCounts(0, before.kept)
 

@@ -158,8 +158,8 @@ def refusal(settings: ExpirySettings, situation: Situation) -> str:
     for each in ([situation.log] if situation.log is not None else []) + list(situation.others):
         if each.space.used_percent > settings.refuse_percent:
             return (
-                f"the file system of {each.directory} is {each.space.used_percent} % full; "
-                f"no sends are taken above {settings.refuse_percent} %"
+                f"the file system of {each.directory} is {each.space.used_percent} % full; sends are refused above "
+                f"{settings.refuse_percent} %"
             )
     return ""
 

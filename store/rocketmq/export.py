@@ -259,7 +259,7 @@ def _write_databases(disk: Disk, config: Path, tables: _Tables, version: DataVer
     }
     for name in written:
         if disk.list_directory(config / name):
-            raise StoreUnusable(config / name, "there is one already: move it away, or export to another folder")
+            raise StoreUnusable(config / name, "there is an export already: move it away, or export to another folder")
     for name, rows in written.items():
         forbidden = tables.forbidden if name == GROUPS_DATABASE else {}
         _write_database(config / name, rows, forbidden, version)

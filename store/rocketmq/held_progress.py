@@ -96,12 +96,12 @@ def _delay_offsets(disk: Disk, paths: StorePaths, warnings: Warnings) -> dict[in
     document = read_json_file(disk, path, warnings)
     table = {} if document is None else document.get("offsetTable")
     if not isinstance(table, dict):
-        warnings.add(f"{path}: offsetTable is no object")
+        warnings.add(f"{path}: offsetTable is not an object")
         return {}
     found = {}
     for level, offset in table.items():
         if level.isascii() and level.isdecimal() and int(level) > 0 and isinstance(offset, int) and offset >= 0:
             found[int(level) - 1] = offset
         else:
-            warnings.add(f"{path}: the row of level {level} makes no sense and was not read")
+            warnings.add(f"{path}: the row of level {level} is not valid and was ignored")
     return found

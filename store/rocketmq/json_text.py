@@ -29,7 +29,7 @@ def parse_json(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as cause:
         raise NotJson(str(cause)) from cause
     if not isinstance(value, dict):
-        raise NotJson("the text holds no object")
+        raise NotJson("the text is not a JSON object")
     return value
 
 

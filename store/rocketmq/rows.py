@@ -58,13 +58,13 @@ def topics_of(source: Source, warnings: Warnings) -> Iterator[Topic]:
         try:
             topic = topic_from(name, row, templates)
         except (UnreadableRow, IllegalTopicName) as cause:
-            warnings.add(f"{source.name}: topic {name!r} was passed over: {cause}")
+            warnings.add(f"{source.name}: topic {name!r} was skipped: {cause}")
             continue
         if (row.get("attributes") or {}).get(TYPE_ATTRIBUTE, "NORMAL").lower() not in _TYPES:
-            warnings.add(f"{source.name}: topic {name!r} has an unknown {TYPE_ATTRIBUTE} and now takes all messages")
+            warnings.add(f"{source.name}: topic {name!r} has an unknown {TYPE_ATTRIBUTE} and now accepts all messages")
         if not (topic.is_for_clients or topic.is_system or name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))):
             warnings.add(
-                f"{source.name}: topic {name!r} has a name that no client may use: send what it holds to another"
+                f"{source.name}: topic {name!r} has a name that no client may use: send its messages to another topic"
             )
         for attribute, value in _UNSUPPORTED_ATTRIBUTES:
             if topic.attributes.get(attribute) == value:
@@ -80,7 +80,7 @@ def topic_from(name: str, row: object, templates: set[str]) -> Topic:
     fields = _fields(row)
     check_internal_topic_name(name)
     if is_light_queue(name):
-        raise UnreadableRow("light queues are no topics")
+        raise UnreadableRow("light queues are not topics")
     attributes = _texts(fields.get("attributes"))
     type_name = attributes.pop(TYPE_ATTRIBUTE, "").lower()
     if fields.get("order") is True:
@@ -104,16 +104,18 @@ def groups_of(source: Source, warnings: Warnings) -> Iterator[Group]:
         try:
             group = group_from(name, row)
         except (UnreadableRow, IllegalGroupName) as cause:
-            warnings.add(f"{source.name}: group {name!r} was passed over: {cause}")
+            warnings.add(f"{source.name}: group {name!r} was skipped: {cause}")
             continue
         fault = backoff_fault(group.backoff)
         if fault is not None:
-            warnings.add(f"{source.name}: group {name!r} gets the default delays, its own are out of range: {fault}")
+            warnings.add(
+                f"{source.name}: group {name!r} gets the default delays because its own are out of range: {fault}"
+            )
             group = Group(name, group.fifo, group.max_attempts, group.enabled, CustomizedBackoff(), group.attributes)
         yield group
     for name in source.forbidden:
         if source.forbidden[name]:
-            warnings.add(f"{source.name}: group {name!r} is barred from some topics, which has no effect here")
+            warnings.add(f"{source.name}: group {name!r} is denied some topics, which has no effect here")
 
 
 def group_from(name: str, row: object) -> Group:
@@ -138,21 +140,21 @@ def offsets_of(source: Source, warnings: Warnings) -> Iterator[ConsumerOffset]:
     for key, row in source.rows.items():
         topic, separator, group = key.partition("@")
         if not (topic and separator and group) or "@" in group:
-            warnings.add(f"{source.name}: offsets of {key!r} were passed over: not topic@group")
+            warnings.add(f"{source.name}: offsets of {key!r} were skipped: not topic@group")
             continue
         if not isinstance(row, dict):
-            warnings.add(f"{source.name}: offsets of {key!r} were passed over: no map")
+            warnings.add(f"{source.name}: offsets of {key!r} were skipped: not a map")
             continue
         try:
             _check_group_name(group)
         except IllegalGroupName as cause:
-            warnings.add(f"{source.name}: offsets of {key!r} were passed over: {cause}")
+            warnings.add(f"{source.name}: offsets of {key!r} were skipped: {cause}")
             continue
         for number, offset in row.items():
             if not (number.isascii() and number.isdecimal() and int(number) <= QUEUE_NUMBER_MAX):
-                warnings.add(f"{source.name}: offset of {key!r}, queue {number!r}: no queue number")
+                warnings.add(f"{source.name}: offset of {key!r}, queue {number!r}: not a queue number")
             elif type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
-                warnings.add(f"{source.name}: offset of {key!r}, queue {number}: {offset!r} is no offset")
+                warnings.add(f"{source.name}: offset of {key!r}, queue {number}: {offset!r} is not an offset")
             else:
                 yield ConsumerOffset(group, QueueId(topic, int(number)), QueueOffset(offset))
 
@@ -187,7 +189,7 @@ def _check_group_name(name: str) -> None:
 
 def _fields(row: object) -> dict[str, Any]:
     if not isinstance(row, dict):
-        raise UnreadableRow("no object")
+        raise UnreadableRow("not an object")
     return row
 
 

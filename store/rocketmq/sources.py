@@ -77,7 +77,7 @@ def newest(sources: Sequence[Source], warnings: Warnings) -> Source | None:
             chosen = source
     for source in filled:
         if source is not chosen:
-            warnings.add(f"{source.name} is an older copy of {chosen.name} and was not read")
+            warnings.add(f"{source.name} is an older copy of {chosen.name} and was ignored")
     return chosen
 
 
@@ -92,10 +92,10 @@ def read_json_file(disk: Disk, path: Path, warnings: Warnings) -> dict[str, Any]
         try:
             document = parse_json(disk.read(candidate))
         except NotJson as cause:
-            warnings.add(f"{candidate} is damaged and was passed over: {cause}")
+            warnings.add(f"{candidate} is damaged and was skipped: {cause}")
             continue
         if candidate is not path:
-            warnings.add(f"{candidate} was read in place of {path.name}; the last changes may be missing")
+            warnings.add(f"{candidate} was read instead of {path.name}; the last changes may be missing")
         return document
     return None
 
@@ -132,7 +132,7 @@ def json_offset_source(disk: Disk, config: Path, warnings: Warnings) -> Source |
         return None
     older, newer = sorted((found[0], found[-1]), key=lambda source: source.version.timestamp_ms)
     if only_older := older.rows.keys() - newer.rows.keys():
-        warnings.add(f"the offsets of {len(only_older)} topics and groups stand only in the older {older.name}")
+        warnings.add(f"the offsets of {len(only_older)} topics and groups exist only in the older {older.name}")
     return Source(newer.name, max(older.version, newer.version), {**older.rows, **newer.rows})
 
 
@@ -205,7 +205,7 @@ def v2_source(path: Path, table: int, warnings: Warnings) -> Source | None:
             name = key[_I16.size :].decode(errors="replace")
             where = f"{path}: table {table}, row {name!r}"
             if len(key) < _I16.size or _I16.unpack_from(key)[0] != len(key) - _I16.size or value[:1] != V2_JSON:
-                warnings.add(f"{where} is not laid out as expected and was passed over")
+                warnings.add(f"{where} has an unexpected layout and was skipped")
                 continue
             document = _json_row(value[1:], where, warnings)
             if document is not None:
@@ -222,7 +222,7 @@ def v2_offset_source(path: Path, warnings: Warnings) -> Source | None:
         for key, value in _v2_rows(engine, V2_OFFSETS):
             decoded = decode_v2_offset_key(key)
             if decoded is None or len(value) != _I64.size:
-                warnings.add(f"{path}: offset row {key.hex()} is not laid out as expected and was passed over")
+                warnings.add(f"{path}: offset row {key.hex()} has an unexpected layout and was skipped")
                 continue
             group, topic, number = decoded
             rows.setdefault(f"{topic}@{group}", {})[str(number)] = _I64.unpack(value)[0]
@@ -270,7 +270,7 @@ def _json_row(value: bytes, where: str, warnings: Warnings) -> dict[str, Any] | 
     try:
         return parse_json(value)
     except NotJson as cause:
-        warnings.add(f"{where} is damaged and was passed over: {cause}")
+        warnings.add(f"{where} is damaged and was skipped: {cause}")
         return None
 
 
@@ -278,7 +278,7 @@ def _object(value: object, where: str, warnings: Warnings) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        warnings.add(f"{where} is no object and was passed over")
+        warnings.add(f"{where} is not an object and was skipped")
         return {}
     return value
 

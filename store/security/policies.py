@@ -185,9 +185,9 @@ def parse_source(text: str) -> SourceNetwork:
     try:
         network = ip_network(text)
     except ValueError as cause:
-        raise Invalid(f"source {text!r} is no address and no network: {cause}") from None
+        raise Invalid(f"source {text!r} is neither an address nor a network: {cause}") from None
     if isinstance(network.network_address, IPv6Address) and network.network_address.ipv4_mapped:
-        raise Invalid(f"source {text!r}: IPv4 is written as IPv4")
+        raise Invalid(f"source {text!r}: write IPv4 addresses as IPv4")
     return network
 
 
@@ -195,7 +195,7 @@ def checked_rule(rule: Rule) -> Rule:
     """Return the rule, if it may be stored. Raises Invalid that names the field."""
     resource = Resource.parse(str(rule.resource))
     if resource != rule.resource:
-        raise Invalid(f"resource {str(rule.resource)!r} is not what its text says")
+        raise Invalid(f"resource {str(rule.resource)!r} does not match its text")
     if len(resource.name) > RESOURCE_NAME_MAX or not resource.name.isprintable():
         raise Invalid(f"resource {resource.name[:60]!r}: at most {RESOURCE_NAME_MAX} printable characters are allowed")
     if not rule.actions:

@@ -54,7 +54,7 @@ def _fernet(number: int, key: bytes) -> Fernet:
     except ValueError:
         # the cause is left out: a text about a key might contain the key
         raise Invalid(
-            f"key {number} is no key as `quarry security new-key` makes them: 32 bytes in url-safe base64"
+            f"key {number} is not a key as made by `quarry security new-key`: 32 bytes in URL-safe base64"
         ) from None
 
 
@@ -68,7 +68,9 @@ def read_keys(path: Path) -> Sequence[bytes]:
     except OSError as cause:
         raise Invalid(f"key file {path}: {cause.strerror}") from None
     if mode & _READABLE_BY_OTHERS:
-        raise Invalid(f"key file {path}: others than its owner may use it; chmod 600 it, and make new keys")
+        raise Invalid(
+            f"key file {path}: users other than its owner may read it; run chmod 600 on the file, and make new keys"
+        )
     lines = (line.strip() for line in text.splitlines())
     keys = [line for line in lines if line and not line.startswith(b"#")]
     try:

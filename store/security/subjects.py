@@ -23,7 +23,7 @@ def checked_subject(text: str) -> str:
     if not 1 <= len(text) <= SUBJECT_MAX:
         raise Invalid(f"certificate subject: {len(text)} characters; 1 to {SUBJECT_MAX} are allowed")
     if not text.isprintable():
-        raise Invalid(f"certificate subject {text!r} holds characters that cannot be printed")
+        raise Invalid(f"certificate subject {text!r} contains characters that are not printable")
     try:
         return Name.from_rfc4514_string(text).rfc4514_string()
     except ValueError:

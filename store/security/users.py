@@ -179,7 +179,7 @@ class UserTable:
             user = self._required(name)
             if len(user.secrets) >= SECRETS_MAX:
                 numbers = " and ".join(str(each.number) for each in user.secrets)
-                raise Invalid(f"user {name} has live secrets {numbers}, which is the most: remove one first")
+                raise Invalid(f"user {name} has the secrets {numbers}, which is the maximum: remove one first")
             text = generated_secret() if text is None else text
             secret = Secret(user.next_secret_number, text, now_ms)
             sealed = self._seal(name, secret)
@@ -202,7 +202,7 @@ class UserTable:
                 raise Invalid(f"user {name} has no secret {number}")
             if not rest and user.enabled and not user.certificates:
                 raise Invalid(
-                    f"secret {number} is all that user {name} can show: add another one first, or disable the user"
+                    f"secret {number} is the only credential of user {name}: add another one first, or disable the user"
                 )
             self._rows.replace(name, replace(user, secrets=rest))
             self._generation += 1
@@ -328,4 +328,4 @@ def _require_free(subjects: dict[str, str], user: SealedUser) -> None:
     for subject in user.certificates:
         owner = subjects.get(subject, user.name)
         if owner != user.name:
-            raise AlreadyExists(f"certificate {subject} stands for user {owner}")
+            raise AlreadyExists(f"certificate {subject} belongs to user {owner}")

@@ -39,13 +39,13 @@ class DurableState:
         except FileNotFoundError:
             return
         if not text.strip().isdigit():
-            raise StoreDamaged(self._path, "does not hold a number; remove it to go on without what it guards against")
+            raise StoreDamaged(self._path, "does not contain a number; remove the file to go on without the check")
         durable, found = int(text), self.changes
         if found < durable:
             raise StoreDamaged(
                 self._path,
-                f"the database ends with change {found}, {durable} were durable: its write-ahead log or manifest is "
-                "damaged; restore the directory, or remove this file to go on without these changes",
+                f"the database ends with change {found}, but {durable} were durable: its write-ahead log or manifest "
+                "is damaged; restore the directory, or remove this file to go on without these changes",
             )
 
     def save(self, changes: int) -> None:

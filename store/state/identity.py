@@ -53,7 +53,8 @@ def check_format(engine: KeyValueEngine, directory: Path) -> None:
     if found not in {None, FORMAT}:
         stamp = (found or b"").decode(errors="replace")
         raise NotAStore(
-            directory, f"written by a newer Quarry (format {stamp}, this one knows {FORMAT.decode()}): use that one"
+            directory,
+            f"written by a newer Quarry (format {stamp}; this one supports {FORMAT.decode()}): use the newer version",
         )
 
 

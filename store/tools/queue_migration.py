@@ -149,18 +149,18 @@ def plan(disk: Disk, root: Path, orders: Orders) -> Plan:
             origin = store.queue_phase
         else:
             origin = QueuePhase.FILE if found.kind is StoreKind.ROCKETMQ_FILE else QueuePhase.ROCKSDB
-    steps = ["recover the log and the queues" if found.has_abort else "open the store and stop it in good order"]
+    steps = ["recover the log and the queues" if found.has_abort else "open the store and stop it cleanly"]
     target = orders.target.phase
     if origin is target:
-        return Plan(origin, (*steps, "nothing else: the queues are where they are to be"))
+        return Plan(origin, (*steps, "nothing else: the queues are already where they should be"))
     if target is QueuePhase.ROCKSDB and not origin.reads_rocksdb:
-        steps.append("read the log once and make the queues in RocksDB")
+        steps.append("read the log once and build the queues in RocksDB")
     if target is QueuePhase.FILE and not origin.writes_files:
         steps.append("write queue files from RocksDB")
     if not (target is QueuePhase.FILE and not origin.reads_rocksdb):
-        steps.append("compare every unit of both")
+        steps.append("compare every entry of both")
     old = "queue files" if target is QueuePhase.ROCKSDB else "database of queues"
-    steps.append(f"go over to phase {target.value}")
+    steps.append(f"change to phase {target.value}")
     steps.append(f"remove the old {old}" if orders.remove_old else f"set the old {old} aside")
     return Plan(origin, tuple(steps))
 
@@ -191,7 +191,7 @@ class _Migration:
     def run(self) -> Migrated:
         paths = self._paths
         if self._found.has_abort:
-            raise StoreUnusable(paths.root, "did not stop in good order after its recovery: run this again")
+            raise StoreUnusable(paths.root, "did not stop cleanly after its recovery: run this command again")
         with ExitStack() as closing:
             state_engine, identity = open_identity(self._engines, paths.quarry, self._disk, self._found)
             closing.callback(state_engine.close)
@@ -356,7 +356,7 @@ class _Migration:
         try:
             engine = self._engines.open_queues(directory, create=create)
         except EngineCorrupt as error:
-            advice = f"`quarry recover {self._paths.root} --rebuild-queues` makes a new one"
+            advice = f"`quarry recover {self._paths.root} --rebuild-queues` rebuilds it"
             raise StoreUnusable(directory, f"the database is damaged ({error}); {advice}") from error
         closing.callback(engine.close)
         return RocksConsumeQueues(engine, minimum_physical_offset=minimum), engine
@@ -383,7 +383,7 @@ def _save_nothing(_: PhysicalOffset, /, *, emptied: bool) -> None:
 
 def _units_per_file(identity: StoreIdentity) -> int:
     units_per_file = identity.units_per_file
-    assert units_per_file is not None, "a store that was opened with files knows"
+    assert units_per_file is not None, "the store was opened with files"
     return units_per_file
 
 
@@ -394,6 +394,6 @@ NAMED_MAX: Final = 20
 def _refusal_of(left_out: list[QueueId]) -> str:
     names = ", ".join(queue.topic for queue in left_out[:NAMED_MAX]) + (", …" if len(left_out) > NAMED_MAX else "")
     return (
-        f"{len(left_out)} light queues have names that no file can have ({names}) and would be lost; "
+        f"{len(left_out)} light queues have names that are not possible as file names ({names}) and would be lost; "
         "--leave-out-names accepts that"
     )

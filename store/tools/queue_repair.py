@@ -81,7 +81,7 @@ class _Repair:
         phase = self._store.queues.phase
         found, differing = self._compare()
         for number, queue in enumerate(differing):
-            self._report(Progress("putting queues again", number, len(differing)))
+            self._report(Progress("rewriting queues", number, len(differing)))
             if phase.reads_rocksdb:
                 self._put_in_files(queue)
             else:
@@ -131,7 +131,9 @@ class _Repair:
             record = log.decode(PhysicalOffset(at), check_crc=False)
             if not isinstance(record, StoredMessage):
                 place = f"{queue.topic}/{queue.number}@{window.queue_offset[row]}"
-                raise StoreDamaged(self._segments.path_of(PhysicalOffset(at)), f"{place} points at no record: {at}")
+                raise StoreDamaged(
+                    self._segments.path_of(PhysicalOffset(at)), f"{place} does not point at a record: {at}"
+                )
             times[row] = record.store_timestamp_ms
         return UnitColumns(
             (queue,),

@@ -58,7 +58,7 @@ def _timers(held: HeldMessages) -> Iterator[_Waiting]:
 
 def _halves(held: HeldMessages) -> Iterator[_Waiting]:
     for each in held.waiting_halves():
-        found = "" if held.half_of(each.message_id) == each else ", which its id does not lead to"
+        found = "" if held.half_of(each.message_id) == each else ", which is not found by its id"
         yield _Waiting(
             (each.queue_offset, each.physical_offset),
             each.physical_offset,
@@ -73,13 +73,13 @@ def _compare(
         findings.count(Check.HELD)
         if have is None:
             assert want is not None
-            _differ(store, want, f"a {words} message that waits: {want.words}", "none", findings)
+            _differ(store, want, f"a {words} pending message: {want.words}", "none", findings)
         elif want is None and have.physical_offset < store.minimum:
             findings.note(Note.EXPIRED_HELD)
         elif want is None:
-            _differ(store, have, f"no {words} message that waits", have.words, findings)
+            _differ(store, have, f"no pending {words} message", have.words, findings)
         elif want.words != have.words:
-            _differ(store, have, f"a {words} message that waits: {want.words}", have.words, findings)
+            _differ(store, have, f"a {words} pending message: {want.words}", have.words, findings)
 
 
 def _paired(wanted: Iterator[_Waiting], found: Iterator[_Waiting]) -> Iterator[tuple[_Waiting | None, _Waiting | None]]:

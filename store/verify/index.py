@@ -199,7 +199,7 @@ class IndexComparison:
             if item in met:
                 self._findings.note(Note.INDEXED_TWICE, count)
             elif not self._is_lost(PhysicalOffset(item[1]), damage):
-                self._differ(item, "no item of another key", f"{count} with the hash {item[0]}")
+                self._differ(item, "no other key", f"{count} with the hash {item[0]}")
 
     def _is_lost(self, at: PhysicalOffset, damage: Sequence[tuple[PhysicalOffset, PhysicalOffset]]) -> bool:
         return any(begin <= at < end for begin, end in damage) or self._store.is_replaced(at)

@@ -95,7 +95,7 @@ class QuarryMetadata:
         try:
             yield
         except (ValueError, struct.error) as error:
-            raise StoreDamaged(self._directory, f"a row that is none: {error}") from error
+            raise StoreDamaged(self._directory, f"an invalid row: {error}") from error
 
 
 class RocketmqRows:
@@ -170,7 +170,7 @@ class MetadataComparison:
         for group, queue, offset, is_timed in self._metadata.deliveries():
             self._findings.count(Check.IN_FLIGHT)
             if not is_timed:
-                expected = f"an entry of when group {group} gets the message back"
+                expected = f"an entry with the time at which group {group} gets the message back"
                 self._differ(Check.IN_FLIGHT, queue, offset, expected, "none")
             bounds = self._reader.bounds(queue)
             if offset >= bounds.maximum:
@@ -179,7 +179,7 @@ class MetadataComparison:
                 self._findings.note(Note.EXPIRED_IN_FLIGHT)
             elif entry_at(self._reader, queue, offset) is None:
                 self._differ(
-                    Check.IN_FLIGHT, queue, offset, f"a unit of the message that group {group} has in flight", "none"
+                    Check.IN_FLIGHT, queue, offset, f"an entry of the message that group {group} has in flight", "none"
                 )
 
     @property

@@ -111,7 +111,7 @@ class QueueComparison:
                 self._differ_unit(
                     queue.queue,
                     entry,
-                    f"a place above that of entry {last.queue_offset}, {last.physical_offset}",
+                    f"a position after that of entry {last.queue_offset}, {last.physical_offset}",
                     f"{entry.physical_offset}",
                 )
             first = first or entry
@@ -132,7 +132,7 @@ class QueueComparison:
         lowest, highest = queue.minimum, queue.maximum
         if highest is None:
             if unowned:
-                self._differ_offsets(queue.queue, None, "a maximum", f"none, but {unowned} units")
+                self._differ_offsets(queue.queue, None, "a maximum", f"none, but {unowned} entries")
             if lowest is not None and lowest.queue_offset > 0:
                 self._differ_offsets(queue.queue, lowest.queue_offset, "a maximum", "none, but a minimum")
             return
@@ -148,7 +148,7 @@ class QueueComparison:
             self._differ_offsets(
                 queue.queue,
                 highest.queue_offset,
-                f"a unit at the maximum, entry {highest.queue_offset} at offset {highest.physical_offset}",
+                f"an entry at the maximum, entry {highest.queue_offset} at offset {highest.physical_offset}",
                 "none",
             )
         if lowest is None:
@@ -208,8 +208,8 @@ class QueueComparison:
             return
         bounds = reader.bounds(queue)
         seen = f"the queue shows [{bounds.minimum}, {bounds.maximum})"
-        found = "no unit" if stored is None else f"a unit that points at offset {stored.physical_offset}"
-        self._differ_record(queue, unit, f"a unit that points at offset {unit.physical_offset}", f"{found}; {seen}")
+        found = "no unit" if stored is None else f"an entry that points at offset {stored.physical_offset}"
+        self._differ_record(queue, unit, f"an entry that points at offset {unit.physical_offset}", f"{found}; {seen}")
 
     def _why_missing(self, queue: QueueId, unit: ConsumeQueueEntry, is_deleted: DeletionTest) -> Note | None:
         """Return why it is no loss that the record has no entry; None if it is a loss."""

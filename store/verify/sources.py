@@ -112,7 +112,7 @@ def rocks_queues(
             try:
                 queue, _ = parse_unit_key(first[0])
             except ValueError:
-                findings.differ(_stranger(Check.UNITS, file, "the key of a unit", first))
+                findings.differ(_stranger(Check.UNITS, file, "the key of an entry", first))
                 continue
             yield StoredQueue(queue, minima.pop(queue, None), maxima.pop(queue, None), _entries(chain((first,), pairs)))
         for queue in sorted(minima.keys() | maxima.keys()):
@@ -181,7 +181,7 @@ def _well_formed_units(pairs: Iterable[Pair], file: Path, findings: Findings) ->
         if size > 19 and I32.unpack_from(key)[0] == size - 19 and len(value) == UNIT_SIZE:
             yield pair
         else:
-            findings.differ(_stranger(Check.UNITS, file, "a unit of 28 bytes under the key of one", pair))
+            findings.differ(_stranger(Check.UNITS, file, "an entry of 28 bytes under its key", pair))
 
 
 def _well_formed_bounds(pairs: Iterable[Pair], file: Path, findings: Findings) -> Iterator[Pair]:
@@ -198,7 +198,7 @@ def _well_formed_bounds(pairs: Iterable[Pair], file: Path, findings: Findings) -
         if well_formed:
             yield pair
         else:
-            findings.differ(_stranger(Check.OFFSETS, file, "16 bytes under the key of a minimum or maximum", pair))
+            findings.differ(_stranger(Check.OFFSETS, file, "16 bytes under the key of a min or max offset", pair))
 
 
 def _stranger(check: Check, file: Path, expected: str, pair: Pair) -> Difference:

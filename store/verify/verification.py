@@ -304,7 +304,7 @@ class Verification:
                 continue
             self._differ_log(at, "a whole record", words)
         if reading.end < promised and not reading.damage:
-            self._differ_log(reading.end, f"records up to offset {promised}, which was durable", "the end of the log")
+            self._differ_log(reading.end, f"records up to offset {promised}, which were durable", "the end of the log")
 
     def _promised(self) -> PhysicalOffset:
         """Return an offset below which the log must be whole; RocketMQ writes none down."""
@@ -323,7 +323,7 @@ class Verification:
                 Difference(
                     check=Check.CHECKPOINT,
                     file=self._store.found.rocksdb_directory,
-                    expected=f"a dispatch check point of at most {end}, the end of the log",
+                    expected=f"a dispatch checkpoint of at most {end}, the end of the log",
                     found=f"{checkpoint}",
                 )
             )
@@ -335,8 +335,8 @@ class Verification:
                 Difference(
                     check=Check.RECORDS,
                     file=self._store.found.rocksdb_directory,
-                    expected=f"the units of {records} records",
-                    found="no database; the next start of a broker makes it from the log",
+                    expected=f"the entries of {records} records",
+                    found="no database; the next start of a broker rebuilds it from the log",
                 )
             )
 

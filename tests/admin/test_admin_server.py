@@ -350,14 +350,14 @@ def test_bytes_that_are_no_request_end_the_librarys_calls_too() -> None:
         async with serving(AdminBench()) as (_, typed):
             channel: Any = typed
             check = channel.unary_unary("/grpc.health.v1.Health/Check")(b"\xff")
-            named = "the request is no grpc.health.v1.HealthCheckRequest"
+            named = "the request is not a grpc.health.v1.HealthCheckRequest"
             assert await refusal(check) == (grpc.StatusCode.INVALID_ARGUMENT, named)
             watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"\xff")
             assert await refusal(watch.read()) == (grpc.StatusCode.INVALID_ARGUMENT, named)
             look = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")(
                 iter([b"\xff"])
             )
-            named = "the request is no grpc.reflection.v1alpha.ServerReflectionRequest"
+            named = "the request is not a grpc.reflection.v1alpha.ServerReflectionRequest"
             assert await refusal(look.read()) == (grpc.StatusCode.INVALID_ARGUMENT, named)
 
     run(test())

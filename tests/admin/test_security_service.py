@@ -206,7 +206,7 @@ def test_access_is_tested_without_doing_anything() -> None:
                 return answer
 
             nothing = await asked("topic:a")
-            assert nothing == pb.TestAccessResponse(decision="deny", reason="no rule is about this")
+            assert nothing == pb.TestAccessResponse(decision="deny", reason="no rule matches")
             rule = _rule("topic:*", "pub", sources=("10.0.0.0/8",))
             await stub.SetRule(pb.SetRuleRequest(user="orders", rule=rule))
             assert (await asked("topic:a")).decision == "deny"
@@ -214,7 +214,7 @@ def test_access_is_tested_without_doing_anything() -> None:
             assert found == pb.TestAccessResponse(decision="allow", reason="the rule of topic:* decides", rule=rule)
             await stub.UpdateUser(pb.UpdateUserRequest(name="orders", kind="super"))
             assert await asked("group:b") == pb.TestAccessResponse(
-                decision="allow", reason="a super user may do everything"
+                decision="allow", reason="super users may do everything"
             )
             await stub.UpdateUser(pb.UpdateUserRequest(name="orders", enabled=False))
             assert await asked("group:b") == pb.TestAccessResponse(decision="deny", reason="the user is disabled")

@@ -96,7 +96,7 @@ def test_calls_of_one_stranger_end_each_other_and_nobody_elses(says: bytes | Non
     async def test() -> None:
         async with serving() as (server, address), stranger(address, WATCH, 60, says=says) as reader:
             await settled(lambda: server.slots.strangers == ADDRESS_MAX)
-            assert await asyncio.wait_for(reader.readuntil(b"this one gave way"), 60), "the oldest are told"
+            assert await asyncio.wait_for(reader.readuntil(b"this call was dropped"), 60), "the oldest are told"
             async with grpc.aio.insecure_channel(address) as channel:
                 stub: Any = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
                 for number in range(2 * CALLS_MAX):
@@ -225,7 +225,7 @@ def test_each_caller_has_half_of_the_places_and_members_have_their_own() -> None
     for caller in ("user a", "user b"):
         for _ in range(CALLS_MAX // 2):
             calls.open("192.0.2.1:1").admit(caller)
-        with pytest.raises(OverLimit, match=f"32 calls of {caller} are open"):
+        with pytest.raises(OverLimit, match=f"32 calls of {caller} are already open"):
             calls.open("192.0.2.1:1").admit(caller)
     with pytest.raises(OverLimit):
         calls.open("192.0.2.1:1").admit("user c")
@@ -286,7 +286,7 @@ def test_a_call_that_has_to_go_while_its_answer_is_written_ends_without_an_error
         reader = RequestReader(slots, asks_who_calls=True)
         call = asyncio.create_task(reader._in_slot(context, write_for_long, is_for_strangers=False))
         await until(lambda: bool(taken), "the call has its place")
-        taken[0].end("this one gave way")
+        taken[0].end("this call was dropped")
         with pytest.raises(asyncio.CancelledError):
             await call
         for closer in context.closers:

@@ -98,7 +98,7 @@ CLIENTS: Final = of_service(
         ],
         malformed=[
             Refusal({"type": 99}, BAD, "type: 99"),
-            Refusal({"type": "CLIENT_TYPE_PRODUCER"}, BAD, "group: producers have none"),
+            Refusal({"type": "CLIENT_TYPE_PRODUCER"}, BAD, "group: not allowed for producers, which have no group"),
             *bad_names("group", BAD, "group name")[1:],
             *bad_names("topic", BAD, "topic name")[1:],
         ],

@@ -162,7 +162,7 @@ QUERIES_BY_ID: Final = of_service(
             Refusal({"id": CONTROL}, BAD, "id: "),
             Refusal({"id": ENDLESS}, BAD, "id: 20000 characters"),
             *bad_names("topic", BAD)[1:],
-            Refusal({"topic": "", "id": None, "place.offset": 0}, BAD, "topic: it must be given"),
+            Refusal({"topic": "", "id": None, "place.offset": 0}, BAD, "topic: must be given"),
             Refusal({"id": None, "place.offset": -1}, BAD, "offset: -1"),
             Refusal({"id": None, "place.queue": -1}, BAD, "queue: -1"),
         ],
@@ -373,8 +373,8 @@ VERIFICATION: Final = of_service(
     CancelVerification=Row(
         prepared=under_way,
         holds=lambda verification: bool(verification.id),
-        missing=[Refusal({"id": 1}, BAD, "verification 1 is not under way")],
-        malformed=[Refusal({"id": -1}, BAD, "verification -1 is not under way")],
+        missing=[Refusal({"id": 1}, BAD, "verification 1 is not running")],
+        malformed=[Refusal({"id": -1}, BAD, "verification -1 is not running")],
         needs=CHANGE_BROKER,
     ),
 )

@@ -14,7 +14,7 @@ BAD_PAGE: Final = [
     Refusal({"contains": ENDLESS}, BAD, "contains: 20000 characters"),
     Refusal({"after": CONTROL}, BAD, "after: 'a"),
     Refusal({"order": 99}, BAD, "order 99 is unknown"),
-    Refusal({"order": "FIGURE_ORDER_LAG", "after": "x"}, BAD, "after: goes with the order by name alone"),
+    Refusal({"order": "FIGURE_ORDER_LAG", "after": "x"}, BAD, "after: allowed only with the order by name"),
 ]
 
 ROWS: Final[Table] = of_service(

@@ -139,7 +139,7 @@ def test_what_is_no_request_is_refused_as_such(path: str, benches: Benches) -> N
     before = bench.state()
     ending = bench.call(path, b"\xff\xff")
     name = METHODS[path].input_type.full_name
-    assert (ending.code, ending.text) == (grpc.StatusCode.INVALID_ARGUMENT, f"the request is no {name}")
+    assert (ending.code, ending.text) == (grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {name}")
     assert bench.state() == before
 
 

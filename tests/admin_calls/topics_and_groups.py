@@ -25,7 +25,7 @@ BAD_ATTRIBUTES: Final = [
     Refusal({"attributes": {"a": "x" * 100_000}}, BAD, "attributes: 100001 characters"),
 ]
 BAD_PREFIX: Final = bad_names("prefix", BAD)[1:]
-OF_THE_BROKER: Final = Refusal({"name": OWN_TOPIC}, StatusCode.FAILED_PRECONDITION, f"{OWN_TOPIC} belongs to the")
+OF_THE_BROKER: Final = Refusal({"name": OWN_TOPIC}, StatusCode.FAILED_PRECONDITION, f"{OWN_TOPIC} is reserved for the")
 
 TOPIC_SETTINGS: Final = [
     Refusal({"type": 99}, BAD, "type 99"),
@@ -212,7 +212,7 @@ ROWS: Final[Table] = of_service(
     RenewBackup=Row(
         prepared=backup,
         holds=lambda answer: not answer.ListFields(),
-        missing=[Refusal({"name": "1"}, BAD, "nothing is kept for 1")],
+        missing=[Refusal({"name": "1"}, BAD, "backup point 1 is gone")],
         malformed=bad_names("name", BAD),
         needs=CHANGE_BROKER,
     ),

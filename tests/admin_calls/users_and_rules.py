@@ -112,7 +112,7 @@ ROWS: Final[Table] = of_service(
         malformed=[
             *BAD_NAME,
             *BAD_SECRET,
-            Refusal(with_two_secrets, BAD, "has live secrets 1 and 2"),
+            Refusal(with_two_secrets, BAD, "has the secrets 1 and 2"),
         ],
         needs=SUPER,
     ),
@@ -124,7 +124,7 @@ ROWS: Final[Table] = of_service(
         malformed=[
             *BAD_NAME,
             Refusal({"number": -1}, BAD, f"user {USER} has no secret -1"),
-            Refusal({}, BAD, f"secret 1 is all that user {USER} can show"),
+            Refusal({}, BAD, f"secret 1 is the only credential of user {USER}"),
         ],
         needs=SUPER,
     ),

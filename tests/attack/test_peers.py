@@ -232,7 +232,7 @@ def test_topics_and_groups_that_are_made_by_use_are_so_many_and_no_more(tmp_path
         assert 'quarry_limits_met_total{limit="groups_per_user"} 100.0' in metrics
         with Client(broker.endpoint) as client:
             client.subscribe("made-up-5", "made-up-0")
-            with pytest.raises(Refused, match="groups were made"):
+            with pytest.raises(Refused, match="groups were already created"):
                 client.subscribe("made-up-in-settings", "made-up-0")
         broker.restart()
         broker.administer("topic", "delete", "made-up-7")

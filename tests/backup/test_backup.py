@@ -148,7 +148,7 @@ def _lose(disk: FaultyCopyingDisk, path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "word"), [(_flip, "content changed"), (_shorten, "bytes, it had"), (_lose, "missing")]
+    ("harm", "word"), [(_flip, "content changed"), (_shorten, "bytes, expected"), (_lose, "missing")]
 )
 def test_everything_damaged_or_missing_is_named_and_nothing_is_restored(
     disk: FaultyCopyingDisk, harm: Harm, word: str
@@ -173,7 +173,7 @@ def test_a_manifest_that_was_changed_is_refused(disk: FaultyCopyingDisk) -> None
     with pytest.raises(StoreDamaged, match="checksum"):
         restore(disk, directory, NEW, report=lambda _: None)
     disk.files[path] = FaultyFile(b"{")
-    with pytest.raises(StoreDamaged, match="no manifest"):
+    with pytest.raises(StoreDamaged, match="not a manifest"):
         restore(disk, directory, NEW, report=lambda _: None)
     # the next backup does not build upon it, and stands by itself
     assert newest_backup(disk, DEST) == directory
@@ -185,14 +185,14 @@ def test_a_store_is_restored_into_an_empty_directory_only(disk: FaultyCopyingDis
     back_up(disk)
     put(disk, NEW / "commitlog" / "anything", b"of somebody")
     before = content(disk, NEW)
-    with pytest.raises(NotAStore, match="not empty: it holds 'commitlog'"):
+    with pytest.raises(NotAStore, match="not empty: it contains 'commitlog'"):
         restore(disk, DEST, NEW, report=lambda _: None)
     assert content(disk, NEW) == before
 
 
 @pytest.mark.parametrize("path", [DEST, STORE / "config"])
 def test_what_is_no_backup_is_refused(disk: FaultyCopyingDisk, path: Path) -> None:
-    with pytest.raises(NotAStore, match="holds no backup"):
+    with pytest.raises(NotAStore, match="contains no backup"):
         restore(disk, path, NEW, report=lambda _: None)
 
 

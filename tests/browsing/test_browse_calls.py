@@ -128,13 +128,15 @@ def test_a_cursor_is_of_one_reading_alone(broker: Served) -> None:
     def refused(**fields: Any) -> str:
         return broker.refused(broker.browsing.BrowseMessages, pb.BrowseMessagesRequest(**fields))
 
-    assert refused(topic=topic, cursor=cursor, is_ascending=True).startswith("INVALID_ARGUMENT cursor: it is of the")
+    assert refused(topic=topic, cursor=cursor, is_ascending=True).startswith(
+        "INVALID_ARGUMENT cursor: it was made for the"
+    )
     for fields in ({"topic": other}, {"topic": topic, "queue": 0}):
-        assert refused(cursor=cursor, **fields).startswith("INVALID_ARGUMENT cursor: it is of other messages")
+        assert refused(cursor=cursor, **fields).startswith("INVALID_ARGUMENT cursor: it was made for other messages")
     assert refused(topic=topic, cursor=b"\x02" + cursor[1:]).startswith("INVALID_ARGUMENT cursor: it is none")
     assert refused(topic=topic, cursor=cursor[:1] + b"\x07" + cursor[2:]).startswith("INVALID_ARGUMENT cursor: it is")
     assert refused(topic=topic, cursor=cursor[:-1]) == (
-        "INVALID_ARGUMENT cursor: it has 13 bytes, not 14: give `next` of an answer as it was"
+        "INVALID_ARGUMENT cursor: it has 13 bytes, not 14: pass `next` of an answer unchanged"
     )
 
 
@@ -282,7 +284,7 @@ def test_a_topic_that_is_deleted_ends_who_follows_it(broker: Served, monkeypatch
     async def follow() -> None:
         call = await begun(broker, topic=topic)
         broker.broker.store.topics.delete(topic)
-        with pytest.raises(grpc.aio.AioRpcError, match=f"topic: no topic {topic} any more") as caught:
+        with pytest.raises(grpc.aio.AioRpcError, match=f"topic: topic {topic} does not exist any more") as caught:
             await call.read()
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 

@@ -74,7 +74,7 @@ def test_an_empty_filter_wants_everything() -> None:
 def test_a_cursor_is_read_as_it_was_written(place: int, is_ascending: bool, selected: str) -> None:
     cursor = pack_cursor(PhysicalOffset(place), is_ascending=is_ascending, selected=selected)
     assert parse_cursor(cursor, is_ascending=is_ascending, selected=selected) == place
-    with pytest.raises(Invalid, match="cursor: it is of the other order"):
+    with pytest.raises(Invalid, match="cursor: it was made for the other order"):
         parse_cursor(cursor, is_ascending=not is_ascending, selected=selected)
 
 

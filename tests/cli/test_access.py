@@ -108,7 +108,7 @@ def test_who_may_not_is_told_what_to_do(broker: Broker, folder: Path) -> None:
     assert "--context NAME" in not_signed
     assert "new" in not_signed
     assert hint(folder.parent, "topic", "list", "--admin", broker.admin).startswith(
-        "say who you are: quarry context add"
+        "add a context with a user: quarry context add"
     )
     as_user(folder, broker, "wrong", "another-secret")
     assert "quarry context show" in hint(folder, "--context", "wrong", "topic", "list")

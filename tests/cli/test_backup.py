@@ -85,7 +85,7 @@ def test_a_damaged_backup_is_exit_code_1_and_names_the_file(tmp_path: Path) -> N
     flip(victim, 1000)
     result = run("restore", tmp_path / "backups", tmp_path / "restored")
     assert result.exit_code == 1
-    assert f"{victim}: its content changed" in result.stderr
+    assert f"{victim}: the content changed" in result.stderr
     assert len(complaint(result.stderr).splitlines()) == 1
     assert not (tmp_path / "restored").exists()
 
@@ -97,9 +97,9 @@ def test_what_could_not_run_is_exit_code_2_and_one_line(tmp_path: Path) -> None:
     refusals = [
         (run("backup", tmp_path / "store", tmp_path / "backups"), "a broker is running on this store"),
         (run("backup", tmp_path / "missing", tmp_path / "backups"), "no such directory"),
-        (run("backup", tmp_path / "store", tmp_path / "store" / "inside"), "must lie outside"),
+        (run("backup", tmp_path / "store", tmp_path / "store" / "inside"), "must be outside"),
         (run("restore", tmp_path / "backups", tmp_path / "store"), "not empty"),
-        (run("restore", tmp_path / "missing", tmp_path / "new"), "holds no backup"),
+        (run("restore", tmp_path / "missing", tmp_path / "new"), "contains no backup"),
         (run("backup", "--admin", "127.0.0.1:1", tmp_path / "backups"), "no answer from a broker"),
     ]
     held.release()

@@ -112,7 +112,7 @@ def test_the_broker_filters(quarry: Quarry, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_refusals_are_one_line(quarry: Quarry) -> None:
     assert quarry.run("browse", "nothing", status=2).strip() == "topic: no topic nothing"
-    assert quarry.hint("browse", "nothing") == "`quarry topic create nothing` makes it"
+    assert quarry.hint("browse", "nothing") == "`quarry topic create nothing` creates it"
     assert "offset: queue or lite_topic" in quarry.run("browse", "orders", "--from", "3", status=2)
     assert "filter.expression" in quarry.run("browse", "orders", "--sql", "a >", status=2)
     for words in (("--from", "soon"), ("--sql", "a = 1", "--filter", "b"), ("--follow", "--from", "oldest")):

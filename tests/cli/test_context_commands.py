@@ -96,7 +96,7 @@ def test_what_others_wrote_into_the_file_stays(contexts: Contexts) -> None:
     contexts.rows("remove", "three")
     assert contexts.file.read_text() == '# mine\n[one] # first\nadmin = "a:1"\n\n# of three\n'
     contexts.file.write_text('one.admin = "a:1"\n')
-    assert "only its writer" in contexts.refusal("remove", "one")
+    assert "this command cannot edit" in contexts.refusal("remove", "one")
 
 
 def test_the_current_context_is_taken_where_none_is_named(contexts: Contexts, broker: Broker) -> None:
@@ -124,12 +124,12 @@ def test_a_context_is_tested(contexts: Contexts, broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("add", "here", "--admin", "nowhere"), "'nowhere' is no host:port"),
+        (("add", "here", "--admin", "nowhere"), "'nowhere' is not host:port"),
         (("add", "here", "--admin", "a:1", "--user", "me"), "needs secret_file"),
         (("add", "here", "--user", "me", "--secret-file", "/nowhere/at/all"), "/nowhere/at/all: No such file"),
-        (("add", "current", "--admin", "a:1"), "there is a context 'current'"),
+        (("add", "current", "--admin", "a:1"), "context 'current' already exists"),
         (("show", "ghost"), "no context 'ghost'"),
-        (("show",), "no context is chosen"),
+        (("show",), "no context is selected"),
         (("use", "ghost"), "no context 'ghost'"),
         (("remove", "ghost"), "no context 'ghost'"),
     ],

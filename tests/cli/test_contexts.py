@@ -82,10 +82,10 @@ def test_a_context_says_where_a_broker_is_and_how_it_is_known(tmp_path: Path) ->
     ("said", "told"),
     [
         ('adress = "x:1"', "prod.adress: no such key"),
-        ('endpoint = "nowhere"', "prod.endpoint: 'nowhere' is no host:port"),
+        ('endpoint = "nowhere"', "prod.endpoint: 'nowhere' is not host:port"),
         ("admin = 8082", "prod.admin: must be text"),
         ('tls = "yes"', "prod.tls: must be true or false"),
-        ('tls = false\ntls_ca = "ca.pem"', "prod.tls: is false, but there are files for it"),
+        ('tls = false\ntls_ca = "ca.pem"', "prod.tls: is false, but TLS files are given"),
         ('tls_key = "me.key"', "prod.tls_key: needs tls_certificate"),
         ('tls_certificate = "me.pem"', "prod.tls_certificate: needs tls_key"),
         ('user = "me"', "prod.user: needs secret_file"),
@@ -109,13 +109,13 @@ def test_a_file_or_context_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_secret_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
     path = secret(tmp_path, mode=mode)
     file = written(tmp_path, '[prod]\nuser = "me"\nsecret_file = "secret"\n')
-    assert problem(file) == f"{path}: others than you may read the secret: chmod 600 {path}"
+    assert problem(file) == f"{path}: other users may read the secret: chmod 600 {path}"
     path.chmod(0o400)
     assert read_context(file, "prod").secret == "s3cret"
     path.unlink()
     assert problem(file) == f"{path}: No such file or directory"
     secret(tmp_path, text=" \n")
-    assert problem(file) == f"{path}: there is no secret in it"
+    assert problem(file) == f"{path}: the file contains no secret"
 
 
 def test_calls_of_a_user_are_signed_as_official_clients_sign_them() -> None:
@@ -249,7 +249,7 @@ def test_without_the_right_context_nobody_gets_in(broker: tuple[Broker, Path]) -
     for words in (("topic", "list", "--admin", running.admin), ("--context", "anonymous", "topic", "list")):
         told = run(folder, *words, status=2)
         assert "no answer from a broker" in told
-        assert hint_in(told).startswith("somebody is there and hangs up"), told
+        assert hint_in(told).startswith("the other side closes the connection"), told
 
 
 def test_a_file_that_is_no_good_is_one_line(broker: tuple[Broker, Path]) -> None:

@@ -23,7 +23,7 @@ def test_it_says_what_it_wrote_and_where(tmp_path: Path) -> None:
     assert {each.name for each in found.topics} == {"orders", "bills"}
     shown = run("export-metadata", store, "--to", tmp_path / "other", "--as", "rocksdb").stdout.splitlines()
     assert shown[0] == "2 topics, 0 groups, 1 consumer offsets"
-    assert shown[1] == "1 offsets were set back to messages in flight: these will come again"
+    assert shown[1] == "1 offsets were set back to messages in flight, which will be delivered again"
 
 
 def test_what_rocketmq_must_not_find_and_what_is_not_known(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_what_rocketmq_must_not_find_and_what_is_not_known(tmp_path: Path) -> No
     assert "timercheck" not in {Path(path).name for path in done["paths"]}
     text = run("export-metadata", store, "--to", tmp_path / "again").stdout
     assert "timerlog: to be removed before RocketMQ starts" in text
-    assert "how far delayed messages have got is not known" in text
+    assert "the progress of delayed messages is unknown" in text
 
 
 def test_what_it_cannot_run_on(tmp_path: Path) -> None:

@@ -142,11 +142,11 @@ def test_refusals(root: Path, tmp_path: Path) -> None:
     assert "a broker is running" in refusal(2, "index", "compact", root)
     store.close()
     assert "needed with a store" in run("index", "upload", root).stderr
-    assert "not both" in run("index", "list", root, "--admin", "127.0.0.1:1").stderr
+    assert "either STORE or --admin" in run("index", "list", root, "--admin", "127.0.0.1:1").stderr
     assert "STORE or --admin" in run("index", "list").stderr
     assert "no such directory" in refusal(2, "index", "compact", tmp_path / "nowhere")
     (root / "abort").touch()
-    assert "start one first" in refusal(2, "index", "compact", root)
+    assert "start and stop one first" in refusal(2, "index", "compact", root)
     (root / "abort").unlink()
     empty = tmp_path / "empty"
     store = opened(empty)

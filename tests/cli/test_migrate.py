@@ -33,9 +33,9 @@ def test_a_store_goes_over_and_says_so(tmp_path: Path) -> None:
     assert (again["from"], again["phase"], again["comparison"], again["aside"]) == ("rocksdb", "rocksdb", None, None)
     shown = run("migrate", tmp_path, "--to", "file").stdout.splitlines()
     assert shown == [
-        "2 queues with 6 units compared, 0 differences",
+        "2 queues with 6 entries compared, 0 differences",
         f"the old queues are in {tmp_path / 'consumequeue_rocksdb.set-aside-0'}",
-        "the store was in phase rocksdb and is in phase file",
+        "the store was in phase rocksdb and is now in phase file",
     ]
     assert "write queue files" not in run("migrate", tmp_path, "--to", "file", "--dry-run").stdout
 
@@ -54,8 +54,8 @@ def test_differences_are_a_finding(tmp_path: Path) -> None:
     assert result.exit_code == 1
     first, counted, ended = result.stdout.splitlines()
     assert first.startswith("orders/0@1: missing_in_rocksdb: ")
-    assert counted == "2 queues with 6 units compared, 1 differences"
-    assert ended == "the store was in phase reading_rocksdb and is in phase reading_rocksdb"
+    assert counted == "2 queues with 6 entries compared, 1 differences"
+    assert ended == "the store was in phase reading_rocksdb and is now in phase reading_rocksdb"
     result = run("migrate", tmp_path, "--to", "rocksdb", "--json")
     assert result.exit_code == 1
     (told,) = json.loads(result.stdout)["comparison"]["first"]

@@ -98,7 +98,7 @@ def test_offset_behind_the_last_record(copy: Path) -> None:
     last = golden.records(copy)[-1]
     at = last["phyOffset"] + last["storeSize"]
     line = refusal(1, "decode", copy / "store", "--at", at)
-    assert line == f"{segment(copy, 2)}: offset {at}: nothing was ever written here"
+    assert line == f"{segment(copy, 2)}: offset {at}: nothing was written here"
 
 
 def test_entry_of_a_damaged_record(copy: Path) -> None:
@@ -114,9 +114,9 @@ def test_entry_of_a_damaged_record(copy: Path) -> None:
     [
         (pack(">qiq", 2**40, 100, 0), f"offset {2**40} is outside the commit log"),
         (pack(">qiq", 340, 595, 0), "entry 0 says 595 bytes, the record 596"),
-        (pack(">qiq", 340, 596, 0), "points here; this is entry 0 of rmq_sys_wheel_timer/0"),
+        (pack(">qiq", 340, 596, 0), "points here, but this is entry 0 of rmq_sys_wheel_timer/0"),
         (pack(">qiq", 341, 596, 0), "magic code"),
-        (pack(">qiq", 1_048_454, 122, 0), "points here; no record does"),
+        (pack(">qiq", 1_048_454, 122, 0), "points here, but no record begins here"),
     ],
     ids=["no such offset", "wrong size", "wrong queue", "no record", "blank"],
 )

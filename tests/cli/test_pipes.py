@@ -126,7 +126,9 @@ def test_types_by_options(quarry: Quarry, topic: str) -> None:
         ("--json-lines",),
         ("x", "--message-group", "g", "--deliver-at", "1"),
     ):
-        assert "not go" in (said := quarry.run("produce", topic, *words, status=2)) or "needs --from" in said
+        assert (
+            "not allowed together" in (said := quarry.run("produce", topic, *words, status=2)) or "needs --from" in said
+        )
     assert "no-such-file" in quarry.run("produce", topic, "--from", "no-such-file", status=2)
 
 
@@ -222,7 +224,7 @@ def test_every_body_comes_back_from_json(body: bytes, keys: list[str], propertie
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("[]", "no JSON object"),
+        ("[]", "not a JSON object"),
         ("{}", "body or bodyBase64"),
         ('{"body": "a", "bodyBase64": "YQ=="}', "not both"),
         ('{"body": 1}', "body: "),

@@ -61,7 +61,7 @@ def test_bytes_behind_the_end_are_a_finding(store: Path) -> None:
         file.write(b"leftovers")
     planned = result(1, store, "--dry-run")
     assert (planned["endedBy"], planned["verdict"], planned["cutBytes"]) == ("corrupt", "end", 9)
-    assert planned["findings"] == [f"9 bytes behind offset {end} would be cut off and kept"]
+    assert planned["findings"] == [f"9 bytes after offset {end} would be cut off and kept"]
     done = result(1, store)
     assert [Path(path).read_bytes() for path in done["kept"]] == [b"leftovers"]
     assert result(0, store)["findings"] == []
@@ -106,7 +106,7 @@ def test_what_was_given_up_is_no_difference_to_verify_and_named_by_decode(store:
     assert verified.exit_code == 0, verified.stdout
     assert json.loads(verified.stdout.splitlines()[-1])["notes"]["unitsOfGivenUpRecords"] >= 1
     place = ("--topic", damaged["topic"], "--queue", damaged["queueId"], "--offset", damaged["queueOffset"])
-    assert "damaged and given up" in refusal(1, "decode", store, *place)
+    assert "damaged and has been given up" in refusal(1, "decode", store, *place)
 
 
 def test_a_hole_over_a_segments_end_is_filled(store: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_bootstrap_that_cannot_be_says_why_and_makes_nothing(tmp_path: Path, k
     missing = commands.run("user", "bootstrap", store, "admin", "--key-file", tmp_path / "none", status=2)
     assert f"key file {tmp_path / 'none'}: No such file or directory" in missing
     key_file.chmod(0o644)
-    assert "others than its owner" in commands.run(
+    assert "users other than its owner" in commands.run(
         "user", "bootstrap", store, "admin", "--key-file", key_file, status=2
     )
     key_file.chmod(0o600)
@@ -187,7 +187,7 @@ def test_rules_are_set_shown_tested_and_removed(live: Quarry) -> None:
         "removed": "topic:orders-secret",
     }
     assert live.row(*question)["decision"] == "allow"
-    assert live.row(*question[:-2], status=1)["reason"] == "no rule is about this"
+    assert live.row(*question[:-2], status=1)["reason"] == "no rule matches"
     assert "topic:orders-*" in live.run("acl", "show", "ruled")
     assert "no rule of topic:orders-* that says deny" in live.run(
         "acl", "remove", "ruled", "topic:orders-*", "--decision", "deny", status=2
@@ -243,5 +243,5 @@ def test_a_broker_whose_key_file_is_wrong_says_so_in_one_line(tmp_path: Path, ke
     ports = ("--admin", "127.0.0.1:0", "--http", "127.0.0.1:0")
     done = quarry(*serve, *ports, environment={"QUARRY_SECURITY_KEY_FILE": str(key_file)})
     assert done.returncode == 2
-    assert f"key file {key_file}: others than its owner may use it" in done.stderr
+    assert f"key file {key_file}: users other than its owner may use it" in done.stderr
     assert not (tmp_path / "store").exists()

@@ -34,7 +34,7 @@ def test_settings_are_listed_changed_kept_and_given_up(broker: Broker) -> None:
     assert (changed["value"], changed["configured"], changed["source"]) == ("1", "10000", "live")
     with Client(broker.endpoint) as client:
         client.send("first", "1", 100)
-        with pytest.raises(Refused, match="topics were made"):
+        with pytest.raises(Refused, match="topics were already created"):
             client.send("second", "2", 100)
     broker.restart()
     with Client(broker.endpoint) as client, pytest.raises(Refused):

@@ -63,7 +63,7 @@ def test_once_prints_everything(address: str) -> None:
         "migration  phase double_write   behind by 4.0 KiB   next refused now (5)",
         "held       timers 12,345   transactions unknown   lite topics 1,000,000",
         "process    cpu unknown   memory 345 MiB   files 120   loop late 4.0 ms",
-        "GROUPS FURTHEST BEHIND",
+        "LARGEST LAG",
         "billing                          1,203,456         12   3 h 12 min   unknown          0  NO CONSUMER",
         "reports-that-run-once-a-month      unknown    unknown      unknown   unknown          3",
         "BUSIEST TOPICS",
@@ -201,7 +201,7 @@ def test_count_is_for_json(address: str) -> None:
         (
             grpc.StatusCode.UNAUTHENTICATED,
             Failure.STRANGER,
-            "not let in (who?); name one with quarry --context NAME top",
+            "not authenticated (who?); name one with quarry --context NAME top",
         ),
         (grpc.StatusCode.PERMISSION_DENIED, Failure.FORBIDDEN, "who may not see this (who?)"),
         (grpc.StatusCode.UNIMPLEMENTED, Failure.OTHER, "older than quarry top"),
@@ -288,7 +288,7 @@ def test_what_does_not_answer_is_told_with_since_when_and_shown_as_old(address: 
         clock.s += 60
     text = " ".join(line.plain for line in head(known, Canvas(width=200, height=9), ""))
     assert "NO ANSWER since 2026-11-23T09:12:05Z (3 min), trying again." in text
-    assert "What is shown is OLD, of 2026-11-23T09:12:00Z. nobody there" in text
+    assert "The data shown is OLD, from 2026-11-23T09:12:00Z. nobody there" in text
     known.take("overview", overview_of(overview()))
     assert not known.is_old
     assert "NO ANSWER" not in " ".join(line.plain for line in head(known, Canvas(width=200, height=9), ""))

@@ -102,13 +102,11 @@ def test_each_view_shows_its_matter(address: str, stub: Stub) -> None:
     stub.answers["GetOverview"] = lambda _: later(overview(), stub.count("GetOverview"))
 
     async def act(screen: Screen) -> None:
-        await screen.see(
-            "broker-a of DefaultCluster", "in            12,346 /s", "GROUPS FURTHEST BEHIND", "[1 overview]"
-        )
+        await screen.see("broker-a of DefaultCluster", "in            12,346 /s", "LARGEST LAG", "[1 overview]")
         await screen.press("2")
         await screen.see("[2 topics]", "40 of 1,203 topics, busiest first", "orders-01")
         await screen.press("3")
-        await screen.see("[3 groups]", "4 groups, furthest behind first", "billing", "NO CONSUMER")
+        await screen.see("[3 groups]", "4 groups, largest lag first", "billing", "NO CONSUMER")
         await screen.press("4")
         await screen.see("[4 stages]", "SENDS  in the last", "SLOW", "most")
         await screen.press("5")
@@ -156,7 +154,7 @@ def test_details_of_a_topic_and_of_a_group(address: str, stub: Stub) -> None:
         await screen.see("topic orders-01", "GROUPS  2", "audit", "esc goes back")
         assert "unknown" in screen.page
         stub.answers["ListTopicFigures"] = lambda request: pb.ListTopicFiguresResponse()
-        await screen.see("not listed any more: this is OLD", "audit")
+        await screen.see("not listed any more: this data is OLD", "audit")
         await screen.press("escape", "3")
         await screen.until(lambda: len(screen.names) == 4, "groups")
         await screen.press("enter")
@@ -223,7 +221,7 @@ def test_the_interval_has_steps(address: str) -> None:
 def test_help_opens_and_closes(address: str) -> None:
     async def act(screen: Screen) -> None:
         await screen.press("question_mark")
-        await screen.see("KEYS", "quit; Ctrl-C, too")
+        await screen.see("KEYS", "quit; also Ctrl-C")
         assert isinstance(screen.view.screen, Help)
         await screen.press("question_mark")
         assert not isinstance(screen.view.screen, Help)
@@ -281,7 +279,7 @@ def test_a_broker_that_goes_away_and_comes_back(stub: Stub) -> None:
         async def act(screen: Screen) -> None:
             await screen.see("12,346 /s", "billing")
             await asyncio.to_thread(stop)
-            await screen.see("no answer", "NO ANSWER since", "What is shown is OLD", "12,346 /s", "billing")
+            await screen.see("no answer", "NO ANSWER since", "The data shown is OLD", "12,346 /s", "billing")
             await screen.press("2", "1")
             stub.answers["GetOverview"] = overview(sent_per_second=55.0)
             with served(stub, port):
@@ -294,7 +292,7 @@ def test_a_broker_that_goes_away_and_comes_back(stub: Stub) -> None:
 @pytest.mark.parametrize(
     ("code", "word", "text"),
     [
-        (grpc.StatusCode.UNAUTHENTICATED, "not let in", "name one with quarry --context NAME top"),
+        (grpc.StatusCode.UNAUTHENTICATED, "not authenticated", "name one with quarry --context NAME top"),
         (grpc.StatusCode.PERMISSION_DENIED, "not allowed", "who may not see this (needs get on the cluster)"),
     ],
 )

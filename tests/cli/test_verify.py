@@ -63,4 +63,4 @@ def test_queues_that_are_gone_are_a_difference(tmp_path: Path) -> None:
     rmtree(StorePaths(tmp_path).consume_queue_rocksdb)
     result = run("verify", tmp_path)
     assert (result.exit_code, result.stderr) == (1, "")
-    assert "expected the units of 30 records, found no database" in result.stdout
+    assert "expected the entries of 30 records, found no database" in result.stdout

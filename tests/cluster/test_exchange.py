@@ -192,10 +192,10 @@ def test_states_are_everybodys_and_survive_a_restart() -> None:
         network, nodes = started(2)
         await until(lambda: all(len(node.reachable()) == 2 for node in nodes), "both are there")
         nodes[0].members.set_state("m1", MemberState.DRAINING)
-        with pytest.raises(Forbidden, match="m0 is the last member that takes messages"):
+        with pytest.raises(Forbidden, match="m0 is the last member that accepts messages"):
             nodes[0].members.set_state("m0", MemberState.DRAINING)
         await until(lambda: nodes[1].members.is_draining, "it knows itself")
-        with pytest.raises(Forbidden, match="stop it first"):
+        with pytest.raises(Forbidden, match="stop that broker first"):
             nodes[0].members.remove("m1")
         await nodes[1].stop()
         again = Node(network, "m1", {"m0:8082"}, nodes[1].store).start()

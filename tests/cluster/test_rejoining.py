@@ -59,13 +59,13 @@ def test_a_member_that_was_away_for_too_long_is_left_out_until_it_rejoins() -> N
 
         held = {"old": 7}
         rejoining = Rejoining(away.exchange, away.store.shared, lambda topic: held.get(topic, 0))
-        with pytest.raises(NoSuchMember, match="no member 'm9' is asked here"):
+        with pytest.raises(NoSuchMember, match="this member does not exchange data with a member 'm9'"):
             await rejoining.rejoin("m9", dry_run=False, delete_messages=False)
         would = await rejoining.rejoin("m1", dry_run=True, delete_messages=False)
         assert ([row.name for row in would.removed], [row.name for row in would.told]) == (["old"], ["mine"])
         assert would.messages == held
         with pytest.raises(
-            Forbidden, match=r"1 topics were deleted on the others and hold messages here, as old \(7\)"
+            Forbidden, match=r"1 topics were deleted on other members and have messages here, such as old \(7\)"
         ):
             await rejoining.rejoin("m1", dry_run=False, delete_messages=False)
         assert away.reachable() == ["m2"]
@@ -75,7 +75,7 @@ def test_a_member_that_was_away_for_too_long_is_left_out_until_it_rejoins() -> N
         assert [topic.name for topic in nodes[0].store.tables.topics.list()] == ["mine", "orders"]
         dropped = [row for each in away.seen for row in each.changed if row.value is None]
         assert [(row.kind, row.name) for row in dropped] == [(SharedKind.TOPIC, "old")]
-        with pytest.raises(Forbidden, match="this member has missed nothing"):
+        with pytest.raises(Forbidden, match="this member has not missed any deletion"):
             await rejoining.rejoin("m1", dry_run=False, delete_messages=False)
         for node in (nodes[0], nodes[1], away):
             await node.stop()
@@ -95,7 +95,7 @@ def test_nobody_rejoins_with_a_member_that_has_read_nobody_yet(monkeypatch: pyte
 
         rejoining = Rejoining(node.exchange, node.store.shared, lambda _: 0)
         monkeypatch.setattr(node.exchange, "all_of", everything)
-        with pytest.raises(Forbidden, match="m1 has read no other member yet"):
+        with pytest.raises(Forbidden, match="m1 has not read from any other member yet"):
             await rejoining.rejoin("m1", dry_run=False, delete_messages=True)
 
     run(test())

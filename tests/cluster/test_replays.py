@@ -23,7 +23,7 @@ from tests.cluster.nodes import Node
 from tests.cluster.test_service import GROUPS, KEYS, run
 
 METHODS = {f"/{SERVICE}/{each.name}" for each in pb.DESCRIPTOR.services_by_name["ClusterService"].methods}
-MADE_BEFORE = "the call was made before"
+MADE_BEFORE = "the call was already made"
 
 
 def test_each_number_is_taken_once_in_any_order() -> None:
@@ -150,7 +150,7 @@ def test_a_call_to_one_member_is_none_to_another(done: list[str]) -> None:
             peer.change_lite(LiteChange("b", b"y")),
             peer.confirm(),
         ):
-            with pytest.raises(MemberUnreachable, match="the call was made to member 'm7'"):
+            with pytest.raises(MemberUnreachable, match="the call was meant for member 'm7'"):
                 await call
         await peer.close()
         assert done == []

@@ -128,7 +128,7 @@ def test_a_caller_without_the_key_gets_nothing() -> None:
 def test_a_caller_whose_clock_is_wrong_is_told() -> None:
     async def test(_: Node, address: str) -> None:
         peer = PeerClient(address, KEYS, ManualClock(1_000_000_000))
-        with pytest.raises(MemberUnreachable, match="are the clocks right"):
+        with pytest.raises(MemberUnreachable, match="check the clocks"):
             await peer.exchange("m1", "m1:8082", None, 100)
         await peer.close()
 

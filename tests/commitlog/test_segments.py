@@ -52,7 +52,7 @@ def test_the_size_must_be_known_from_somewhere() -> None:
     with pytest.raises(NotAStore) as caught:
         open_log(disk_with(), None)
     assert caught.value.path == LOG
-    with pytest.raises(ValueError, match="holds no record"):
+    with pytest.raises(ValueError, match="is too small for a record"):
         open_log(disk_with(), 8)
 
 

@@ -97,7 +97,7 @@ def test_add_refuses_a_record_that_has_no_room() -> None:
     at = writer.place(200)
     assert (writer.next, writer.room) == (at, SEGMENT - 8)
     writer.add(record(at, SEGMENT - 300))
-    with pytest.raises(ValueError, match="293 bytes where 292 fit"):
+    with pytest.raises(ValueError, match="293 bytes, but only 292 fit"):
         writer.add(record(writer.next, 293))
     writer.add(record(writer.next, 292))
     assert writer.room == 0
@@ -307,7 +307,7 @@ def test_an_end_that_cannot_be_is_refused() -> None:
     with pytest.raises(OffsetOutOfRange):
         CommitLogWriter(new, PhysicalOffset(1))
     new.append_segment()
-    with pytest.raises(StoreDamaged, match="no blank fits"):
+    with pytest.raises(StoreDamaged, match="there is no space for a blank"):
         CommitLogWriter(new, PhysicalOffset(SEGMENT - 7))
     CommitLogWriter(new, PhysicalOffset(SEGMENT - 8))
 

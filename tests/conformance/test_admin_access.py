@@ -152,7 +152,7 @@ def test_a_call_that_was_overheard_cannot_be_made_again(with_broker: WithBroker)
         assert await ops.code(ADMIN + "DeleteTopic", admin_pb2.DeleteTopicRequest(name="orders"), headers) == "OK"
         broker.topic("payments")
         again = await ops.code(ADMIN + "DeleteTopic", admin_pb2.DeleteTopicRequest(name="payments"), headers)
-        assert again.startswith("UNAUTHENTICATED: the call was made before")
+        assert again.startswith("UNAUTHENTICATED: the call was already made")
         assert broker.store.topics.get("payments") is not None
 
     with_broker(test, security=SECURED)
@@ -274,7 +274,7 @@ def test_a_client_certificate_stands_for_its_user_on_both_ports(with_broker: Wit
             admin: Any = AdminServiceStub(admin_channel)  # type: ignore[no-untyped-call]
             messaging: Any = MessagingServiceStub(channel)  # type: ignore[no-untyped-call]
             create = admin_pb2.CreateTopicRequest(name="orders")
-            with pytest.raises(grpc.aio.AioRpcError, match="nor is there a certificate of a user"):
+            with pytest.raises(grpc.aio.AioRpcError, match="and there is no client certificate of a user"):
                 await admin.CreateTopic(create)
             users.create(User(name="ops", kind=UserKind.SUPER, certificates=(subject,)))
             await admin.CreateTopic(create)

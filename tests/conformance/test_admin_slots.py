@@ -49,7 +49,7 @@ def test_one_user_leaves_half_of_the_places_to_others(with_broker: WithBroker) -
                 await tail.initial_metadata()
             create = admin_pb2.CreateTopicRequest
             refused = await many.code(ADMIN + "CreateTopic", create(name="refused"))
-            assert refused == "RESOURCE_EXHAUSTED: 2 calls of user many are open already"
+            assert refused == "RESOURCE_EXHAUSTED: 2 calls of user many are already open"
             assert broker.store.topics.get("refused") is None
             assert await one.code(ADMIN + "CreateTopic", create(name="payments")) == "OK"
             for tail in tails:

@@ -112,7 +112,9 @@ def test_what_cannot_be_sent_is_named_and_stays(with_broker: WithBroker) -> None
             admin = ("--admin", broker.admin)
             code, [answer], _ = await run_command("resend", "billing", *admin)
             assert (code, answer["resent"]) == (1, 0)
-            assert answer["refused"] == [{"offset": 0, "reason": "topic orders, which it came from, does not exist"}]
+            assert answer["refused"] == [
+                {"offset": 0, "reason": "topic orders, from which the message came, does not exist"}
+            ]
             code, [letter], _ = await run_command("list", "billing", "--from", "0", *admin)
             assert (code, letter["messageId"], letter["topic"], letter["keys"]) == (0, "a", "orders", ["k"])
             code, _, told = await run_command("resend", "billing", "--offset", "7", *admin)
@@ -145,7 +147,7 @@ def test_what_was_refused_stays_unsent_and_is_sent_when_it_can_be(with_broker: W
             for sent in (2, 0):
                 answer = await stub.ResendDeadLetters(everything)
                 assert (answer.resent, [each.offset for each in answer.refused]) == (sent, [1])
-                assert "topic payments, which it came from, does not exist" in answer.refused[0].reason
+                assert "topic payments, from which the message came, does not exist" in answer.refused[0].reason
                 unsent = await stub.ListDeadLetters(pb.ListDeadLettersRequest(group="billing"))
                 assert [(each.offset, each.was_resent) for each in unsent.dead_letters] == [(1, False)]
                 assert unsent.next_offset == 1

@@ -157,7 +157,7 @@ def test_by_offset_id_a_message_is_there_for_who_may_read_all_that_it_is_of(with
         absent = await reader.ask(
             "GetMessage", query_pb2.GetMessageRequest(id=offset_message_id(host, PhysicalOffset(1)))
         )
-        assert absent == "NOT_FOUND id: there is no message with this id here"
+        assert absent == "NOT_FOUND id: there is no message with this id"
         for each in found:
             for topic in ("", each.topic):
                 request = query_pb2.GetMessageRequest(
@@ -187,7 +187,7 @@ def test_by_place_and_in_the_order_of_the_log_the_same_holds(with_broker: WithBr
                 request = query_pb2.GetMessageRequest(topic=topic, place=place)
                 answer = await reader.ask("GetMessage", request)
                 if is_secret(broker.store.messages.read(entry)):
-                    text = f"offset: queue {number} of topic {topic} holds nothing at {entry.queue_offset}"
+                    text = f"offset: queue {number} of topic {topic} has nothing at {entry.queue_offset}"
                     assert answer == f"NOT_FOUND {text}"
                 else:
                     assert not isinstance(answer, str)

@@ -216,7 +216,7 @@ def test_one_call_moves_a_group_in_few_queues_and_names_the_job_for_more(
             assert len((await reset("billing", "wide", queue=4)).queues) == 1
             assert len((await reset("billing", PARENT)).queues) == 4
             code, text = await refusal(reset("billing", "wide"))
-            assert (code, "begin a job" in text) == (grpc.StatusCode.OUT_OF_RANGE, True)
+            assert (code, "start a job" in text) == (grpc.StatusCode.OUT_OF_RANGE, True)
             code, text = await refusal(reset(GROUP, PARENT, dry_run=True))
             assert (code, "lite topics" in text) == (grpc.StatusCode.OUT_OF_RANGE, True)
         status, rows, _ = await command(broker, "group", "reset-offset", "billing", "--topic", "orders", "--to", "0")
@@ -247,7 +247,7 @@ def test_dead_letters_are_sent_again_by_a_job(with_broker: WithBroker, monkeypat
                 code, text = await refusal(
                     box.ResendDeadLetters(dead_letters_pb2.ResendDeadLettersRequest(group="billing"))
                 )
-                assert (code, "begin a job" in text) == (grpc.StatusCode.OUT_OF_RANGE, True)
+                assert (code, "start a job" in text) == (grpc.StatusCode.OUT_OF_RANGE, True)
             dry = await done(jobs, pb.BeginJobRequest(resend_dead_letters=letters, dry_run=True))
             assert (dry.state, dry.done, dry.counts["sent"]) == ("done", 5, 5)
             status, [job], _ = await command(broker, "dead-letters", "resend", "billing")
@@ -272,7 +272,7 @@ def test_dead_letters_are_sent_again_by_a_job(with_broker: WithBroker, monkeypat
             found = await until(jobs, pb.Job(id=job["id"]), lambda job: job.state not in OPEN)
             assert (found.counts["refused"], list(found.first_errors)) == (
                 1,
-                ["offset 0: topic orders, which it came from, does not exist"],
+                ["offset 0: topic orders, from which the message came, does not exist"],
             )
 
     with_broker(test, delivery=EARLIEST)
@@ -417,20 +417,20 @@ WRONG = (
     (
         pb.BeginJobRequest(resend_dead_letters=pb.DeadLettersResend(group="g", offsets=range(1_001))),
         "INVALID_ARGUMENT",
-        "offsets: 1001 are named",
+        "offsets: 1001 are given",
     ),
     (resend("t"), "INVALID_ARGUMENT", "key, queue or a time must be given"),
     (resend("ghost", queue=0), "NOT_FOUND", "topic: no topic ghost"),
     (resend("t", queue=0, to_topic="ghost"), "NOT_FOUND", "to_topic: no topic ghost"),
     (resend("t", queue=9), "INVALID_ARGUMENT", "queue: topic t has no queue 9"),
-    (resend("t", from_offset=1), "INVALID_ARGUMENT", "queue: offsets are of one queue"),
+    (resend("t", from_offset=1), "INVALID_ARGUMENT", "queue: must be given together with offsets"),
     (resend("t", key="k" * 4_097), "INVALID_ARGUMENT", "key: 4097 characters"),
-    (resend("t", key="k", queue=0), "INVALID_ARGUMENT", "key: it is looked for in all queues"),
-    (resend("t", queue=0, from_offset=2, to_offset=1), "INVALID_ARGUMENT", "from_offset: 2 to 1 is no range"),
-    (resend("t", from_ms=-1), "INVALID_ARGUMENT", "from_ms: -1 to None is no range"),
+    (resend("t", key="k", queue=0), "INVALID_ARGUMENT", "key: all queues are searched for it"),
+    (resend("t", queue=0, from_offset=2, to_offset=1), "INVALID_ARGUMENT", "from_offset: 2 to 1 is not a range"),
+    (resend("t", from_ms=-1), "INVALID_ARGUMENT", "from_ms: -1 to None is not a range"),
     (resend("t", key="k"), "FAILED_PRECONDITION", "index"),
-    (resend("t", queue=0, to_topic="%DLQ%g"), "FAILED_PRECONDITION", "only the broker sends to topic %DLQ%g"),
-    (resend("SELF_TEST_TOPIC", queue=0), "FAILED_PRECONDITION", "SELF_TEST_TOPIC belongs to the broker"),
+    (resend("t", queue=0, to_topic="%DLQ%g"), "FAILED_PRECONDITION", "only the broker may send to topic %DLQ%g"),
+    (resend("SELF_TEST_TOPIC", queue=0), "FAILED_PRECONDITION", "SELF_TEST_TOPIC is reserved for the broker"),
 )
 
 
@@ -474,6 +474,6 @@ def test_jobs_that_are_not_there_are_not_found_and_ended_ones_not_cancelled(with
             status, rows, _ = await command(broker, "job", "list")
             assert (status, [row["kind"] for row in rows]) == (0, ["verify", "reset-offset"])
             status, _, told = await command(broker, "job", "cancel", str(verdict.id))
-            assert (status, "is not under way" in told) == (2, True)
+            assert (status, "is not running" in told) == (2, True)
 
     with_broker(test)

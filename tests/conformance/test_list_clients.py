@@ -97,8 +97,11 @@ def test_what_is_wrong_is_named(with_broker: WithBroker) -> None:
         assert await pages(broker, group="billing") == [[]]
         assert await refused(broker, group="nobody") == "NOT_FOUND group: no group nobody"
         assert await refused(broker, topic="nothing") == "NOT_FOUND topic: no topic nothing"
-        assert await refused(broker, type=99) == "INVALID_ARGUMENT type: 99 is none that is known"
-        assert await refused(broker, type=PRODUCER, group="billing") == "INVALID_ARGUMENT group: producers have none"
+        assert await refused(broker, type=99) == "INVALID_ARGUMENT type: 99 is unknown"
+        assert (
+            await refused(broker, type=PRODUCER, group="billing")
+            == "INVALID_ARGUMENT group: not allowed for producers, which have no group"
+        )
 
     with_broker(test)
 

@@ -117,8 +117,8 @@ def test_what_is_not_there_and_what_cannot_be_meant_is_said_by_field(with_broker
             ({"topic": "%LMQ%orders", "place": place(0, 0)}, "NOT_FOUND topic"),
             ({}, "INVALID_ARGUMENT id, place"),
             ({"topic": "orders", "id": ""}, "INVALID_ARGUMENT id, place"),
-            ({"id": "M1"}, "INVALID_ARGUMENT topic: it must be given"),
-            ({"id": mine[:-1] + "x"}, "INVALID_ARGUMENT topic: it must be given"),
+            ({"id": "M1"}, "INVALID_ARGUMENT topic: must be given"),
+            ({"id": mine[:-1] + "x"}, "INVALID_ARGUMENT topic: must be given"),
             ({"place": place(0, 0)}, "INVALID_ARGUMENT topic"),
             ({"topic": "orders", "place": place(-1, 0)}, "INVALID_ARGUMENT queue: -1"),
             ({"topic": "orders", "place": place(0, -1)}, "INVALID_ARGUMENT offset: -1"),
@@ -201,7 +201,7 @@ def test_a_message_of_a_topic_that_was_deleted_is_not_found_by_its_offset_id(wit
             await client.sent(message("orders", b"old"))
             broker.broker._administration().delete_topic("orders")
             old = offset_id(broker, 0)
-            deleted = "the record at offset 0 was deleted with its topic orders"
+            deleted = "the record at offset 0 was deleted together with its topic orders"
             assert deleted in await refused(broker, id=old)
             broker.topic("orders", queues=1)
             assert deleted in await refused(broker, id=old)
@@ -227,7 +227,7 @@ def test_a_message_whose_queue_is_gone_is_found_by_its_offset_id(with_broker: Wi
             file.seek(file.read(4096).index(b"its body"))
             file.write(b"I")
         words = await refused(broker, id=offset_id(broker, 0))
-        assert words.startswith("NOT_FOUND id: there is no message with this id here, or its record is damaged")
+        assert words.startswith("NOT_FOUND id: there is no message with this id, or its record is damaged")
         assert "CRC" in words
 
     with_broker(test)

@@ -273,7 +273,7 @@ def test_the_log_level_is_changed(with_broker: WithBroker) -> None:
                 assert answer.remark == f"log.level is {word} now"
                 assert broker.broker._live.current.log.level == word
             unknown: Any = 99
-            with pytest.raises(Exception, match="level: 99 is none that is known"):
+            with pytest.raises(Exception, match="level: 99 is unknown"):
                 await admin.ChangeLogLevel(pb.ChangeLogLevelRequest(level=unknown))
 
     with_broker(test)

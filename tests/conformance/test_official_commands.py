@@ -64,7 +64,7 @@ def test_a_client_shows_where_its_threads_are(with_broker: WithBroker, monkeypat
             say(one, trace(second, "main: works"))
             answer = await asking
             assert answer.thread_stack_trace == "main"
-            assert "first 4 characters of 11" in answer.status.message
+            assert "first 4 of 11 characters" in answer.status.message
             # in the client's own words
             asking = asyncio.ensure_future(admin.PrintThreadStackTrace(TRACE))
             third = (await one.told()).print_thread_stack_trace_command.nonce

@@ -146,14 +146,14 @@ def test_files_expire_after_a_dry_run_that_says_who_has_not_read_them(
         assert before >= MESSAGES // 5 - 1
         expect(segments.first).to_contain_text("goes next")
         console.press("Dry run")
-        going = console.page.get_by_role("table", name="Files that would go").locator("tbody tr")
+        going = console.page.get_by_role("table", name="Files that would be deleted").locator("tbody tr")
         expect(going.first).to_be_visible()
         gone = going.count()
         expect(console.page.get_by_role("table", name="Groups that would lose messages")).to_contain_text("slow")
         console.picture("expiry")
         assert segments.count() == before
-        console.press(f"Let {gone} files expire now")
-        console.confirm("Let them expire")
+        console.press(f"Delete {gone} files now")
+        console.confirm("Delete files")
         console.says(f"✓ {gone} files have gone.")
         expect(segments).to_have_count(before - gone)
         console.page.locator("section", has_text="Time spans by queue").get_by_label("Topic").fill("orders")

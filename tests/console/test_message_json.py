@@ -197,5 +197,5 @@ def test_the_bodies_of_one_answer_have_a_size_together() -> None:
 def test_what_is_no_record_is_told_of(damage: bytes) -> None:
     assert message_fields(damage, AT, Room(100)) == {
         "physicalOffset": AT,
-        "problem": "the answer holds no whole record",
+        "problem": "the answer contains no complete record",
     }

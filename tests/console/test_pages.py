@@ -136,7 +136,7 @@ def test_what_waits_is_at_least_so_much_where_not_all_groups_are_counted(console
     console.go("")
 
     expect(console.page.locator("td[data-label='Lag']")).to_have_text("at least 1,234, 2 h")
-    for name, text in {"Ready messages": "1,234", "In flight": "5", "Oldest waits for": "2 h"}.items():
+    for name, text in {"Ready messages": "1,234", "In flight": "5", "Oldest waiting for": "2 h"}.items():
         expect(console.page.locator("dt", has_text=name).locator("+ dd")).to_have_text(f"at least {text}")
 
 
@@ -151,7 +151,7 @@ def test_a_topic_is_made_written_read_and_deleted(console: Console, office: Offi
     console.fill("Body", '{"parcel": 12345678901234567890, "to": {"city": "Zug"}}')
     console.fill("Key", "parcel-1")
     console.press("Send")
-    link = console.page.get_by_role("link", name=re.compile("It lies in queue"))
+    link = console.page.get_by_role("link", name=re.compile("The message is in queue"))
     expect(link).to_be_visible(timeout=20_000)
     link.click()
     console.settle()
@@ -185,7 +185,7 @@ def test_messages_are_filtered_and_paged(console: Console) -> None:
     assert set(console.page.locator("td[data-label='Tag']").all_inner_texts()) == {"paid"}
 
     console.press("Next")
-    expect(console.page.locator("main")).to_contain_text("there is nothing behind")
+    expect(console.page.locator("main")).to_contain_text("end reached")
     expect(rows).to_have_count(ORDERS // 2 - 20)
 
 
@@ -217,9 +217,9 @@ def test_offsets_are_reset_after_a_dry_run(console: Console) -> None:
 def test_dead_letters_are_sent_again_and_the_job_is_followed(console: Console, office: Office) -> None:
     assert office.shop.dead_letters("billing") == DEAD
     console.go("dead-letters/billing")
-    console.page.get_by_label(re.compile("choose the dead letter")).first.check()
-    console.says("1 chosen")
-    console.press("Send all again that never were")
+    console.page.get_by_label(re.compile("select the dead letter")).first.check()
+    console.says("1 selected")
+    console.press("Send all that were never sent again")
     console.confirm("Send all")
     console.says("the job is done")
 

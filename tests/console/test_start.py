@@ -83,4 +83,4 @@ def test_a_folder_whose_name_is_too_long_for_a_socket_is_told_of(tmp_path: Path)
         environment={"TMPDIR": str(folder)},
     )
     assert done.returncode == 2
-    assert "too long for the name of a socket" in done.stderr
+    assert "too long for the path of a socket" in done.stderr

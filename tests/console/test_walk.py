@@ -80,7 +80,7 @@ SCREENS: Final = (
     Screen(
         *(5, "group-detail", "groups/audit"),
         says=(
-            r"Reads next.*Ends at.*Left.*Delay",
+            r"Next offset to read.*Max offset.*Left.*Delay",
             r"orders\s+0\s+\d+\s+31\s+\d+\s.*▲ behind by [\d.,]+ s",
             r"simple consumer\s+audit\s+orders\s+PYTHON \d+\.\d+",
         ),
@@ -96,7 +96,11 @@ SCREENS: Final = (
     ),
     Screen(
         *(9, "dead-letters", "dead-letters/billing"),
-        says=(r"Waiting for their next attempt", rf"Never sent again\s+{DEAD}\b", "Send all again that never were"),
+        says=(
+            r"Waiting for their next attempt",
+            rf"Never sent again\s+{DEAD}\b",
+            "Send all that were never sent again",
+        ),
     ),
     Screen(*(10, "test-message", "topics/settled"), says=(r"Send a test message", r"Message group")),
     Screen(
@@ -110,8 +114,8 @@ SCREENS: Final = (
     Screen(
         *(13, "storage", "storage"),
         says=(
-            r"Messages are kept for\s+3 d",
-            r"Goes next by its age",
+            r"Retention\s+3 d",
+            r"Next file to expire",
             r"00000000000000000000\s+0\s+[\d.]+ KiB",
             r"queues\s+default\s+\d+",
             r"Time spans by queue",
@@ -121,14 +125,14 @@ SCREENS: Final = (
         *(14, "migration", "migration"),
         says=(
             r"file\s+✓ done.*double write\s+● now.*backfilling\s+○ to come",
-            r"Second store behind by\s+[\d.]+ (B|KiB)",
+            r"Lag of the second store\s+[\d.]+ (B|KiB)",
             r"Go on to backfilling.*Roll back to file",
         ),
     ),
     Screen(
         *(15, "lite-topics", "lite?topic=sessions"),
         says=(
-            r"Lite topics\s+5\s.*There may be\s+1\.00 M.*One stays after its last message for\s+1 d",
+            r"Lite topics\s+5\s.*Limit\s+1\.00 M.*Kept after the last message for\s+1 d",
             rf"Backlog of devices.*device-1\s+{WAITING}",
             r"Lite topics with messages\s+Subscriptions\s+\S+\s+\d+\s+2",
         ),
@@ -269,7 +273,7 @@ def test_screen_05_a_client_says_where_its_threads_are(console: Console, street:
         console.page.get_by_role("button", name="details of telling").click()
         dialog = console.page.locator("dialog[open]")
         expect(dialog).to_contain_text("Subscriptions")
-        dialog.get_by_role("button", name="Where are its threads?").click()
+        dialog.get_by_role("button", name="Show threads").click()
         expect(dialog.locator("pre.body")).to_have_text("main: waits for a lock")
         dialog.get_by_role("button", name="Close").click()
 
@@ -311,7 +315,7 @@ def test_screen_08_lite_topics_are_reset_by_a_job_that_is_followed_to_its_end(co
     console.mistakes[:] = [one for one in console.mistakes if "AdminService/ResetOffset" not in one]
 
     console.go("lite?topic=sessions")
-    console.says("Nothing waits for the group.")
+    console.says("The group has no lag.")
     console.go("jobs")
     rows = console.page.locator("main tbody tr", has_text="group devices, topic sessions")
     expect(rows).to_have_count(2)

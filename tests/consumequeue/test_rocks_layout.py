@@ -109,5 +109,5 @@ def test_a_cut_key_is_no_unit_key(key: bytes) -> None:
     "key", [b"\x00\x00\x00\x01\x01T\x01mid\x01\x00\x00\x00\x00", layout.maximum_key(QueueId("T", 0))[:-1]]
 )
 def test_another_marker_is_no_bound(key: bytes) -> None:
-    with pytest.raises(ValueError, match="maximum or minimum"):
+    with pytest.raises(ValueError, match="max or min offset"):
         layout.parse_maximum_key(key)

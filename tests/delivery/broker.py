@@ -127,7 +127,7 @@ class ListedMessages:
         if entry.physical_offset in self.unreadable:
             raise OSError(f"cannot read at {entry.physical_offset}")
         if entry.physical_offset in self.given_up:
-            raise MessageGivenUp(f"the record at offset {entry.physical_offset} was damaged and given up")
+            raise MessageGivenUp(f"the record at offset {entry.physical_offset} was damaged and has been given up")
         for queue in self.queues.values():
             for known, record in queue:
                 if known.physical_offset == entry.physical_offset:

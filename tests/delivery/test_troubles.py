@@ -66,7 +66,7 @@ def test_messages_that_were_given_up_are_passed_over_and_reported() -> None:
     bench.advance(5)
     assert bench.receive().bodies == [], "one that was in flight ends, too"
     assert [str(error) for error, _ in bench.reported] == [
-        f"the record at offset {at} was damaged and given up" for at in (100, 0)
+        f"the record at offset {at} was damaged and has been given up" for at in (100, 0)
     ]
     assert bench.reported[0][1] == {"group": GROUP, "topic": TOPIC}
     assert first.bodies == [b"a"]

@@ -144,5 +144,5 @@ def test_a_broker_keeps_others_from_reading_its_store_as_a_stopped_one(
     assert "a broker is running on this store" in done.stderr
     done = quarry("backup", "--admin", broker.admin, str(broker.store / "inside"))
     assert done.returncode == 2
-    assert "must lie outside" in done.stderr
+    assert "must be outside" in done.stderr
     assert points_of(broker) == []

@@ -98,7 +98,7 @@ def test_a_member_that_drains_is_read_to_its_end_and_then_forgotten(
     assert "no member 'quarry-7'" in refused.stderr
     first.administer("cluster", "drain", "quarry-1")
     refused = quarry("cluster", "drain", "quarry-0", "--admin", first.admin)
-    assert "quarry-0 is the last member that takes messages" in refused.stderr
+    assert "quarry-0 is the last member that accepts messages" in refused.stderr
     cluster.agree(states, {"quarry-0": "active", "quarry-1": "draining"})
     later = start_clients("python", second.endpoint)
     later.producer("orders").send([Outgoing("orders", b"later %d" % n) for n in range(8)])
@@ -106,7 +106,7 @@ def test_a_member_that_drains_is_read_to_its_end_and_then_forgotten(
     consumer = later.simple_consumer("orders", group="billing", await_s=2)
     consumer.ack(consumer.receive_until(16))
 
-    assert "stop it first" in quarry("cluster", "remove", "quarry-1", "--admin", first.admin).stderr
+    assert "stop that broker first" in quarry("cluster", "remove", "quarry-1", "--admin", first.admin).stderr
     second.stop()
     cluster.brokers.remove(second)
     cluster.agree(reachable, ["quarry-0"])
@@ -145,7 +145,7 @@ def test_a_member_that_was_away_for_too_long_brings_nothing_back_and_rejoins(
     cluster.agree(lambda broker: (reachable(broker), names(broker, "topic")), (["quarry-0", "quarry-1"], ["orders"]))
     away.administer("topic", "create", "mine")
     refused = quarry("cluster", "rejoin", "quarry-1", "--admin", away.admin)
-    assert "1 topics were deleted on the others and hold messages here, as old (3)" in refused.stderr
+    assert "1 topics were deleted on other members and have messages here, such as old (3)" in refused.stderr
     would = rows(away, "cluster", "rejoin", "quarry-1", "--dry-run")
     done = rows(away, "cluster", "rejoin", "quarry-1", "--delete-messages")
     assert would == done

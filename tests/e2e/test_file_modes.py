@@ -58,8 +58,8 @@ def test_a_folder_that_others_may_use_stays_so_and_is_told_of(tmp_path: Path) ->
         broker.stop()
     assert stat.S_IMODE(store.stat().st_mode) == 0o755
     assert [each for each in open_to_others(store) if not each.startswith(f"{store} ")] == []
-    assert "others than" not in quarry("doctor", "--store", str(store)).stdout, "what lies in it is not for others"
+    assert "other users than" not in quarry("doctor", "--store", str(store)).stdout, "what lies in it is not for others"
     (store / "commitlog").chmod(0o755)
     looked = quarry("doctor", "--store", str(store))
-    assert f"{store}: others than" in looked.stdout
+    assert f"{store}: other users than" in looked.stdout
     assert f"chmod -R go-rwx {store}" in looked.stdout

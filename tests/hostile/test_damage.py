@@ -209,7 +209,7 @@ def test_a_damaged_record_that_was_given_up_is_passed_over_and_told(store: Path)
         lines = [line for line in broker.words(last=100_000).splitlines() if "passed over" in line]
         broker.stop()
     (line,) = lines
-    assert f"the record at offset {record_at} was damaged and given up" in line
+    assert f"the record at offset {record_at} was damaged and has been given up" in line
     assert quarry("decode", str(store)).returncode == 0
 
 
@@ -286,5 +286,5 @@ def test_damage_below_the_durable_offset_after_a_kill_is_refused_by_name(
     shutil.rmtree(store / "consumequeue_rocksdb")
     damage(store)
     line = refusal(store)
-    assert line.startswith(f"{segment(store, 3)}: the log breaks at offset {3 * MIB}")
+    assert line.startswith(f"{segment(store, 3)}: the log is broken at offset {3 * MIB}")
     assert segment(store, 3).stat().st_size == MIB, "nothing was cut"

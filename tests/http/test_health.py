@@ -71,7 +71,7 @@ def test_a_loop_that_stops_turning_is_not_live(health: HealthState, clock: Manua
     assert health.look().is_live
     clock.advance(0.5)
     assert not health.look().is_live
-    assert health.look().liveness == f"the event loop has not turned for {LOOP_STALL_S:.0f} s"
+    assert health.look().liveness == f"the event loop has been blocked for {LOOP_STALL_S:.0f} s"
     health.tick()
     assert health.look().liveness == "live"
 

@@ -120,7 +120,7 @@ def test_metrics_need_the_token_and_probes_do_not(bench: Bench) -> None:
     assert "quarry_ready" in bench.ask("/metrics", f"Bearer {TOKEN}")[1]
     assert "quarry_ready" in bench.ask("/metrics", f"bearer  {TOKEN} ")[1]
     for wrong in (None, "", "Bearer", "Bearer ", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x", "Bearer \xe4\xf6"):
-        assert bench.ask("/metrics", wrong) == (401, "metrics need the token")
+        assert bench.ask("/metrics", wrong) == (401, "metrics require the token")
     assert bench.ask("/healthz")[0] == 200
 
 

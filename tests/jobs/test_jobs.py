@@ -50,7 +50,7 @@ def test_one_runs_at_a_time_and_a_bounded_number_waits() -> None:
         bench.work.may_go_on.clear()
         jobs = [bench.begin(2) for _ in range(OPEN_MAX)]
         assert len({job.id for job in jobs}) == OPEN_MAX
-        with pytest.raises(Busy, match="wait for one, or cancel it"):
+        with pytest.raises(Busy, match="wait for one to end"):
             bench.begin()
         async with bench.running():
             await bench.until(jobs[0], lambda found: found.done == 1)
@@ -219,6 +219,6 @@ def test_a_job_that_a_newer_version_has_begun_fails() -> None:
         async with bench.running():
             found = await bench.ended(bench.jobs.get(5))
         assert found.state is JobState.FAILED
-        assert found.remark == "this version of the broker cannot do what job 5 (reticulate) asks"
+        assert found.remark == "this version of the broker does not support job 5 (reticulate)"
 
     run(test())

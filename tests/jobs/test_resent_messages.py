@@ -46,5 +46,5 @@ def test_what_a_grpc_client_called_gzip_is_sent_so() -> None:
 
 
 def test_what_cannot_be_made_plain_is_refused_by_its_method() -> None:
-    with pytest.raises(Refused, match=r"its body is compressed \(lz4\) and cannot be made plain"):
+    with pytest.raises(Refused, match=r"the body is compressed \(lz4\) and cannot be decompressed"):
         resent(b"broken", COMPRESSED | Compression.LZ4)

@@ -183,7 +183,7 @@ def test_only_topics_with_lite_topics_are_asked_for_them(with_broker: WithBroker
         broker.topic("P")
         for method, (request, _) in METHODS.items():
             assert await refused(broker, method, request) == (
-                "INVALID_ARGUMENT: topic P is of type normal: it has no lite topics"
+                "INVALID_ARGUMENT: topic P is of type normal, which has no lite topics"
             )
 
     with_broker(test)

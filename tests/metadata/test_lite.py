@@ -15,14 +15,14 @@ from quarry_mq.store.metadata.topics import TOPICS_FAMILY, encode_topic
 MINUTE_MS = 60_000
 BAD_EXPIRATIONS = ("-2", "43201", "99999999999999999999", "1.5", "30m", "٣٠", " 30", "9" * 4_000)
 BAD_GROUP_VALUES = [
-    ("lite.bind.topic", "a b", "the name of a topic is allowed"),
+    ("lite.bind.topic", "a b", "must be the name of a topic"),
     ("lite.bind.topic", "SCHEDULE_TOPIC_XXXX", "reserved for the broker"),
-    ("lite.sub.client.quota", "-2", "a number from -1 to 2147483647 is allowed"),
+    ("lite.sub.client.quota", "-2", "must be a number from -1 to 2147483647"),
     ("lite.sub.client.quota", "many", "a number from -1"),
     ("lite.sub.model", "shared", "Shared or Exclusive is allowed"),
-    ("lite.sub.reset.offset.exclusive", "yes", "true or false is allowed"),
-    ("lite.sub.reset.offset.unsubscribe", "1", "true or false is allowed"),
-    ("lite.sub.wildcard", "or*ders", "how names of lite topics begin"),
+    ("lite.sub.reset.offset.exclusive", "yes", "must be true or false"),
+    ("lite.sub.reset.offset.unsubscribe", "1", "must be true or false"),
+    ("lite.sub.wildcard", "or*ders", "a prefix of lite topic names"),
     ("lite.sub.client.max.event.cnt", "9", "a number from 10"),
 ]
 

@@ -432,7 +432,7 @@ def test_a_row_of_a_newer_format_is_refused() -> None:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        ((b"{", b"["), "no JSON"),
+        ((b"{", b"["), "not JSON"),
         ((b'"readQueues":8', b'"readQueues":"8"'), "readQueues is '8', not an integer"),
         ((b'"readQueues":8', b'"readQueues":true'), "readQueues is True, not an integer"),
         ((b'"type":"fifo"', b'"type":"lifo"'), "lifo"),
@@ -469,5 +469,5 @@ def test_a_damaged_group_row_names_itself_and_the_field(damage: tuple[bytes, byt
     assert damage[0] in row
     with pytest.raises(StoreDamaged, match=f"table groups, row 'billing': .*{reason}"):
         decode_group("billing", row.replace(damage[0], damage[1], 1))
-    with pytest.raises(StoreDamaged, match="no JSON object"):
+    with pytest.raises(StoreDamaged, match="not a JSON object"):
         decode_group("billing", b"[1]")

@@ -176,7 +176,7 @@ def test_a_backfill_that_is_not_through(tmp_path: Path) -> None:
     store = opened(tmp_path)
     advance(store)
     advance(store)
-    with pytest.raises(Busy, match=r"not through: 0 of \d+"):
+    with pytest.raises(Busy, match=r"not complete: 0 of \d+"):
         store.migration.target_of_advance()
     store.close()
 
@@ -195,8 +195,8 @@ def test_forwards_only_with_a_report_that_stands(new: OpenStore, tmp_path: Path,
     assert store.migration.needs_comparison(target) is None
     crash(store)
     store = opened(tmp_path)
-    assert "did not stop in good order" in (store.migration.needs_comparison(target) or "")
-    with pytest.raises(Forbidden, match="good order"):
+    assert "did not stop cleanly" in (store.migration.needs_comparison(target) or "")
+    with pytest.raises(Forbidden, match="cleanly"):
         step(store, target)
     assert store.migration.phase is phase
     store.close()
@@ -278,7 +278,7 @@ def test_double_write_of_some_topics_goes_no_further_than_backfilling(tmp_path: 
     store.close()
     store = opened(tmp_path)
     assert (store.identity.backfilled_to, store.identity.backfill_end) == (0, end), "what was left out is to come"
-    with pytest.raises(Busy, match="not through"):
+    with pytest.raises(Busy, match="not complete"):
         store.migration.target_of_advance()
     store.identity.backfilled_to = end
     advance(store)

@@ -246,7 +246,9 @@ def test_two_that_differ_stay_as_they_are(store: Path) -> None:
 
 def test_names_that_no_file_can_have_are_not_lost_by_accident(store: Path) -> None:
     filled(store, QueueMode.ROCKSDB, light="%LMQ%a/b").close()
-    with pytest.raises(StoreUnusable, match=r"1 light queues have names that no file can have \(%LMQ%a/b\)"):
+    with pytest.raises(
+        StoreUnusable, match=r"1 light queues have names that are not possible as file names \(%LMQ%a/b\)"
+    ):
         migrated(store, Target.FILE)
     assert QueueId("%LMQ%a/b", 0) in shown(store)
     done = migrated(store, Target.FILE, leave_out_names=True)
@@ -269,8 +271,8 @@ def test_a_plan_changes_nothing_and_says_what_will_be_done(store: Path) -> None:
     planned = plan(PosixDisk(), store, orders(Target.ROCKSDB))
     assert planned.origin is QueuePhase.FILE
     assert planned.steps[-3:] == (
-        "compare every unit of both",
-        "go over to phase rocksdb",
+        "compare every entry of both",
+        "change to phase rocksdb",
         "set the old queue files aside",
     )
     assert "nothing else" in plan(PosixDisk(), store, orders(Target.FILE)).steps[-1]

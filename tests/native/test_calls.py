@@ -184,7 +184,7 @@ def test_blocks_may_say_a_priority(depends_on: int) -> None:
 
 
 ODD = {
-    "no room for a priority": FRAME_HEAD.pack(0, 4, 1, 0x24, 23) + bytes(4),
+    "no space for the priority": FRAME_HEAD.pack(0, 4, 1, 0x24, 23) + bytes(4),
     "stream id that is not new": call(23, b"1", ECHO, FIELDS) + call(23, b"2", ECHO, FIELDS),
     "lower stream id": call(25, b"1", ECHO, FIELDS) + call(23, b"2", ECHO, FIELDS),
     "even stream id": call(24, b"1", ECHO, FIELDS),

@@ -87,5 +87,5 @@ def test_a_damaged_file_is_named(store: Path) -> None:
     octets = bytearray(file.read_bytes())
     octets[70] ^= 1
     file.write_bytes(octets)
-    with pytest.raises(StoreDamaged, match=f"{file.name}.*slots is not what was written"):
+    with pytest.raises(StoreDamaged, match=f"{file.name}.*slots differs from what was written"):
         table(store, table="index")

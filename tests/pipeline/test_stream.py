@@ -274,7 +274,7 @@ def test_a_broker_that_asks_for_users_is_told_who_asks(start_broker: StartBroker
     ("options", "complaint"),
     [
         ({"topic": ""}, "option 'topic': the name of a topic is needed"),
-        ({"endpoints": "here"}, "option 'endpoints': 'here' is no host:port"),
+        ({"endpoints": "here"}, "option 'endpoints': 'here' is not host:port"),
         ({"startingOffsets": "soon"}, "option 'startingOffsets': 'soon' is neither earliest nor latest"),
         ({"maxMessagesPerBatch": "0"}, "option 'maxMessagesPerBatch': '0' is no whole number of at least 1"),
         ({"failOnDataLoss": "no"}, "option 'failOnDataLoss': 'no' is neither true nor false"),

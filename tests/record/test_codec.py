@@ -244,7 +244,7 @@ def test_lost_beginning_is_torn_not_the_end_of_data(lost: int) -> None:
 def test_wrong_position_is_corrupt() -> None:
     """Bytes of another place, as a recycled or misplaced file would show them."""
     decoded = decode_record(memoryview(record(message(), at=4096)), 0, PhysicalOffset(8192))
-    assert decoded == Corrupt(PhysicalOffset(8192), "the record says that it lies at 4096")
+    assert decoded == Corrupt(PhysicalOffset(8192), "the record states another offset: 4096")
 
 
 def test_record_beyond_the_end_of_the_segment_is_torn() -> None:
@@ -272,7 +272,7 @@ def test_a_queue_offset_that_none_can_follow() -> None:
     data = bytearray(record(message()))
     data[20:28] = (QUEUE_OFFSET_MAXIMUM + 1).to_bytes(8, "big")
     assert decode_record(memoryview(data), 0, START) == Corrupt(
-        START, "queue offset 9223372036854775807 has none behind it"
+        START, "queue offset 9223372036854775807 is the largest number and has no next one"
     )
     data[20:28] = QUEUE_OFFSET_MAXIMUM.to_bytes(8, "big")
     assert isinstance(decode_record(memoryview(data), 0, START), StoredMessage)

@@ -54,7 +54,7 @@ def test_any_bytes_can_be_read_and_what_was_read_can_be_stored(raw: bytes) -> No
         ({"k": "a\x02b"}, "property 'k': its value"),
         ({"k": "a\x00"}, "property 'k': its value"),
         ({"n\x01m": "v"}, r"property 'n\\x01m': its name"),
-        ({"k": "\ud800"}, "property 'k': its value is no valid Unicode"),
+        ({"k": "\ud800"}, "property 'k': its value is not valid Unicode"),
     ],
 )
 def test_what_cannot_be_stored_is_named(properties: dict[str, str], named: str) -> None:

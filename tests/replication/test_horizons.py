@@ -61,7 +61,7 @@ def test_a_member_that_was_away_for_too_long_brings_nothing_back_and_takes_nothi
     for other in (here, there):
         with pytest.raises(DeletionsMissed, match=f"quarry cluster rejoin {other.name}"):
             away.pull(other)
-        with pytest.raises(PeerMissed, match="member 'away' was away for longer than deletions are kept"):
+        with pytest.raises(PeerMissed, match="member 'away' was away for longer than deletions are remembered"):
             other.pull(away)
     gathered(here, there)
     assert topics(here) == topics(there) == ["orders"]

@@ -284,17 +284,17 @@ BAD = {
     "no JSON": (_bad(TOPIC, "bad", b"{"), "topic 'bad' from member 'two'.*JSON"),
     "deep": (_bad(TOPIC, "bad", b"[" * 100_000), "topic 'bad'"),
     "queues": (_bad(TOPIC, "bad", encode_topic(Topic("bad", TopicType.MIXED, -1, 1))), "-1 and 1 queues"),
-    "user": (_bad(USER, "bad", b'"gAAAA"'), "no row of a user"),
+    "user": (_bad(USER, "bad", b'"gAAAA"'), "not a valid row of a user"),
     "rules": (_bad(POLICY, "bad", b"[]"), "policy 'bad'"),
-    "kind": (SharedRow("Zone!", "east", Version(1, 0, bytes(8)), None, b""), "the kind has no name of a kind"),
-    "name": (_bad(USER, "a/b", None), "no user name"),
+    "kind": (SharedRow("Zone!", "east", Version(1, 0, bytes(8)), None, b""), "the name of the kind is not valid"),
+    "name": (_bad(USER, "a/b", None), "not a user name"),
     "local": (_bad(TOPIC, "%RETRY%billing", None), "belong to one member"),
     "unprintable": (_bad(TOPIC, "a\nb", None), "not printable"),
     "surrogate": (_bad(MEMBER, "\ud800", b""), "not printable"),
     "long": (_bad(MEMBER, "x" * 256, b""), "255 bytes"),
     "large": (_bad(MEMBER, "x", bytes(2**20 + 1)), "1048577 bytes"),
-    "member": (SharedRow(MEMBER, "x", Version(1, 0, b"short"), None, b""), "a version is none"),
-    "later": (SharedRow(MEMBER, "x", Version(1, 0, bytes(8)), Version(1, 0, bytes(8)), b""), "later version"),
+    "member": (SharedRow(MEMBER, "x", Version(1, 0, b"short"), None, b""), "a version is not valid"),
+    "later": (SharedRow(MEMBER, "x", Version(1, 0, bytes(8)), Version(1, 0, bytes(8)), b""), "version later than"),
 }
 
 

@@ -183,5 +183,5 @@ def test_both_files_of_offsets_are_written(engine: KeyValueEngine, tmp_path: Pat
 def test_a_database_that_is_there_is_not_touched(engine: KeyValueEngine, tmp_path: Path) -> None:
     fill(engine)
     exported(engine, tmp_path, Form.ROCKSDB)
-    with pytest.raises(StoreUnusable, match="there is one already"):
+    with pytest.raises(StoreUnusable, match="there is an export already"):
         exported(engine, tmp_path, Form.ROCKSDB)

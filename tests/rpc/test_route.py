@@ -161,7 +161,7 @@ def test_the_namespace_comes_back(broker: Broker) -> None:
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":8081", "host:port", "host:70000", "host:-1"])
 def test_an_address_is_host_and_port(text: str) -> None:
-    with pytest.raises(ValueError, match="no host:port"):
+    with pytest.raises(ValueError, match="not host:port"):
         Address.parse(text)
 
 

@@ -84,7 +84,7 @@ def test_endings_name_their_place() -> None:
         (bytes(200), EndOfData(end)),
         (encode_blank(300) + bytes(292), Blank(end, 300)),
         (b"x" * 200, Corrupt(end, "magic code 78787878 is unknown")),
-        (record(message(), int(end))[:-3] + bytes(3), Torn(end, "a part of the properties was never written")),
+        (record(message(), int(end))[:-3] + bytes(3), Torn(end, "part of the properties was never written")),
     ):
         *_, last = scan_segment(memoryview(log + tail), PhysicalOffset(BASE))
         assert last.ended_by == expected

@@ -208,7 +208,7 @@ def test_an_admin_call_is_good_once() -> None:
     bench = Bench()
     call = bench.admin_call()
     assert bench.let_in(call) == Identity("ops", How.SIGNATURE)
-    with pytest.raises(Unauthenticated, match="made before"):
+    with pytest.raises(Unauthenticated, match="already made"):
         bench.let_in(call)
     assert bench.let_in(bench.admin_call(nonce="m" * 16)).user == "ops"
     bench.clock.advance(WINDOW_MS / 1000 + 1)
@@ -223,7 +223,7 @@ def test_an_admin_date_ahead_of_the_clock_cannot_be_used_again_while_it_is_fresh
     bench.clock.jump(-WINDOW_MS / 1000)
     bench.let_in(call)
     bench.clock.advance(2 * WINDOW_MS / 1000)
-    with pytest.raises(Unauthenticated, match="made before"):
+    with pytest.raises(Unauthenticated, match="already made"):
         bench.let_in(call)
 
 
@@ -248,7 +248,7 @@ def test_a_full_share_is_refused_to_its_owner_alone(user: str, share: int) -> No
     assert bench.admin.nonces == share
     other = "ops" if user == "orders" else "orders"
     assert bench.let_in(bench.admin_call(user=other)).user == other
-    with pytest.raises(Unauthenticated, match="made before"):
+    with pytest.raises(Unauthenticated, match="already made"):
         bench.let_in(bench.admin_call(user=user, nonce=f"{0:016}"))
     bench.clock.advance(2 * WINDOW_MS / 1000 + 1)
     assert bench.let_in(bench.admin_call(user=user)).user == user

@@ -31,7 +31,7 @@ def test_what_the_units_and_images_allow_is_enough_for_the_default() -> None:
 
 
 def test_too_few_are_refused_with_the_number_that_is_needed() -> None:
-    with pytest.raises(Invalid, match=r"may have 256 files open, and a broker needs (\d+) at least") as refused:
+    with pytest.raises(Invalid, match=r"may open 256 files, but a broker needs at least (\d+)") as refused:
         DescriptorPlan.of(256, SEGMENTS)
     needed = int(str(refused.value).partition("needs ")[2].partition(" ")[0])
     assert DescriptorPlan.of(needed, SEGMENTS).connections >= CONNECTIONS_MIN
@@ -41,8 +41,8 @@ def test_fewer_connections_than_the_settings_allow_are_told_of() -> None:
     plan = DescriptorPlan.of(4_096, SEGMENTS)
     assert DescriptorWatch(plan, lambda: plan.connections, _nobody).concern == ""
     concern = DescriptorWatch(plan, lambda: 10_000, _nobody).concern
-    assert concern.startswith(f"limits.connections is 10000, and {plan.connections} are taken")
-    assert "4096 files open" in concern
+    assert concern.startswith(f"limits.connections is 10000, but only {plan.connections} are accepted")
+    assert "may open 4096 files" in concern
 
 
 def _nobody(_reason: str, _cause: str) -> None:

@@ -85,7 +85,7 @@ def test_a_key_that_is_missing_gets_one_line_in_a_while(bench: Bench) -> None:
 
 
 def test_a_message_that_was_given_up_gets_one_line_in_a_while_and_is_counted_each_time(bench: Bench) -> None:
-    error = MessageGivenUp("/data/commitlog/0: the record at offset 7 was damaged and given up")
+    error = MessageGivenUp("/data/commitlog/0: the record at offset 7 was damaged and has been given up")
     (line,) = bench.lines(*[error] * 100)
     assert line == {"event": "message passed over", "log_level": "warning", "error": str(error), "peer": "10.0.0.1:77"}
     assert (bench.passed_over, bench.damage_met) == (100, 0)

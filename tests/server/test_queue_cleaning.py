@@ -261,7 +261,7 @@ def test_without_room_for_new_tables_the_old_ones_stay(tmp_path: Path, monkeypat
     with capture_logs() as logs:
         run(running, test)
     assert [each["error"] for each in logs if each["log_level"] == "error"] == [
-        "the disk has no room for the tables of queue entries beside those that they replace"
+        "the disk has no space for new tables of queue entries beside the old ones"
     ]
     store.close()
 

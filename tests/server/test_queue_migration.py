@@ -82,7 +82,7 @@ def test_a_step_back_does_not_wait_for_the_backfill(tmp_path: Path, monkeypatch:
     async def test() -> None:
         async with running(tmp_path, bytes_per_s=1) as bench:
             await bench.advance_to(QueuePhase.BACKFILLING)
-            with pytest.raises(Busy, match="not through"):
+            with pytest.raises(Busy, match="not complete"):
                 await bench.migration.advance("test")
             rocks = bench.store.queues.rocks
             assert rocks is not None

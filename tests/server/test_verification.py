@@ -87,13 +87,13 @@ def test_one_at_a_time_and_cancelled_within_a_pause(bench: Bench) -> None:
         work = verification(bench, SlowClock())
         async with running(work):
             begun = work.begin("operator", 1)
-            with pytest.raises(Busy, match=f"verification {begun.id} is under way"):
+            with pytest.raises(Busy, match=f"verification {begun.id} is already running"):
                 work.begin("somebody else")
             await under_way(work, begun)
             assert work.cancel(begun.id) == begun
             found = await asyncio.wait_for(ended(work, begun), 30)
             assert found.state is VerdictState.CANCELLED
-            with pytest.raises(Invalid, match="is not under way"):
+            with pytest.raises(Invalid, match="is not running"):
                 work.cancel(begun.id)
         assert bench.held() == []
 
@@ -108,7 +108,7 @@ def test_a_broker_that_stops_does_not_wait_for_it(bench: Bench) -> None:
             await under_way(work, begun)
         (left,) = verification(bench).all()
         assert (left.id, left.state) == (begun.id, VerdictState.FAILED)
-        assert left.remark == "the broker stopped before it was through"
+        assert left.remark == "the broker stopped before the verification was complete"
 
     asyncio.run(scenario())
     assert bench.held() == []
@@ -120,7 +120,7 @@ def test_what_cannot_be_read_is_told(bench: Bench) -> None:
         points = [await bench.points.begin() for _ in range(4)]
         async with running(work):
             found = await ended(work, work.begin("operator"))
-            assert (found.state, found.remark) == (VerdictState.FAILED, "4 backups are being made already")
+            assert (found.state, found.remark) == (VerdictState.FAILED, "4 backups are already being made")
         for point in points:
             bench.points.end(point.name)
 

@@ -49,7 +49,7 @@ def test_two_places_are_one_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_no_text_about_settings_shows_a_key() -> None:
     wrong = FIRST_KEY.decode()[:-3]
-    with pytest.raises(Invalid, match=r"security\.key: key 1 is no key") as caught:
+    with pytest.raises(Invalid, match=r"security\.key: key 1 is not a key") as caught:
         settings(key=wrong).for_sealer()
     assert wrong not in str(caught.value)
     right = settings(key=FIRST_KEY.decode())

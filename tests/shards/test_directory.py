@@ -45,7 +45,7 @@ def test_shards_that_would_be_left_out_are_named(tmp_path: Path) -> None:
 def test_a_single_broker_is_refused_on_a_directory_of_shards(tmp_path: Path) -> None:
     with pytest.raises(StoreUnusable) as caught:
         inspect_store(PosixDisk(), make(tmp_path, "shard-0", "shard-1"))
-    assert f"{tmp_path}: holds the stores of shards, {tmp_path / 'shard-0'}" in str(caught.value)
+    assert f"{tmp_path}: contains the stores of shards, {tmp_path / 'shard-0'}" in str(caught.value)
     assert "--shards 2" in str(caught.value)
     assert inspect_store(PosixDisk(), tmp_path / "shard-0").kind is StoreKind.NEW
 

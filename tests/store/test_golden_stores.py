@@ -143,7 +143,7 @@ def test_a_flipped_bit_in_an_old_record_does_not_end_the_log(name: str, golden_c
 def test_a_file_store_that_lost_its_last_segment_is_refused(golden_copy: Callable[[str], Path]) -> None:
     root = golden_copy("file-clean") / "store"
     max(StorePaths(root).commit_log.iterdir()).unlink()
-    with pytest.raises(StoreDamaged, match="its files end there"):
+    with pytest.raises(StoreDamaged, match="the files end there"):
         opened(root)
 
 

@@ -52,7 +52,7 @@ COMMANDS: Final = [
 ]
 OFTEN: Final = {"verify", "recover", "migrate", "backup"}
 """Commands that would change something, and one that would not; the others are tried in the slow tests."""
-NEWER: Final = "written by a newer Quarry (format 2, this one knows 1)"
+NEWER: Final = "written by a newer Quarry (format 2; this one supports 1)"
 
 
 @pytest.fixture

@@ -262,7 +262,7 @@ def test_an_end_whose_segments_are_gone_is_given_up(golden_copy: Callable[[str],
     opened(root).close()
     log = StorePaths(root).commit_log
     (log / f"{2_097_152:020d}").unlink()
-    with pytest.raises(StoreDamaged, match="its files end there"):
+    with pytest.raises(StoreDamaged, match="the files end there"):
         opened(root)
     store = repaired(root)
     assert store.given_up is not None

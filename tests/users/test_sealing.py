@@ -47,7 +47,7 @@ def test_another_key_and_a_changed_text_are_told_apart_from_a_secret() -> None:
 
 @pytest.mark.parametrize("key", [b"too-short", b"\xff" * 44, FIRST_KEY[:-4] + b"===="])
 def test_what_is_no_key_is_named_by_its_place_and_not_shown(key: bytes) -> None:
-    with pytest.raises(Invalid, match="key 2 is no key") as caught:
+    with pytest.raises(Invalid, match="key 2 is not a key") as caught:
         Sealer([FIRST_KEY, key])
     assert key.decode(errors="replace") not in "".join(traceback.format_exception(caught.value))
 
@@ -67,7 +67,7 @@ def test_a_key_file_holds_a_key_in_a_line_with_comments(file: Path) -> None:
 def test_a_key_file_that_others_may_use_is_refused(file: Path, mode: int) -> None:
     file.write_bytes(FIRST_KEY)
     file.chmod(mode)
-    with pytest.raises(Invalid, match=f"{file}.*others than its owner"):
+    with pytest.raises(Invalid, match=f"{file}.*users other than its owner"):
         read_keys(file)
 
 

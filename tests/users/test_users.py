@@ -143,7 +143,7 @@ def test_two_secrets_live_beside_each_other_and_numbers_never_come_again(tables:
     tables.users.create(orders())
     second = tables.users.add_secret("orders", OTHER, 2)
     assert second == Secret(2, OTHER, 2)
-    with pytest.raises(Invalid, match="live secrets 1 and 2, which is the most"):
+    with pytest.raises(Invalid, match="has the secrets 1 and 2, which is the maximum"):
         tables.users.add_secret("orders", None, 3)
     tables.users.remove_secret("orders", 2)
     third = tables.users.add_secret("orders", None, 4)
@@ -184,7 +184,7 @@ def test_an_update_leaves_secrets_as_they_are(tables: Tables) -> None:
 
 def test_a_certificate_stands_for_one_user(tables: Tables) -> None:
     tables.users.create(User(name="a", certificates=("CN=one", "CN=two")))
-    with pytest.raises(AlreadyExists, match="CN=two stands for user a"):
+    with pytest.raises(AlreadyExists, match="CN=two belongs to user a"):
         tables.users.create(User(name="b", certificates=("CN=two",)))
     assert tables.users.get("b") is None
     tables.users.create(User(name="b", certificates=("CN=three",)))

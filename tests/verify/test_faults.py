@@ -89,5 +89,5 @@ def test_an_item_of_no_record_is_told(store: Path) -> None:
         segment.write(at, (hashed ^ 1).to_bytes(4, "big"))
     missing, extra = verified(store).differences
     assert (missing.check, extra.check) == (Check.INDEX, Check.INDEX)
-    assert (missing.found, extra.expected) == ("none", "no item of another key")
+    assert (missing.found, extra.expected) == ("none", "no other key")
     assert missing.physical_offset == extra.physical_offset

@@ -103,7 +103,9 @@ def test_a_way_to_files_that_would_lose_them_names_them(tmp_path: Path, phase: Q
         store = opened(root)
         store.identity.queue_phase = phase.value
         store.close()
-    with pytest.raises(StoreUnusable, match=r"3 light queues have names that no file can have \(.*%LMQ%a/b.*\)"):
+    with pytest.raises(
+        StoreUnusable, match=r"3 light queues have names that are not possible as file names \(.*%LMQ%a/b.*\)"
+    ):
         migrated(root, Target.FILE)
     assert verified(root).differences == []
     migrated(root, Target.FILE, leave_out_names=True)

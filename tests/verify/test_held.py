@@ -68,7 +68,7 @@ def test_a_message_that_would_be_delivered_again(store: Path) -> None:
         row = DueMessage(DUE_MS, PhysicalOffset(1), 200)
         put(engine, FAMILY, row.key, row.row)
     (difference,) = differences(store)
-    assert (difference.check, difference.expected) == (Check.HELD, "no delayed message that waits")
+    assert (difference.check, difference.expected) == (Check.HELD, "no pending delayed message")
 
 
 def test_a_size_that_is_not_that_of_the_record(store: Path) -> None:

@@ -125,7 +125,7 @@ def test_a_record_without_its_unit(store: Path, queue: QueueId) -> None:
     (difference,) = differences(store)
     assert difference.check is Check.RECORDS
     assert (difference.queue, difference.queue_offset) == (queue, 3)
-    assert "no unit" in difference.found
+    assert "no entry" in difference.found
     assert str(difference.file).endswith("consumequeue_rocksdb")
 
 

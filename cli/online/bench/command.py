@@ -35,35 +35,35 @@ HEADINGS: Final = ("messages", "messages/s", "MB/s", "p50 ms", "p99 ms", "p99.9 
 
 Topic = Annotated[
     str | None,
-    typer.Option("--topic", metavar="TOPIC", help="Into this topic, and not one of its own.", show_default=False),
+    typer.Option("--topic", metavar="TOPIC", help="Topic to use instead of a temporary one.", show_default=False),
 ]
-Size = Annotated[int, typer.Option("--size", metavar="BYTES", min=1, help="Of a body.")]
+Size = Annotated[int, typer.Option("--size", metavar="BYTES", min=1, help="Size of a body.")]
 Rate = Annotated[
     float | None,
     typer.Option(
-        "--rate", metavar="N", min=0.001, help="Messages per second, of all producers together.", show_default=False
+        "--rate", metavar="N", min=0.001, help="Messages per second of all producers together.", show_default=False
     ),
 ]
-Producers = Annotated[int, typer.Option("--producers", metavar="N", min=1, max=CLIENTS_MAX, help="Who send.")]
+Producers = Annotated[
+    int, typer.Option("--producers", metavar="N", min=1, max=CLIENTS_MAX, help="Number of producers.")
+]
 Consumers = Annotated[
-    int, typer.Option("--consumers", metavar="N", min=0, max=CLIENTS_MAX, help="Who receive; 0: nobody.")
+    int, typer.Option("--consumers", metavar="N", min=0, max=CLIENTS_MAX, help="Number of consumers; 0: none.")
 ]
 InFlight = Annotated[
-    int, typer.Option("--in-flight", metavar="N", min=1, help="Sends that one producer has open at once, at most.")
+    int, typer.Option("--in-flight", metavar="N", min=1, help="Maximum number of open sends per producer.")
 ]
 Duration = Annotated[
     float | None,
-    typer.Option(
-        "--duration", metavar="SECONDS", min=0.1, help="Send for so long; 10 unless given.", show_default=False
-    ),
+    typer.Option("--duration", metavar="SECONDS", min=0.1, help="How long to send. Default: 10.", show_default=False),
 ]
 Count = Annotated[
-    int | None, typer.Option("--count", metavar="N", min=1, help="Send so many messages.", show_default=False)
+    int | None, typer.Option("--count", metavar="N", min=1, help="How many messages to send.", show_default=False)
 ]
 Queues = Annotated[
     int | None,
     typer.Option(
-        "--queues", metavar="N", min=1, help="Of its topic; the broker's default unless given.", show_default=False
+        "--queues", metavar="N", min=1, help="Queues of the topic. Default: the broker's default.", show_default=False
     ),
 ]
 
@@ -79,17 +79,17 @@ def bench(
     duration: Duration = None,
     count: Count = None,
     queues: Queues = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Write into a topic that is there.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm writing into an existing topic.")] = False,
     endpoint: Endpoint = ENDPOINT_DEFAULT,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Put load on a broker as clients do, and show what it did: messages, bytes, times and errors.
+    """Load a broker like real clients do, and show the results: messages, bytes, latencies and errors.
 
     Topic and group are its own and go at the end. Exit code 1: some calls failed, or messages did not come.
     """
     if duration is not None and count is not None:
-        raise typer.BadParameter("does not go with --duration", param_hint="--count")
+        raise typer.BadParameter("not allowed together with --duration", param_hint="--count")
     run = f"quarry-bench-{uuid.uuid4().hex[:12]}"
     wanted = Wanted(run, topic, queues, has_consumers=consumers > 0, may_write=yes)
     broker = _broker_at(endpoint)
@@ -138,7 +138,7 @@ def _loaded(plan: Plan, broker: BrokerEndpoint, place: Place, admin: str) -> Loa
 
 
 def _show(fields: Mapping[str, Any], place: Place) -> None:
-    pace = "as fast as they go" if fields["rate"] is None else f"{fields['rate']:,g} per second"
+    pace = "as fast as possible" if fields["rate"] is None else f"{fields['rate']:,g} per second"
     who = f"{fields['producers']} producers with {fields['inFlight']} in flight, {fields['consumers']} consumers"
     errors = ", ".join(f"{count:,} {code}" for code, count in fields["errors"].items())
     for name, text in (
@@ -149,9 +149,9 @@ def _show(fields: Mapping[str, Any], place: Place) -> None:
     ):
         say(f"{name:<10}{text}")
     if fields["missing"]:
-        say(f"{'missing':<10}{fields['missing']:,} messages were sent and did not come")
+        say(f"{'missing':<10}{fields['missing']:,} messages were sent and not received")
     if fields["again"]:
-        say(f"{'again':<10}{fields['again']:,} deliveries of messages that had come before")
+        say(f"{'again':<10}{fields['again']:,} deliveries of messages that were already received")
     say(" " * 10 + "".join(f"{heading:>12}" for heading in HEADINGS))
     for side in ("sent", "received"):
         if fields[side] is not None:

@@ -156,7 +156,7 @@ class Load:
             before, before_s = now, now_s
             detail = f"{sent:,.0f} sent/s"
             if plan.consumers:
-                detail += f", {received:,.0f} received/s, {figures.missing:,} on their way"
+                detail += f", {received:,.0f} received/s, {figures.missing:,} not received yet"
             if figures.errors:
                 detail += f", {figures.errors.total():,} errors"
             if plan.count is not None:

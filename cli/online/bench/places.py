@@ -87,7 +87,9 @@ def _found(broker: AdminServiceStub, name: str) -> pb.Topic | None:
 def _require(topic: pb.Topic, wanted: Wanted) -> None:
     """End the command unless the load may use the topic."""
     if wanted.queues is not None and wanted.queues != topic.write_queues:
-        raise typer.BadParameter(f"topic {topic.name} is there and has {topic.write_queues}", param_hint="--queues")
+        raise typer.BadParameter(
+            f"topic {topic.name} exists and has {topic.write_queues} queues", param_hint="--queues"
+        )
     if topic.type not in TAKES_NORMAL:
         kind = pb.TopicType.Name(topic.type).removeprefix("TOPIC_TYPE_").lower()
         end(Exit.COULD_NOT_RUN, f"topic {topic.name} is of type {kind} and takes no NORMAL messages")
@@ -95,11 +97,11 @@ def _require(topic: pb.Topic, wanted: Wanted) -> None:
         return
     if not sys.stdin.isatty():
         raise typer.BadParameter(
-            f"topic {topic.name} is there: messages written into it stay, and its consumers get them",
+            f"topic {topic.name} exists: messages written into it stay, and its consumers receive them",
             param_hint="--yes",
         )
     typer.confirm(
-        f"Write into topic {topic.name}? The messages stay, and its consumers get them.", abort=True, err=True
+        f"Write into topic {topic.name}? The messages stay, and its consumers receive them.", abort=True, err=True
     )
 
 
@@ -112,6 +114,6 @@ def _remove(broker: AdminServiceStub, admin: str, kind: str, name: str) -> None:
     except grpc.RpcError as error:
         if cast("grpc.Call", error).code() is not grpc.StatusCode.NOT_FOUND:
             say(
-                f"{kind} {name} is left behind, `quarry {kind} delete {name}` removes it: {refusal(error, admin)}",
+                f"{kind} {name} was not removed; `quarry {kind} delete {name}` removes it: {refusal(error, admin)}",
                 err=True,
             )

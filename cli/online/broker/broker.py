@@ -14,7 +14,7 @@ CALL_TIMEOUT_S: Final = 10.0
 
 
 def broker(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """Show a broker's name, version, address and store, and how far its commit log has got.
+    """Show a broker's name, version, address and store, and the size of its commit log.
 
     Offsets are bytes of the log: up to where it is written, durable, and visible to consumers.
     """

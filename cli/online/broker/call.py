@@ -23,12 +23,14 @@ CALL_TIMEOUT_S: Final = 600.0
 
 def call(
     method: Annotated[str, typer.Argument(metavar="SERVICE/METHOD", show_default=False)],
-    request: Annotated[str, typer.Argument(metavar="REQUEST", help="The request in JSON; - reads it.")] = "{}",
+    request: Annotated[
+        str, typer.Argument(metavar="REQUEST", help="The request in JSON; - reads it from standard input.")
+    ] = "{}",
     *,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Make a call of the admin port (docs/admin-calls.md) with a request in protobuf's JSON, and show what it answers.
+    """Make a call of the admin port (docs/admin-calls.md) with a request in protobuf's JSON, and show the answer.
 
     The service's package may be left out. Calls are signed where the context names a user, which grpcurl cannot do.
     Ends with status 2 when the answer's status is not OK.
@@ -51,7 +53,7 @@ def _method(name: str) -> MethodDescriptor:
     known = methods()
     found = [path for path in known if path == name or path.endswith(f".{name}")]
     if not found:
-        raise typer.BadParameter(f"no call {name!r}; docs/admin-calls.md has all of them", param_hint="SERVICE/METHOD")
+        raise typer.BadParameter(f"no call {name!r}; docs/admin-calls.md lists all calls", param_hint="SERVICE/METHOD")
     return known[found[0]]
 
 

@@ -57,11 +57,14 @@ def remove(name: Name, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> N
 @commands.command()
 def rejoin(
     name: Name,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be taken, removed and told.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be copied, removed and sent.")
+    ] = False,
     delete_messages: Annotated[
         bool,
         typer.Option(
-            "--delete-messages", help="Topics that were deleted on the others may go with messages that are here."
+            "--delete-messages",
+            help="Also delete topics that were deleted on other members and still have messages here.",
         ),
     ] = False,
     admin: Admin = ADMIN_DEFAULT,

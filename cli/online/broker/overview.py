@@ -38,11 +38,13 @@ SPARKLINE_WIDTH: Final = 60
 
 def overview(
     *,
-    all_members: Annotated[bool, typer.Option("--all", help="All members of its cluster, a row for each.")] = False,
+    all_members: Annotated[
+        bool, typer.Option("--all", help="All members of the broker's cluster, one row each.")
+    ] = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Show a broker at a glance: what goes through it, what waits, how full its disk is, and what is wrong.
+    """Show the state of a broker at a glance: rates, lag, disk usage and problems.
 
     `-` stands for an unknown value, such as the messages of a day that began before the broker. `at least` marks a lag
     when there are more groups than the broker counts.
@@ -67,7 +69,7 @@ def history(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Show the figures of the last hour, a line for each series (docs/admin-calls.md).
+    """Show the stats of the last hour, one line per series (docs/admin-calls.md).
 
     A column of the curve is a minute: its highest value, on a scale from 0 to the highest value of the hour; `·` is
     unknown. With --json every number is printed, one each ten seconds; null is unknown.

@@ -25,11 +25,13 @@ ResourceText = Annotated[
 ]
 ActionNames = Annotated[
     list[str],
-    typer.Argument(metavar="ACTION...", help="Of pub, sub, create, update, delete, get, list.", show_default=False),
+    typer.Argument(
+        metavar="ACTION...", help="One or more of pub, sub, create, update, delete, get, list.", show_default=False
+    ),
 ]
 Sources = Annotated[
     list[str] | None,
-    typer.Option("--from", metavar="CIDR", help="Repeatable. Only calls that come from this network, or address."),
+    typer.Option("--from", metavar="CIDR", help="Only calls from this network or address. Repeatable."),
 ]
 
 
@@ -68,7 +70,7 @@ def remove(
     *,
     decision: Annotated[
         str,
-        typer.Option("--decision", metavar="allow|deny", help="Only the rule that does this.", show_default=False),
+        typer.Option("--decision", metavar="allow|deny", help="Only the rule with this decision.", show_default=False),
     ] = "",
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
@@ -101,11 +103,13 @@ def list_rules(*, prefix: Prefix = "", admin: Admin = ADMIN_DEFAULT, as_json: Js
 def ask(
     user: UserName,
     action: Annotated[str, typer.Argument(metavar="ACTION", show_default=False)],
-    resource: Annotated[str, typer.Argument(metavar="RESOURCE", help="One thing: topic:orders.", show_default=False)],
+    resource: Annotated[
+        str, typer.Argument(metavar="RESOURCE", help="One resource, such as topic:orders.", show_default=False)
+    ],
     *,
     source: Annotated[
         str,
-        typer.Option("--from", metavar="ADDRESS", help="Where the call would come from.", show_default=False),
+        typer.Option("--from", metavar="ADDRESS", help="Source address of the call.", show_default=False),
     ] = "",
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,

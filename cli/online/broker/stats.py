@@ -13,7 +13,7 @@ CALL_TIMEOUT_S: Final = 10.0
 
 
 def stats(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """Show messages per second of late, open connections, and clients by what they do.
+    """Show recent messages per second, open connections, and clients by kind.
 
     Rates are those of the last ten seconds.
     """

@@ -35,7 +35,7 @@ CertificateList = Annotated[
     typer.Option(
         "--certificate",
         metavar="SUBJECT",
-        help="Repeatable. Subject of a client certificate that stands for the user: CN=orders,O=Shop.",
+        help="Subject of a client certificate of the user: CN=orders,O=Shop. Repeatable.",
     ),
 ]
 
@@ -51,10 +51,12 @@ def security_port(address: str) -> Iterator[SecurityServiceStub]:
 def create(
     name: Name,
     *,
-    is_super: Annotated[bool, typer.Option("--super", help="It may do everything, without any rule.")] = False,
+    is_super: Annotated[bool, typer.Option("--super", help="Super user: may do everything, without any rule.")] = False,
     certificate: CertificateList = None,
     secret_file: SecretFile = None,
-    no_secret: Annotated[bool, typer.Option("--no-secret", help="Without any: it has certificates.")] = False,
+    no_secret: Annotated[
+        bool, typer.Option("--no-secret", help="Create no secret: the user has certificates.")
+    ] = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -79,15 +81,17 @@ def update(
     *,
     kind: Annotated[
         KindName | None,
-        typer.Option("--kind", metavar="normal|super", help="Whether it needs rules.", show_default=False),
+        typer.Option(
+            "--kind", metavar="normal|super", help="normal: needs rules; super: may do everything.", show_default=False
+        ),
     ] = None,
     enabled: Annotated[
         bool | None,
-        typer.Option("--enable/--disable", help="Whether it may do anything at all.", show_default=False),
+        typer.Option("--enable/--disable", help="Whether the user may do anything at all.", show_default=False),
     ] = None,
     certificate: CertificateList = None,
     no_certificates: Annotated[
-        bool, typer.Option("--no-certificates", help="No certificate stands for it any more.")
+        bool, typer.Option("--no-certificates", help="Remove all certificates of the user.")
     ] = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,

@@ -21,10 +21,11 @@ Admin = Annotated[
 ]
 StoreOrNone = Annotated[
     Path | None,
-    typer.Argument(metavar="[STORE]", help="Store directory, unless --admin names its broker.", show_default=False),
+    typer.Argument(metavar="[STORE]", help="Store directory, unless --admin is given.", show_default=False),
 ]
 AdminOrNone = Annotated[
-    str | None, typer.Option("--admin", metavar="HOST:PORT", help="Ask this live broker.", show_default=False)
+    str | None,
+    typer.Option("--admin", metavar="HOST:PORT", help="Admin address of a live broker to ask.", show_default=False),
 ]
 """The `--admin` option of commands that read a stopped store, or ask its broker."""
 Endpoint = Annotated[
@@ -34,20 +35,20 @@ Endpoint = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would go, and with what.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted, and its content.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 Prefix = Annotated[
-    str, typer.Option("--prefix", metavar="PREFIX", help="Only names that begin so.", show_default=False)
+    str, typer.Option("--prefix", metavar="PREFIX", help="Only names that begin with this.", show_default=False)
 ]
 Body = Annotated[str, typer.Argument(metavar="BODY", help="The text to send; - reads standard input.")]
 Tag = Annotated[str | None, typer.Option("--tag", metavar="TAG", help="Tag of the message.", show_default=False)]
-Keys = Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="A key to find it by. Repeatable.")]
+Keys = Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="Key of the message. Repeatable.")]
 Properties = Annotated[
-    list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property. Repeatable.")
+    list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="Property of the message. Repeatable.")
 ]
 Attributes = Annotated[
     list[str] | None,
-    typer.Option("--attribute", metavar="NAME=VALUE", help="Repeatable. An empty value removes the attribute."),
+    typer.Option("--attribute", metavar="NAME=VALUE", help="Attribute; an empty value removes it. Repeatable."),
 ]
 
 
@@ -60,7 +61,7 @@ def with_options(attributes: dict[str, str], options: Mapping[str, tuple[str, ob
         if value is None:
             continue
         if attribute in attributes:
-            raise typer.BadParameter(f"attribute {attribute} is given, too", param_hint=option)
+            raise typer.BadParameter(f"not allowed together with the attribute {attribute}", param_hint=option)
         attributes[attribute] = str(value)
     return attributes
 

@@ -52,7 +52,7 @@ def list_clients(
         typer.Option(
             "--topic",
             metavar="TOPIC",
-            help="Only those that publish to this topic or are subscribed to it.",
+            help="Only clients that publish to this topic or subscribe to it.",
             show_default=False,
         ),
     ] = None,

@@ -20,7 +20,7 @@ CALL_TIMEOUT_S: Final = 60.0
 PUSHED: Final = "CONSUME_PASSIVELY"
 
 Id = Annotated[str, typer.Argument(metavar="ID", show_default=False)]
-Group = Annotated[str, typer.Option("--group", metavar="GROUP", help="Its group.")]
+Group = Annotated[str, typer.Option("--group", metavar="GROUP", help="Group of the consumer.")]
 
 
 def show(client_id: Id, *, group: Group, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:

@@ -50,7 +50,7 @@ MaxAttempts = Annotated[
         "--max-attempts",
         metavar="N",
         min=1,
-        help="Deliveries of a message until it is a dead letter.",
+        help="Deliveries of a message before it becomes a dead letter.",
         show_default=False,
     ),
 ]
@@ -71,7 +71,8 @@ LiteTopic = Annotated[
     typer.Option(
         "--lite-topic",
         metavar="TOPIC",
-        help=f"The topic whose lite topics it reads, for good. Attribute `{lite_attributes.BIND_TOPIC}`.",
+        help="The topic whose lite topics the group reads; cannot be changed later. Attribute "
+        f"`{lite_attributes.BIND_TOPIC}`.",
         show_default=False,
     ),
 ]
@@ -80,7 +81,7 @@ LiteModelOption = Annotated[
     typer.Option(
         "--lite-model",
         metavar="shared|exclusive",
-        help="Whether the clients that subscribed to a lite topic share its messages, or the last one has it alone. "
+        help="Whether the subscribers of a lite topic share its messages, or only the last subscriber gets them. "
         f"Attribute `{lite_attributes.MODEL}`.",
         show_default=False,
     ),
@@ -92,7 +93,7 @@ LiteQuota = Annotated[
         metavar="N",
         min=lite_attributes.NO_LIMIT,
         max=lite_attributes.NUMBER_MAX,
-        help="Lite topics that one client may have subscribed to; -1: any number. Attribute "
+        help="How many lite topics one client may subscribe to; -1: no limit. Attribute "
         f"`{lite_attributes.CLIENT_QUOTA}`.",
         show_default=False,
     ),
@@ -188,15 +189,13 @@ def show(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> 
 def reset_offset(
     name: Name,
     *,
-    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic in which to move it.")],
-    to: Annotated[str, typer.Option("--to", metavar="earliest|latest|OFFSET|TIME", help="Where to read next.")],
+    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Topic in which to move the group.")],
+    to: Annotated[str, typer.Option("--to", metavar="earliest|latest|OFFSET|TIME", help="New position of the group.")],
     queue: Annotated[
         int | None,
-        typer.Option(
-            "--queue", metavar="N", min=0, help="Only this queue; all of them unless given.", show_default=False
-        ),
+        typer.Option("--queue", metavar="N", min=0, help="Only this queue. Default: all queues.", show_default=False),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would change.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     wait: Wait = True,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
@@ -295,5 +294,5 @@ def _backoff(seconds: str | None) -> pb.CustomizedBackoff | None:
         return None
     texts = [text.strip() for text in seconds.split(",")]
     if not all(text.isdecimal() for text in texts):
-        raise typer.BadParameter(f"{seconds!r} is no list of whole seconds", param_hint="--retry-delays")
+        raise typer.BadParameter(f"{seconds!r} is not a list of whole seconds", param_hint="--retry-delays")
     return pb.CustomizedBackoff(delays_ms=[int(text) * 1000 for text in texts])

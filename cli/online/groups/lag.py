@@ -26,7 +26,7 @@ def lag(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Show how many messages a group has before it, in each topic that it reads and in all (`*`).
+    """Show the lag of a group in each topic that it reads, and in all of them (`*`).
 
     In flight are messages that were delivered and are not acknowledged, including those that wait for redelivery. Ready
     are messages that were never delivered, including those that the group's filter will skip. The delay is the age of

@@ -57,7 +57,7 @@ def readers(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) 
 def forget(
     name: Name,
     *,
-    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic that it no longer reads.")],
+    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Topic that the group no longer reads.")],
     dry_run: DryRun = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,

@@ -22,18 +22,18 @@ UNREAD_COLUMNS: Final = ("group", "unreadMessages")
 
 def expire(
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
     rewrite_queues: Annotated[
         bool,
         typer.Option(
             "--rewrite-queues",
-            help="Then rewrite RocksDB's tables of queue entries, however little of them went.",
+            help="Then rewrite RocksDB's tables of queue entries, even if only few entries were removed.",
         ),
     ] = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Delete what is past its retention from a live broker's commit log, whatever the hour.
+    """Delete expired messages from a live broker's commit log now, regardless of the configured hours.
 
     Lists the files, and the groups that have not read all messages in them. Above expiry.force_percent of the disk
     younger files go, too. Entries of their messages leave the consume queues in the background.
@@ -59,4 +59,4 @@ def expire(
         say()
         print_rows(unread, UNREAD_COLUMNS, as_json=False)
     if not answer.unread_complete:
-        say("not all groups were looked at", err=True)
+        say("not all groups were checked", err=True)

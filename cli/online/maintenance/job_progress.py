@@ -26,7 +26,7 @@ OPEN: Final = frozenset({"waiting", "running"})
 PLAIN: Final = (grpc.StatusCode.UNAVAILABLE,)
 """Status codes whose details are shown alone: too many jobs have not ended."""
 
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end, or only begin a job and show it.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the job to end, or only start it and show it.")]
 
 _Answer = TypeVar("_Answer")
 

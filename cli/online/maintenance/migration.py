@@ -53,7 +53,7 @@ def status(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
 def advance(
     *,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the work before the step, and for the comparison it begins.")
+        bool, typer.Option("--wait", help="Wait for the work before the step, and for the comparison that it starts.")
     ] = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,

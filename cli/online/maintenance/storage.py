@@ -28,12 +28,12 @@ WITHIN: Final = {60_000: "dueInAMinute", HOUR_MS: "dueInAnHour", 24 * HOUR_MS: "
 
 def storage(
     *,
-    files: Annotated[bool, typer.Option("--files", help="A row for each file of the commit log.")] = False,
-    rocksdb: Annotated[bool, typer.Option("--rocksdb", help="A row for each family of the databases.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="One row per file of the commit log.")] = False,
+    rocksdb: Annotated[bool, typer.Option("--rocksdb", help="One row per column family of the databases.")] = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Show how full a broker's disk is, what lies there, since when, and what goes next.
+    """Show how full a broker's disk is, what uses the space, how old the messages are, and which expire next.
 
     A file expires by its age at `expiresNextAt` at the earliest, or sooner if the disk fills up. `-` is not known.
     """
@@ -51,7 +51,7 @@ def storage(
 def spans(
     name: Name,
     *,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many queues.")] = 1000,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of queues.")] = 1000,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -65,14 +65,14 @@ def spans(
 
 def pending(
     *,
-    rows: Annotated[bool, typer.Option("--list", help="A row for each of the first ones.")] = False,
+    rows: Annotated[bool, typer.Option("--list", help="One row for each of the first messages.")] = False,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, max=500, help="With --list: at most so many of each kind.")
+        int, typer.Option("--limit", metavar="N", min=1, max=500, help="With --list: maximum number of each kind.")
     ] = 50,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Show what waits: delayed messages for their time, transactions for their producer's word.
+    """Show pending messages: delayed messages that are not due, and transactions that are not committed or rolled back.
 
     The numbers by due time cover the first 100,000 messages. For a transaction `at` is the next time its producer is
     asked.

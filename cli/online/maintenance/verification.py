@@ -27,14 +27,14 @@ RUNNING: Final = "running"
 
 commands: Final = typer.Typer(no_args_is_help=True)
 
-Id = Annotated[int | None, typer.Argument(metavar="ID", help="Which one; the newest if nothing is said.")]
+Id = Annotated[int | None, typer.Argument(metavar="ID", help="Id of the verification. Default: the newest.")]
 
 
 @commands.command()
 def begin(
     *,
     busy: Annotated[
-        int, typer.Option("--busy", min=1, max=100, help="Percent of one processor core that it may take.")
+        int, typer.Option("--busy", min=1, max=100, help="Percent of one processor core that the verification may use.")
     ] = 25,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the verdict.")] = False,
     admin: Admin = ADMIN_DEFAULT,

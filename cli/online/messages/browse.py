@@ -30,27 +30,28 @@ PAGE_ROWS: Final = 500
 Start = Annotated[
     str,
     typer.Option(
-        "--from", metavar="newest|oldest|OFFSET|TIME", help="Where to begin; an offset with --queue or --lite."
+        "--from", metavar="newest|oldest|OFFSET|TIME", help="Where to start; an offset only with --queue or --lite."
     ),
 ]
-Backwards = Annotated[
-    bool, typer.Option("--backwards", help="From an offset or a time on to older messages, as from the newest.")
-]
+Backwards = Annotated[bool, typer.Option("--backwards", help="Go from the start to older messages.")]
 Queue = Annotated[
-    int | None, typer.Option("--queue", metavar="N", min=0, help="Only of this queue.", show_default=False)
+    int | None, typer.Option("--queue", metavar="N", min=0, help="Only messages of this queue.", show_default=False)
 ]
-Lite = Annotated[str, typer.Option("--lite", metavar="LITE", help="Only of this lite topic.", show_default=False)]
+Lite = Annotated[
+    str, typer.Option("--lite", metavar="LITE", help="Only messages of this lite topic.", show_default=False)
+]
 Tags = Annotated[str, typer.Option("--filter", metavar="EXPRESSION", help="Tags such as `paid` or `paid || sent`.")]
-Sql = Annotated[str, typer.Option("--sql", metavar="EXPRESSION", help="SQL over properties, as consumers have it.")]
+Sql = Annotated[str, typer.Option("--sql", metavar="EXPRESSION", help="SQL filter over properties, as for consumers.")]
 Contains = Annotated[
-    str, typer.Option("--contains", metavar="TEXT", help="Only with this text in the body, uncompressed.")
+    str, typer.Option("--contains", metavar="TEXT", help="Only messages with this text in the decompressed body.")
 ]
-Follow = Annotated[bool, typer.Option("--follow", help="Messages as they come, until Ctrl-C or SIGTERM.")]
+Follow = Annotated[bool, typer.Option("--follow", help="Follow new messages, until Ctrl-C or SIGTERM.")]
 Rate = Annotated[
-    int, typer.Option("--rate", metavar="N", min=1, max=1000, help="With --follow: so many per second at most.")
+    int,
+    typer.Option("--rate", metavar="N", min=1, max=1000, help="With --follow: maximum number of messages per second."),
 ]
 Limit = Annotated[
-    int | None, typer.Option("--limit", metavar="N", min=1, help="End after so many messages.", show_default=False)
+    int | None, typer.Option("--limit", metavar="N", min=1, help="Stop after this many messages.", show_default=False)
 ]
 
 
@@ -70,18 +71,18 @@ def browse(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Show the messages of a topic, the newest first unless asked otherwise. No group is made, and none loses anything.
+    """Show the messages of a topic, the newest first by default. No group is created, and no group is affected.
 
     Without --limit the first 50, with --follow any number. The broker filters. Exit code 1 when there are none.
     """
     if sql and tags:
-        raise typer.BadParameter("--filter is given, too", param_hint="--sql")
+        raise typer.BadParameter("not allowed together with --filter", param_hint="--sql")
     chosen = pb.MessageFilter(expression=sql or tags, is_sql=bool(sql), body_contains=contains.encode())
     shown = 0
     with suppress(KeyboardInterrupt), terminated_as_interrupted(), service_port(admin, BrowsingServiceStub) as broker:
         if follow:
             if start != NEWEST or backwards:
-                raise typer.BadParameter("what comes from now on is followed", param_hint="--from")
+                raise typer.BadParameter("only new messages can be followed", param_hint="--from")
             tail = pb.TailMessagesRequest(
                 topic=topic, lite_topic=lite, queue=queue, filter=chosen, messages_per_second_max=rate
             )
@@ -134,7 +135,7 @@ def _followed(
     for answer in broker.TailMessages(request):
         yield from answer.messages
         if answer.left_out:
-            say(f"{address}: {answer.left_out} messages were left out, they came too fast", err=True)
+            say(f"{address}: {answer.left_out} messages were left out because they arrived too fast", err=True)
 
 
 def _message(topic: str, record: Record) -> definition.Message:

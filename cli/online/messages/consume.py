@@ -45,22 +45,29 @@ def consume(
     ] = "quarry-cli",
     tag: Expression = "*",
     limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="End after so many messages.", show_default=False)
+        int | None,
+        typer.Option("--limit", metavar="N", min=1, help="Stop after this many messages.", show_default=False),
     ] = None,
     wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="End when none came for so many seconds.")
+        float,
+        typer.Option("--wait", metavar="SECONDS", min=0.0, help="Stop when no message came for this many seconds."),
     ] = 5.0,
-    no_ack: Annotated[bool, typer.Option("--no-ack", help="Leave them: they come again after --invisible.")] = False,
+    no_ack: Annotated[
+        bool, typer.Option("--no-ack", help="Do not acknowledge: the messages come again after --invisible.")
+    ] = False,
     invisible: Annotated[
         int,
         typer.Option(
-            "--invisible", metavar="SECONDS", min=1, help="Seconds for which others do not get a received message."
+            "--invisible",
+            metavar="SECONDS",
+            min=1,
+            help="Seconds for which a received message is hidden from other consumers.",
         ),
     ] = 30,
     endpoint: Endpoint = ENDPOINT_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Receive messages, show and acknowledge them.
+    """Receive, show and acknowledge messages.
 
     Messages that were received but not shown at Ctrl-C, SIGTERM or the end of a pipe are given back at once.
     """
@@ -87,16 +94,17 @@ def tail(
     *,
     tag: Expression = "*",
     start: Annotated[
-        str, typer.Option("--from", metavar="latest|earliest|OFFSET|TIME", help="Where to begin.")
+        str, typer.Option("--from", metavar="latest|earliest|OFFSET|TIME", help="Where to start.")
     ] = "latest",
     limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="End after so many messages.", show_default=False)
+        int | None,
+        typer.Option("--limit", metavar="N", min=1, help="Stop after this many messages.", show_default=False),
     ] = None,
     endpoint: Endpoint = ENDPOINT_DEFAULT,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Show messages as they come, until Ctrl-C or SIGTERM. Takes nothing away from other groups.
+    """Show messages as they arrive, until Ctrl-C or SIGTERM. Other groups are not affected.
 
     Reads as a group of its own, which is deleted at the end.
     """

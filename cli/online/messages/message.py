@@ -34,7 +34,9 @@ def trace(
     *,
     topic: Topic,
     key: Annotated[str, typer.Option("--key", help="A key that the sender gave, or the message's id.")],
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="At most so many, the newest.")] = 10,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=100, help="Maximum number of messages; the newest are shown.")
+    ] = 10,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:

@@ -63,16 +63,16 @@ def message_of_json(text: bytes, given: OutgoingMessage) -> OutgoingMessage:
     try:
         fields = json.loads(text)
     except ValueError as error:
-        raise LineInvalid(f"no JSON: {error}") from None
+        raise LineInvalid(f"not JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise LineInvalid("no JSON object")
+        raise LineInvalid("not a JSON object")
     unknown = sorted(set(fields) - FIELDS - IGNORED)
     if unknown:
         raise LineInvalid(f"{unknown[0]}: no such field; there are: {', '.join(sorted(FIELDS))}")
     said = {name: value for name, value in fields.items() if value is not None}
     kinds = [name for name in _TYPE_FIELDS if name in said]
     if len(kinds) > 1:
-        raise LineInvalid(f"{kinds[1]}: a message with {kinds[0]} cannot have it, too")
+        raise LineInvalid(f"{kinds[1]}: not allowed together with {kinds[0]}")
     if kinds:
         given = replace(given, message_group=None, deliver_at_ms=None, priority=None, lite_topic=None)
     return replace(given, **_parts(said, given))
@@ -105,7 +105,7 @@ def _body(said: Mapping[str, Any]) -> bytes:
     try:
         return base64.b64decode(_text(said, "bodyBase64"), validate=True)
     except (binascii.Error, ValueError):
-        raise LineInvalid("bodyBase64: no base64") from None
+        raise LineInvalid("bodyBase64: not base64") from None
 
 
 def _is_compressed(said: Mapping[str, Any]) -> bool:
@@ -117,14 +117,14 @@ def _is_compressed(said: Mapping[str, Any]) -> bool:
 def _keys(said: Mapping[str, Any]) -> tuple[str, ...]:
     keys = said["keys"]
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise LineInvalid("keys: must be a list of texts")
+        raise LineInvalid("keys: must be a list of strings")
     return tuple(keys)
 
 
 def _properties(said: Mapping[str, Any]) -> dict[str, str]:
     properties = said["properties"]
     if not isinstance(properties, dict) or not all(isinstance(each, str) for each in properties.values()):
-        raise LineInvalid("properties: must be an object of texts")
+        raise LineInvalid("properties: must be an object of strings")
     return properties
 
 

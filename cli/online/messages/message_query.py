@@ -75,12 +75,12 @@ def query(
         typer.Option("--to", metavar="TIME", help="Stored at this time or earlier.", show_default=False),
     ] = None,
     queue: Annotated[
-        int | None, typer.Option("--queue", metavar="N", min=0, help="Only of this queue.", show_default=False)
+        int | None, typer.Option("--queue", metavar="N", min=0, help="Only messages of this queue.", show_default=False)
     ] = None,
     lite: Annotated[
-        str | None, typer.Option("--lite", metavar="LITE", help="Only of this lite topic.", show_default=False)
+        str | None, typer.Option("--lite", metavar="LITE", help="Only messages of this lite topic.", show_default=False)
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of rows.")] = 100,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:

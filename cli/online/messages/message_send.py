@@ -24,9 +24,7 @@ def send(
     key: Keys = None,
     message_group: Annotated[
         str | None,
-        typer.Option(
-            "--message-group", metavar="GROUP", help="Its message group, in a FIFO topic.", show_default=False
-        ),
+        typer.Option("--message-group", metavar="GROUP", help="Message group, for a FIFO topic.", show_default=False),
     ] = None,
     properties: Properties = None,
     admin: Admin = ADMIN_DEFAULT,

@@ -52,7 +52,7 @@ def show(
         typer.Option(
             "--body",
             metavar="FILE",
-            help="Write the body there, uncompressed; - writes it alone to standard output.",
+            help="Write the decompressed body to this file; - writes only the body to standard output.",
             show_default=False,
         ),
     ] = None,
@@ -72,11 +72,11 @@ def show(
     tell_unread(answer.unread, admin)
     record = decoded(answer.message, admin)
     if answer.same_id > 1:
-        say(f"{answer.same_id} messages have this id, this is the newest", err=True)
+        say(f"{answer.same_id} messages have this id; this is the newest", err=True)
     stored = bytes(record.body)
     plain = plain_body(record.system_flag, stored)
     if plain is None:
-        say("the body cannot be uncompressed, it is given as it is stored", err=True)
+        say("the body cannot be decompressed and is shown as stored", err=True)
     content = stored if plain is None else plain
     if body is not None:
         _write(body, content)
@@ -91,10 +91,10 @@ def _request(message_id: str | None, topic: str | None, queue: int | None, offse
     """Return the request. Raises typer.BadParameter if the options do not identify a message."""
     if message_id is not None:
         if queue is not None or offset is not None:
-            raise typer.BadParameter("ID is given, too", param_hint="--queue, --offset")
+            raise typer.BadParameter("not allowed together with ID", param_hint="--queue, --offset")
         return pb.GetMessageRequest(topic=topic or "", id=message_id)
     if topic is None or queue is None or offset is None:
-        raise typer.BadParameter("it is needed, or --topic, --queue and --offset together", param_hint="ID")
+        raise typer.BadParameter("ID is needed, or --topic, --queue and --offset together", param_hint="ID")
     return pb.GetMessageRequest(topic=topic, place=pb.QueuePlace(queue=queue, offset=offset))
 
 
@@ -156,4 +156,4 @@ def _print_body(body: bytes) -> None:
         say("\nbody")
         say(body[:BODY_SHOWN_MAX].decode(errors="ignore"))
     if len(body) > BODY_SHOWN_MAX:
-        say(f"… of {len(body)} bytes the first {BODY_SHOWN_MAX}: --body gives all")
+        say(f"… of {len(body)} bytes the first {BODY_SHOWN_MAX}; --body writes all")

@@ -71,7 +71,7 @@ def produce(
         typer.Option(
             "--from",
             metavar="FILE",
-            help="Send each line of this file, instead of BODY; - reads standard input, as it comes.",
+            help="Send each line of this file, instead of BODY; - reads standard input.",
             show_default=False,
         ),
     ] = None,
@@ -83,21 +83,19 @@ def produce(
     properties: Properties = None,
     message_group: Annotated[
         str | None,
-        typer.Option(
-            "--message-group", metavar="GROUP", help="Its message group, in a FIFO topic.", show_default=False
-        ),
+        typer.Option("--message-group", metavar="GROUP", help="Message group, for a FIFO topic.", show_default=False),
     ] = None,
     deliver_at: Annotated[
         str | None,
         typer.Option(
-            "--deliver-at", metavar="TIME", help="When it is delivered: a date, or ms since 1970.", show_default=False
+            "--deliver-at", metavar="TIME", help="Delivery time: a date, or ms since 1970.", show_default=False
         ),
     ] = None,
-    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Send it so many times.")] = 1,
+    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="How many times to send the message.")] = 1,
     endpoint: Endpoint = ENDPOINT_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Send a message, or one for each line of a file, and show its id and where it went.
+    """Send a message, or one for each line of a file, and show its id and where it is stored.
 
     Lines are sent in their order, as soon as they arrive; empty lines are skipped. Exit code 1: some lines were not
     valid or were refused; each is reported with its number, and all others were sent.
@@ -115,7 +113,7 @@ def produce(
     )
     if lines is not None:
         if body != "-" or count != 1:
-            raise typer.BadParameter("does not go with BODY or --count", param_hint="--from")
+            raise typer.BadParameter("not allowed together with BODY or --count", param_hint="--from")
         _produce_lines(lines, given, is_json=json_lines, endpoint=endpoint, as_json=as_json)
         return
     if json_lines:
@@ -173,7 +171,7 @@ class _Sending:
         if not self._under_way:
             return text
         first, last = self._under_way[0].number, self._under_way[-1].number
-        return f"{text}; not known of " + (f"line {first}" if first == last else f"lines {first} to {last}")
+        return f"{text}; unknown for " + (f"line {first}" if first == last else f"lines {first} to {last}")
 
     def _messages(self, lines: Iterable[Line]) -> Iterator[_Numbered]:
         for line in lines:

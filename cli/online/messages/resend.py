@@ -17,34 +17,41 @@ def resend(
     topic: Topic,
     key: Annotated[
         str | None,
-        typer.Option("--key", help="Those with this key that the sender gave, or with this id.", show_default=False),
+        typer.Option("--key", help="Only messages with this key or id.", show_default=False),
     ] = None,
     queue: Annotated[
-        int | None, typer.Option("--queue", metavar="N", min=0, help="Those of this queue.", show_default=False)
+        int | None, typer.Option("--queue", metavar="N", min=0, help="Only messages of this queue.", show_default=False)
     ] = None,
     from_offset: Annotated[
         int | None,
-        typer.Option("--from-offset", metavar="OFFSET", min=0, help="From this one of the queue.", show_default=False),
+        typer.Option(
+            "--from-offset", metavar="OFFSET", min=0, help="First offset of the queue to send.", show_default=False
+        ),
     ] = None,
     to_offset: Annotated[
         int | None,
-        typer.Option("--to-offset", metavar="OFFSET", min=0, help="Up to before this one.", show_default=False),
+        typer.Option(
+            "--to-offset", metavar="OFFSET", min=0, help="End offset of the queue, not included.", show_default=False
+        ),
     ] = None,
     begin: Annotated[
         str | None,
-        typer.Option("--from", metavar="TIME", help="Those stored at this time or later.", show_default=False),
+        typer.Option("--from", metavar="TIME", help="Only messages stored at this time or later.", show_default=False),
     ] = None,
     end: Annotated[
         str | None,
-        typer.Option("--to", metavar="TIME", help="Those stored at this time or earlier.", show_default=False),
+        typer.Option("--to", metavar="TIME", help="Only messages stored at this time or earlier.", show_default=False),
     ] = None,
     to_topic: Annotated[
         str | None,
         typer.Option(
-            "--to-topic", metavar="TOPIC", help="Where to send them; to their topic unless given.", show_default=False
+            "--to-topic",
+            metavar="TOPIC",
+            help="Topic to send to. Default: the messages' own topic.",
+            show_default=False,
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the messages.")] = False,
     wait: Wait = True,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,

@@ -37,31 +37,35 @@ def ping(
         typer.Option(
             "--topic",
             metavar="TOPIC",
-            help="Send a test message into this topic and find it there, each time.",
+            help="For each try, send a test message to this topic and find it there.",
             show_default=False,
         ),
     ] = None,
     port: Annotated[
-        Port, typer.Option("--port", metavar="both|admin|messaging", help="Which ports are tried.")
+        Port, typer.Option("--port", metavar="both|admin|messaging", help="Which ports to try.")
     ] = Port.BOTH,
-    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="How many tries.")] = 4,
+    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Number of tries.")] = 4,
     interval: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", min=0.0, help="From one try to the next.")
+        float, typer.Option("--interval", metavar="SECONDS", min=0.0, help="Time between two tries.")
     ] = 1.0,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="For so long an answer is waited for.")
+        float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="How long to wait for an answer.")
     ] = 5.0,
     within_ms: Annotated[
         float | None,
         typer.Option(
-            "--within-ms", metavar="MS", min=0.0, help="The status is 1 when a try took longer.", show_default=False
+            "--within-ms",
+            metavar="MS",
+            min=0.0,
+            help="Exit with status 1 if a try took longer than this.",
+            show_default=False,
         ),
     ] = None,
     endpoint: Endpoint = ENDPOINT_DEFAULT,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Measure how long a broker takes to answer, on its messaging port and its admin port, or for a message.
+    """Measure how long a broker takes to answer on its messaging port and its admin port, or to store a message.
 
     Exit code 1: a try failed, or took longer than --within-ms. 2: nothing was answered. No consumer group is created or
     used.

@@ -136,7 +136,7 @@ class MessageTrip:
         pause = threading.Event()
         while not self._has(message_id, timeout_s):
             if self._clock.monotonic_s() - began_s > timeout_s:
-                raise Unanswered(f"message {message_id} was sent, and is not in topic {self._topic} yet")
+                raise Unanswered(f"message {message_id} was sent, but is not in topic {self._topic} yet")
             pause.wait(LOOK_INTERVAL_S)
         return sent_s, self._clock.monotonic_s() - began_s
 

@@ -32,16 +32,18 @@ HEIGHT: Final = 60
 
 def top(
     *,
-    once: Annotated[bool, typer.Option("--once", help="Print what there is once, as plain text, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print everything once as plain text, and exit.")] = False,
     interval_s: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", min=INTERVAL_MIN_S, help="Between two refreshes.")
+        float, typer.Option("--interval", metavar="SECONDS", min=INTERVAL_MIN_S, help="Time between two refreshes.")
     ] = INTERVAL_DEFAULT_S,
     count: Annotated[
         int | None,
-        typer.Option("--count", metavar="N", min=1, help="With --json: end after so many.", show_default=False),
+        typer.Option(
+            "--count", metavar="N", min=1, help="With --json: stop after this many refreshes.", show_default=False
+        ),
     ] = None,
     admin: Admin = ADMIN_DEFAULT,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line and refresh.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per refresh.")] = False,
 ) -> None:
     """Watch a broker in the terminal: rates, stages, lag, topics, groups, storage, migration, jobs, members.
 
@@ -68,7 +70,7 @@ def _can_be_drawn_on() -> bool:
         return False
     kind = os.environ.get("TERM", "")
     if kind in ("", "dumb", "unknown"):
-        say(f"the terminal (TERM={kind}) cannot be drawn on: this is printed once", err=True)
+        say(f"the terminal (TERM={kind}) cannot be drawn on: printing once", err=True)
         return False
     return True
 

@@ -13,7 +13,7 @@ class Order(Enum):
     """The order of topics and groups. The value is its label."""
 
     BUSIEST = "busiest first"
-    LAG = "furthest behind first"
+    LAG = "largest lag first"
     NAME = "by name"
 
 

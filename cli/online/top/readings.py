@@ -56,7 +56,7 @@ class Failure(Enum):
     """The kinds of failed calls, by how they are shown."""
 
     GONE = "no answer"
-    STRANGER = "not let in"
+    STRANGER = "not authenticated"
     FORBIDDEN = "not allowed"
     OTHER = "refused"
 
@@ -162,13 +162,13 @@ class Reading:
         match code:
             case grpc.StatusCode.UNAUTHENTICATED:
                 advice = "name one with quarry --context NAME top" if user is None else "check the context's secret"
-                text = f"{self.address}: asked {who}, and not let in ({details}); {advice}"
+                text = f"{self.address}: asked {who}, but not authenticated ({details}); {advice}"
             case grpc.StatusCode.PERMISSION_DENIED:
                 text = f"{self.address}: asked {who}, who may not see this ({details})"
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 text = f"{self.address}: no answer within {CALL_TIMEOUT_S:.0f} s"
             case grpc.StatusCode.UNIMPLEMENTED:
-                text = f"{self.address}: this broker is older than quarry top, and does not tell its figures"
+                text = f"{self.address}: this broker is older than quarry top, and does not provide its stats"
             case _:
                 text = refusal(error, self.address)
         return CallFailed(_FAILURES.get(code, Failure.OTHER), " ".join(one_line(text).split()))

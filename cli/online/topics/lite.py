@@ -33,7 +33,7 @@ def list_lite_topics(
     parent: Parent,
     *,
     prefix: Prefix = "",
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of rows.")] = 100,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -93,9 +93,9 @@ def stats(parent: Parent, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False
 def backlog(
     parent: Parent,
     *,
-    group: Annotated[str, typer.Option("--group", metavar="NAME", help="The group that reads them.")],
-    clients: Annotated[bool, typer.Option("--clients", help="A row for each client of the group instead.")] = False,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=200, help="At most so many.")] = 20,
+    group: Annotated[str, typer.Option("--group", metavar="NAME", help="Group that reads the lite topics.")],
+    clients: Annotated[bool, typer.Option("--clients", help="One row per client of the group instead.")] = False,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=200, help="Maximum number of rows.")] = 20,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -112,7 +112,7 @@ def backlog(
     else:
         print_rows(map(_backlog_fields, found.lite_topics), BACKLOG_COLUMNS, as_json=as_json)
         if not found.is_complete:
-            say(f"{admin}: there are more lite topics, {found.looked_at} were looked at", err=True)
+            say(f"{admin}: there are more lite topics; {found.looked_at} were checked", err=True)
 
 
 def _backlog_fields(each: pb.LiteBacklog) -> dict[str, object]:

@@ -53,14 +53,14 @@ Type = Annotated[
     typer.Option(
         "--type",
         metavar="normal|fifo|delay|transaction|priority|lite|mixed",
-        help="Which messages it takes; normal unless given.",
+        help="Type of messages. Default: normal.",
         show_default=False,
     ),
 ]
 Queues = Annotated[
     int | None,
     typer.Option(
-        "--queues", metavar="N", min=1, help="Number of queues; the broker's default unless given.", show_default=False
+        "--queues", metavar="N", min=1, help="Number of queues. Default: the broker's default.", show_default=False
     ),
 ]
 PermissionOption = Annotated[
@@ -68,7 +68,7 @@ PermissionOption = Annotated[
     typer.Option(
         "--permission",
         metavar="read-write|read|write|none",
-        help="What clients may do; read-write unless given.",
+        help="What clients may do. Default: read-write.",
         show_default=False,
     ),
 ]
@@ -79,7 +79,7 @@ LiteTtl = Annotated[
         metavar="N",
         min=-1,
         max=EXPIRATION_MAX_MINUTES,
-        help="How long a lite topic stays after its last message, at least 15; 0 or -1: for ever. Attribute "
+        help="How long a lite topic is kept after its last message, at least 15; 0 or -1: forever. Attribute "
         f"`{EXPIRATION}`.",
         show_default=False,
     ),
@@ -125,7 +125,8 @@ def update(
         bool,
         typer.Option(
             "--break-order",
-            help="Change the number of queues although messages of message groups are unread, which lose their order.",
+            help="Change the number of queues even if messages of message groups are unread; these messages lose "
+            "their order.",
         ),
     ] = False,
     admin: Admin = ADMIN_DEFAULT,
@@ -161,7 +162,7 @@ def delete(name: Name, *, dry_run: DryRun = False, admin: Admin = ADMIN_DEFAULT,
 def list_topics(
     *,
     prefix: Prefix = "",
-    system: Annotated[bool, typer.Option("--system", help="Also the broker's own topics.")] = False,
+    system: Annotated[bool, typer.Option("--system", help="Include the broker's internal topics.")] = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:

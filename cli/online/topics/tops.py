@@ -30,17 +30,17 @@ class OrderName(StrEnum):
 
 
 Contains = Annotated[
-    str, typer.Option("--contains", metavar="TEXT", help="Only names that have this in them.", show_default=False)
+    str, typer.Option("--contains", metavar="TEXT", help="Only names that contain this text.", show_default=False)
 ]
 OrderOption = Annotated[
     OrderName,
     typer.Option(
         "--order",
         metavar="busiest|lag|name",
-        help="What comes first. The busiest, and those furthest behind, are taken from those counted one by one.",
+        help="Order of the rows. Busiest and largest lag are chosen among the rows that are counted individually.",
     ),
 ]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of rows.")]
 
 ORDERS: Final = {
     OrderName.BUSIEST: pb.FIGURE_ORDER_BUSIEST,
@@ -54,7 +54,7 @@ def top_topics(
     contains: Contains = "",
     order: OrderOption = OrderName.BUSIEST,
     limit: Limit = 20,
-    system: Annotated[bool, typer.Option("--system", help="Also the broker's own topics.")] = False,
+    system: Annotated[bool, typer.Option("--system", help="Include the broker's internal topics.")] = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:

@@ -133,6 +133,6 @@ def unpadded(data: bytes, start: int, end: int) -> tuple[int, int]:
 def check_dependency(stream_id: int, data: bytes, start: int, end: int) -> None:
     """Raise PeerError for a stream that depends on itself. Apart from that, priorities are ignored (§5.3)."""
     if end - start < 5:
-        raise PeerError(ErrorCode.FRAME_SIZE_ERROR, "no room for a priority")
+        raise PeerError(ErrorCode.FRAME_SIZE_ERROR, "no space for the priority")
     if U32.unpack_from(data, start)[0] & STREAM_MASK == stream_id:
         raise PeerError(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} depends on itself")

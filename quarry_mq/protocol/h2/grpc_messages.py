@@ -93,27 +93,27 @@ def plain_body(body: bytes, flag: int, encoding: bytes, size_max: int) -> bytes:
     if flag == 0:
         return body
     if flag != COMPRESSED or encoding in (b"", b"identity"):
-        raise BadMessage(GrpcStatus.INTERNAL, "a message says that it is compressed, its call does not")
+        raise BadMessage(GrpcStatus.INTERNAL, "a message is marked as compressed, but its call is not")
     if encoding != b"gzip":
         raise BadMessage(
-            GrpcStatus.UNIMPLEMENTED, f"messages may be compressed by gzip, not {encoding.decode('ascii', 'replace')}"
+            GrpcStatus.UNIMPLEMENTED, f"messages may be compressed with gzip, not {encoding.decode('ascii', 'replace')}"
         )
     inflater = zlib.decompressobj(wbits=31)
     bound = unpacked_bound(len(body), size_max)
     try:
         plain = inflater.decompress(body, bound + 1)
     except zlib.error as error:
-        raise BadMessage(GrpcStatus.INTERNAL, "a message is no gzip") from error
+        raise BadMessage(GrpcStatus.INTERNAL, "a message is not gzip data") from error
     if len(plain) > size_max:
         raise too_large(len(plain), size_max)
     if len(plain) > bound:
         raise BadMessage(
             GrpcStatus.RESOURCE_EXHAUSTED,
-            f"a message that unpacks to more than {UNPACKED_RATIO_MAX} times its {len(body)} bytes",
+            f"a message that decompresses to more than {UNPACKED_RATIO_MAX} times its {len(body)} bytes",
             "request_size",
         )
     if not inflater.eof or inflater.unused_data:
-        raise BadMessage(GrpcStatus.INTERNAL, "a message is no whole gzip")
+        raise BadMessage(GrpcStatus.INTERNAL, "the gzip data of a message is incomplete")
     return plain
 
 
@@ -124,7 +124,7 @@ def unpacked_bound(size: int, size_max: int) -> int:
 
 def too_large(size: int, size_max: int) -> BadMessage:
     return BadMessage(
-        GrpcStatus.RESOURCE_EXHAUSTED, f"a message of {size} bytes; at most {size_max} are taken", "request_size"
+        GrpcStatus.RESOURCE_EXHAUSTED, f"a message of {size} bytes; at most {size_max} are allowed", "request_size"
     )
 
 

@@ -131,7 +131,7 @@ def split_block(block: bytes, size_max: int) -> list[Field]:
             elif first & 0xE0 == 0x20:
                 table_size, position = integer(block, position, 0x1F)
                 if table_size or fields:
-                    raise PeerError(ErrorCode.COMPRESSION_ERROR, "a table size update where none may be")
+                    raise PeerError(ErrorCode.COMPRESSION_ERROR, "a table size update where none is allowed")
                 continue
             else:
                 # With indexing as well: an entry that is larger than the table empties it, and it is empty.
@@ -228,7 +228,7 @@ def integer(block: bytes, position: int, mask: int) -> tuple[int, int]:
         value += (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-    raise PeerError(ErrorCode.COMPRESSION_ERROR, "an integer in a header block is absurdly large")
+    raise PeerError(ErrorCode.COMPRESSION_ERROR, "an integer in a header block is too large")
 
 
 def _string(block: bytes, position: int) -> tuple[bytes, int]:
@@ -243,7 +243,7 @@ def _string(block: bytes, position: int) -> tuple[bytes, int]:
 
 def _static(index: int) -> tuple[bytes, bytes]:
     if not 1 <= index <= STATIC_TABLE_LENGTH:
-        raise PeerError(ErrorCode.COMPRESSION_ERROR, f"index {index} is in no table")
+        raise PeerError(ErrorCode.COMPRESSION_ERROR, f"index {index} is not in the tables")
     return STATIC_TABLE[index - 1]
 
 
@@ -251,7 +251,7 @@ def _decode_huffman(coded: bytes) -> bytes:
     try:
         return bytes(decode_huffman(coded))
     except HPACKError as error:
-        raise PeerError(ErrorCode.COMPRESSION_ERROR, "a string is no Huffman code") from error
+        raise PeerError(ErrorCode.COMPRESSION_ERROR, "a string is not a valid Huffman code") from error
 
 
 _cached_huffman = lru_cache(maxsize=_CACHED_MAX)(_decode_huffman)

@@ -147,9 +147,9 @@ def _parts(body: bytes, method: Compression, part_size: int) -> Iterator[bytes]:
         if part:
             yield part
         elif not unpacker.eof:
-            raise BodyBroken("it is cut off")
+            raise BodyBroken("truncated")
     if unpacker.unused_data:
-        raise BodyBroken("something follows it")
+        raise BodyBroken("bytes follow after its end")
 
 
 def body_text(body: bytes) -> str | None:

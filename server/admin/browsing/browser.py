@@ -120,16 +120,18 @@ def pack_cursor(place: PhysicalOffset, *, is_ascending: bool, selected: str) -> 
 def parse_cursor(cursor: bytes, *, is_ascending: bool, selected: str) -> PhysicalOffset:
     """Decode a cursor. Raises Invalid."""
     if not cursor or cursor[0] != LAYOUT:
-        raise Invalid("cursor: it is none of this call's answers, or one of another version: begin anew without it")
+        raise Invalid("cursor: not a cursor of this call, or one of another version: start again without a cursor")
     if len(cursor) != _CURSOR.size:
-        raise Invalid(f"cursor: it has {len(cursor)} bytes, not {_CURSOR.size}: give `next` of an answer as it was")
+        raise Invalid(f"cursor: it has {len(cursor)} bytes, not {_CURSOR.size}: pass `next` of an answer unchanged")
     _, order, place, of = _CURSOR.unpack(cursor)
     if order not in {0, 1} or place < 0:
-        raise Invalid("cursor: it is none of this call's answers: begin anew without it")
+        raise Invalid("cursor: not a cursor of this call: start again without a cursor")
     if bool(order) is not is_ascending:
-        raise Invalid("cursor: it is of the other order; is_ascending has to be as it was")
+        raise Invalid("cursor: it was made for the other order; is_ascending must not change between pages")
     if of != crc32(selected.encode()):
-        raise Invalid("cursor: it is of other messages; topic, lite_topic and queue have to be as they were")
+        raise Invalid(
+            "cursor: it was made for other messages; topic, lite_topic and queue must not change between pages"
+        )
     return PhysicalOffset(place)
 
 
@@ -494,8 +496,8 @@ class _Merge:
         self._searched += 1
         if self._searched > SEARCHED_MAX:
             raise TooMuchForOneCall(
-                f"queue: more than {SEARCHED_MAX} queues of topic {self._topic} have messages between there and now: "
-                "name one of them, or begin nearer to the newest"
+                f"queue: more than {SEARCHED_MAX} queues of topic {self._topic} have messages since then: name a "
+                "queue, or start closer to the newest message"
             )
 
 

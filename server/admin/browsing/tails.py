@@ -124,7 +124,7 @@ class Tails:
     def looking_on(self, selected: Selected, wish: MessageWish) -> Iterator[Tail]:
         """Open a tail that sees messages from now on. Raises TooManyTails."""
         if self._count >= TAILS_MAX:
-            raise TooManyTails(f"{TAILS_MAX} callers look on already: end one of them")
+            raise TooManyTails(f"{TAILS_MAX} callers already follow new messages: end one of them")
         tail = Tail(selected, wish)
         if self._is_over:
             tail.end()

@@ -228,7 +228,7 @@ class History:
     def _index(self, name: str) -> int:
         index = self._series.get(name)
         if index is None:
-            raise Invalid(f"series: there is no series {name[:60]!r}, docs/admin-calls.md lists them")
+            raise Invalid(f"series: there is no series {name[:60]!r}; docs/admin-calls.md lists all series")
         return index
 
 

@@ -37,7 +37,7 @@ def concerns(sources: Sources, history: History) -> Iterator[str]:
     yield from _members(sources)
     late_s = history.latest(LOOP_LATE)
     if late_s is not None and late_s >= LOOP_LATE_S:
-        yield f"the event loop was {late_s:.1f} s late within the last ten seconds"
+        yield f"the event loop was {late_s:.1f} s late in the last ten seconds"
 
 
 def _health(sources: Sources) -> Iterator[str]:
@@ -48,14 +48,14 @@ def _health(sources: Sources) -> Iterator[str]:
         yield f"sends are refused: {health.sends_refused}"
     behind = sources.dispatch_lag_bytes
     if behind > DISPATCH_LAG_BYTES:
-        yield f"dispatch is {behind} bytes behind: consumers do not see them yet"
+        yield f"dispatch is {behind} bytes behind: consumers cannot see these messages yet"
 
 
 def _faults(sources: Sources) -> Iterator[str]:
     found = sources.components.edge.faults.recent()
     yield from found[:FAULTS_SHOWN]
     if len(found) > FAULTS_SHOWN:
-        yield f"{len(found) - FAULTS_SHOWN} more faults within five minutes: the log has them"
+        yield f"{len(found) - FAULTS_SHOWN} more errors within five minutes: see the broker's log"
 
 
 def _maintenance(sources: Sources) -> Iterator[str]:

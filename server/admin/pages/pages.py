@@ -256,7 +256,7 @@ class Wanted:
 
     def __post_init__(self) -> None:
         if self.after and self.order is not Order.NAME:
-            raise Invalid("after: goes with the order by name alone")
+            raise Invalid("after: allowed only with the order by name")
 
 
 async def names_of(

@@ -44,7 +44,7 @@ _SHOWN_MAX: Final = 60
 def given(field: str, text: str) -> str:
     """Require a name, or a part of one."""
     if not text:
-        raise Invalid(f"{field}: it must be given")
+        raise Invalid(f"{field}: must be given")
     return printable(field, text)
 
 
@@ -53,7 +53,7 @@ def printable(field: str, text: str, size_max: int = NAME_MAX) -> str:
     if len(text) > size_max:
         raise Invalid(f"{field}: {len(text)} characters, at most {size_max} are allowed")
     if not text.isprintable():
-        raise Invalid(f"{field}: {text[:_SHOWN_MAX]!r} holds characters that cannot be printed")
+        raise Invalid(f"{field}: {text[:_SHOWN_MAX]!r} contains characters that are not printable")
     return text
 
 

@@ -31,7 +31,7 @@ _Serve = Callable[[_Context, Slot], Awaitable[Any]]
 NO_REQUEST: Final = f"no request came within {REQUEST_WAIT_S:.0f} s"
 FIELDS_MAX: Final = 16_384
 """Fields and entries of a request above 16 KiB. Counting them takes some milliseconds; no valid request has more."""
-TOO_LONG: Final = f"a call of a service that is open to everybody ends after {STRANGER_S:.0f} s: call again"
+TOO_LONG: Final = f"an unauthenticated call ends after {STRANGER_S:.0f} s: repeat the call"
 
 
 class RequestReader(grpc.aio.ServerInterceptor):
@@ -130,7 +130,7 @@ def _reader(handler: Any) -> _Read:
             await context.abort(status_code(error), str(error))
         except DecodeError:
             message_type = deserialize.__self__.DESCRIPTOR.full_name
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request is no {message_type}")
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {message_type}")
 
     async def read_one(context: _Context) -> Any:
         request = await context.read()

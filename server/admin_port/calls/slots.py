@@ -101,14 +101,14 @@ class CallSlots:
     def admit(self, slot: Slot, caller: str) -> None:
         """Give the call one of the slots of known callers. Raises OverLimit."""
         if self._callers[caller] >= self._caller_max or self._callers.total() >= self._calls_max:
-            raise OverLimit(CALLS_LIMIT, f"{self._callers[caller]} calls of {caller} are open already")
+            raise OverLimit(CALLS_LIMIT, f"{self._callers[caller]} calls of {caller} are already open")
         self._callers[caller] += 1
         slot.taken(lambda: self._leave_callers(caller))
 
     def admit_member(self, slot: Slot) -> None:
         """Give the call one of the slots of members. Raises OverLimit."""
         if self._members >= self._calls_max:
-            raise OverLimit(CALLS_LIMIT, f"{self._members} calls of members of the cluster are open already")
+            raise OverLimit(CALLS_LIMIT, f"{self._members} calls of members of the cluster are already open")
         self._members += 1
         slot.taken(self._leave_members)
 
@@ -116,7 +116,7 @@ class CallSlots:
         self._met[STRANGERS_LIMIT] += 1
         oldest = next(iter(calls))
         oldest.close()
-        oldest.end("too many calls whose caller is not known are open: this one gave way")
+        oldest.end("too many unauthenticated calls are open: this call was dropped")
 
     def _leave_strangers(self, slot: Slot) -> None:
         here = self._strangers[slot.address]

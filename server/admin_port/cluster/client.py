@@ -164,4 +164,4 @@ class PeerClient:
         try:
             return answer_type.FromString(answered)
         except DecodeError:
-            raise MemberUnreachable(f"{self._address}: its answer is no {answer_type.__name__}") from None
+            raise MemberUnreachable(f"{self._address}: the answer is not a {answer_type.__name__}") from None

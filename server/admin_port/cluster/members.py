@@ -83,7 +83,7 @@ class MembersService(MembersServiceServicer):
 
     def _required(self) -> Members:
         if self._members is None:
-            raise NoCluster("this broker is in no cluster: set cluster.members or cluster.dns")
+            raise NoCluster("this broker is not in a cluster: set cluster.members or cluster.dns")
         return self._members
 
     def _message(self, seen: SeenMember) -> pb.Member:

@@ -166,7 +166,7 @@ class ClusterService:
         if request.HasField("once"):
             once = request.once
             if once.member and once.member != self._exchange.own_name:
-                raise NotAMember(f"the call was made to member {once.member[:80]!r}")
+                raise NotAMember(f"the call was meant for member {once.member[:80]!r}")
             self._replays.take(Number(once.session, once.number))
         elif method in CHANGES:
             self._replays.take_unnumbered(signature)

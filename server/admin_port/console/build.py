@@ -106,7 +106,7 @@ def _socket_in(folders: contextlib.ExitStack) -> Path:
     folder = folders.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True))
     path = Path(folder) / SOCKET
     if len(bytes(path)) > SOCKET_PATH_MAX:
-        raise OSError(f"{path} is too long for the name of a socket: set TMPDIR to a shorter one")
+        raise OSError(f"{path} is too long for the path of a socket: set TMPDIR to a shorter directory")
     return path
 
 

@@ -76,7 +76,7 @@ class AdminCalls:
         """Prepare a call. Raises CallFailed."""
         found = self._methods.get(method)
         if found is None:
-            raise CallFailed("NOT_FOUND", f"no call {method!r:.200}; docs/admin-calls.md has all of them")
+            raise CallFailed("NOT_FOUND", f"no call {method!r:.200}; docs/admin-calls.md lists all calls")
         return Call(self._channel, found, request, lambda: self._metadata(path_of(found), caller))
 
     def needs_login(self) -> bool:
@@ -172,7 +172,7 @@ class Call:
         stub = stub_of(self._channel, self._method)
         with self._lock:
             if self._is_cancelled:
-                raise CallFailed(grpc.StatusCode.CANCELLED.name, "nobody waits for the answer any more")
+                raise CallFailed(grpc.StatusCode.CANCELLED.name, "the caller does not wait for the answer any more")
             if self.is_streaming:
                 self._call = stub(request, metadata=self._metadata())
             else:
@@ -184,7 +184,7 @@ def _one(future: Any) -> Iterator[Any]:
     try:
         yield future.result()
     except grpc.FutureCancelledError:
-        raise CallFailed(grpc.StatusCode.CANCELLED.name, "nobody waits for the answer any more") from None
+        raise CallFailed(grpc.StatusCode.CANCELLED.name, "the caller does not wait for the answer any more") from None
 
 
 def _failure(error: grpc.RpcError) -> CallFailed:

@@ -46,7 +46,7 @@ def message_fields(record: bytes, physical_offset: int, room: Room) -> dict[str,
     at = PhysicalOffset(physical_offset)
     stored = decode_record(memoryview(record), 0, at, check_crc=True)
     if not isinstance(stored, StoredMessage):
-        return {"physicalOffset": physical_offset, "problem": "the answer holds no whole record"}
+        return {"physicalOffset": physical_offset, "problem": "the answer contains no complete record"}
     properties = stored.properties
     offset_id = offset_message_id(stored.store_host, at)
     state = transaction_state(stored.system_flag)

@@ -32,7 +32,7 @@ def request_from(method: MethodDescriptor, text: bytes) -> Message:
     try:
         json_format.Parse(text.strip() or b"{}", request)
     except (json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
-        raise CallFailed("INVALID_ARGUMENT", f"no {method.input_type.full_name}: {error}") from None
+        raise CallFailed("INVALID_ARGUMENT", f"not a {method.input_type.full_name}: {error}") from None
     return request
 
 

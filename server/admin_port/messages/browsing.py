@@ -146,7 +146,7 @@ class BrowsingService(BrowsingServiceServicer):
         """Check that the tail may continue. Raises PermissionDenied, TopicNotFound."""
         caller_must([Access(ResourceKind.TOPIC, topic, Action.GET)])
         if self._topics.get(topic) is None:
-            raise TopicNotFound(f"topic: no topic {topic} any more")
+            raise TopicNotFound(f"topic: topic {topic} does not exist any more")
 
     def _chosen(self, request: pb.BrowseMessagesRequest | pb.TailMessagesRequest) -> Chosen:
         """Return what a request selects. Raises Invalid, TopicNotFound."""
@@ -188,11 +188,11 @@ def _lite(topic: Topic, request: pb.BrowseMessagesRequest | pb.TailMessagesReque
     """Return the light queue of a request's lite topic. Raises Invalid."""
     lite_topic = printable("lite_topic", request.lite_topic)
     if topic.type is not TopicType.LITE:
-        raise Invalid(f"lite_topic: topic {topic.name} is of type {topic.type.value}, it has no lite topics")
+        raise Invalid(f"lite_topic: topic {topic.name} is of type {topic.type.value}, which has no lite topics")
     if not is_lite_topic_name(lite_topic):
-        raise Invalid(f"lite_topic: {lite_topic[:60]!r} can be no lite topic's name")
+        raise Invalid(f"lite_topic: {lite_topic[:60]!r} is not a valid name of a lite topic")
     if request.HasField("queue"):
-        raise Invalid("queue: a lite topic has no queues, leave it out")
+        raise Invalid("queue: not allowed with lite_topic, because a lite topic has no queues")
     return Selected(light_queue_name(topic.name, lite_topic), 0)
 
 
@@ -217,7 +217,7 @@ def _from(request: pb.BrowseMessagesRequest, selected: Selected, wanted: Wanted)
             return wanted._replace(end_ms=stored_ms)
         case "offset":
             if selected.queue is None:
-                raise Invalid("offset: queue or lite_topic has to be given with it")
+                raise Invalid("offset: queue or lite_topic must be given, too")
             return wanted._replace(offset=QueueOffset(not_negative("offset", request.offset)))
         case "cursor":
             cursor = parse_cursor(request.cursor, is_ascending=request.is_ascending, selected=_in_words(selected))

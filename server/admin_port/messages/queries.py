@@ -94,7 +94,9 @@ class QueryService(QueryServiceServicer):
         if not 0 < limit <= FOUND_MAX:
             raise Invalid(f"limit {limit}: must be 1 to {FOUND_MAX}")
         if not 0 <= skip <= FOUND_MAX - limit:
-            raise Invalid(f"skip {skip}: must be 0 to {FOUND_MAX - limit} with limit {limit}, to_ms leads further back")
+            raise Invalid(
+                f"skip {skip}: must be 0 to {FOUND_MAX - limit} with limit {limit}; use to_ms to go further back"
+            )
         begin_ms = not_negative("from_ms", request.from_ms)
         end_ms = min(request.to_ms, TIME_MAX_MS) if request.HasField("to_ms") else TIME_MAX_MS
         if end_ms < begin_ms:
@@ -141,7 +143,7 @@ class QueryService(QueryServiceServicer):
                     self._lookup.by_place(self._queue(request), QueueOffset(request.place.offset), caller_may_see)
                 )
             case _:
-                raise Invalid("id, place: one of them must be given")
+                raise Invalid("id, place: one of the two must be given")
         return pb.GetMessageResponse(
             message=self._trace(looked_up.message), same_id=looked_up.same_id, unread=_unread(looked_up.unread)
         )
@@ -158,7 +160,7 @@ class QueryService(QueryServiceServicer):
     def _queue(self, request: pb.GetMessageRequest) -> QueueId:
         """Return the queue of a request. Raises Invalid, TopicNotFound."""
         if not request.topic:
-            raise Invalid("topic: it must be given with a place")
+            raise Invalid("topic: must be given together with a place")
         topic = self._topics.get(printable("topic", request.topic))
         if topic is None:
             raise TopicNotFound(f"topic: no topic {request.topic}")

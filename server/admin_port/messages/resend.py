@@ -72,7 +72,7 @@ def new_message(record: StoredMessage, topic: Topic, job_id: int, now_ms: int) -
     fill_message(original, record, topic=record.topic, receipt_handle="", delivery_attempt=0)
     method = original.user_properties.get(COMPRESSED_BY)
     if method is not None and record.system_flag & COMPRESSED and not is_gzip_of_sender(record):
-        raise Refused(definition.MESSAGE_CORRUPTED, f"its body is compressed ({method}) and cannot be made plain")
+        raise Refused(definition.MESSAGE_CORRUPTED, f"the body is compressed ({method}) and cannot be decompressed")
     message_id = original.system_properties.message_id
     place = f"{record.topic}/{record.queue_number}/{record.queue_offset}"
     message = definition.Message(body=original.body, user_properties=original.user_properties)

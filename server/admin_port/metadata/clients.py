@@ -62,14 +62,14 @@ class ClientService(ClientServiceServicer):
     def _asked_for(self, request: pb.ListClientsRequest) -> Iterable[Client]:
         """Return all clients that may match the request. Raises Invalid, TopicNotFound, GroupNotFound."""
         if request.type not in pb.ClientType.values():
-            raise Invalid(f"type: {request.type} is none that is known")
+            raise Invalid(f"type: {request.type} is unknown")
         if request.topic and self._topics.get(request.topic) is None:
             check_internal_topic_name(request.topic)
             raise TopicNotFound(f"topic: no topic {request.topic}")
         if not request.group:
             return self._clients
         if request.type == pb.CLIENT_TYPE_PRODUCER:
-            raise Invalid("group: producers have none")
+            raise Invalid("group: not allowed for producers, which have no group")
         consumers = self._clients.consumers_of(request.group)
         if not consumers and self._groups.get(request.group) is None:
             check_group_name(request.group)

@@ -59,7 +59,7 @@ class SecurityService(SecurityServiceServicer):
     def CreateUser(self, request: pb.CreateUserRequest) -> pb.CreateUserResponse:
         now_ms = self._clock.wall_ms()
         if request.without_secret and request.HasField("secret"):
-            raise Invalid("secret: given, and without_secret")
+            raise Invalid("secret: not allowed together with without_secret")
         generated = "" if request.without_secret or request.HasField("secret") else generated_secret()
         text = request.secret or generated
         user = self._users.create(
@@ -148,16 +148,16 @@ class SecurityService(SecurityServiceServicer):
         action = _value(Action, request.action, "action")
         resource = Resource.parse(request.resource)
         if resource.is_prefix or resource.kind is ResourceKind.ANY:
-            raise Invalid(f"resource {request.resource!r}: one thing is tested, no pattern")
+            raise Invalid(f"resource {request.resource!r}: must be one resource, not a pattern")
         source = _address(request.source) if request.source else None
         rule = deciding_rule(self._policies.get(user.name), resource.kind, resource.name, action, source)
         match user, rule:
             case SealedUser(enabled=False), _:
                 return pb.TestAccessResponse(decision="deny", reason="the user is disabled")
             case SealedUser(kind=UserKind.SUPER), _:
-                return pb.TestAccessResponse(decision="allow", reason="a super user may do everything")
+                return pb.TestAccessResponse(decision="allow", reason="super users may do everything")
             case _, None:
-                return pb.TestAccessResponse(decision="deny", reason="no rule is about this")
+                return pb.TestAccessResponse(decision="deny", reason="no rule matches")
             case _, _:
                 return pb.TestAccessResponse(
                     decision=rule.decision.value,
@@ -212,4 +212,4 @@ def _address(text: str) -> SourceAddress:
     try:
         return ip_address(text)
     except ValueError:
-        raise Invalid(f"source {text!r} is no address") from None
+        raise Invalid(f"source {text!r} is not an address") from None

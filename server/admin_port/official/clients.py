@@ -45,7 +45,7 @@ class LiteReaders:
             )
         terms = LiteGroup.of(group)
         if terms is None:
-            reason = f"group: {group.name} is bound to no topic, it gets no lite topics"
+            reason = f"group: {group.name} is not bound to a topic, so it gets no lite topics"
             raise Refused(definition.ILLEGAL_CONSUMER_GROUP, reason)
         if topic not in (None, terms.bind_topic):
             raise Refused(
@@ -130,7 +130,7 @@ class ClientCalls:
     async def list_subscription(self, request: pb.ListSubscriptionRequest) -> pb.ListSubscriptionResponse:
         """List the subscriptions of a group, to a topic, or of one group to one topic: online or not."""
         if not request.HasField("topic") and not request.HasField("group"):
-            raise Refused(definition.BAD_REQUEST, "topic, group: one of them must be given")
+            raise Refused(definition.BAD_REQUEST, "topic, group: one of the two must be given")
         topic = self._names.topic(request.topic).name if request.HasField("topic") else None
         group = self._group(request.group).name if request.HasField("group") else None
         answer = pb.ListSubscriptionResponse()
@@ -161,9 +161,7 @@ class ClientCalls:
         topic, group = self._names.topic(request.topic).name, self._group(request.group).name
         async with self._pacing.turn() as time_slice:
             if await self._online(group, topic, time_slice):
-                raise Refused(
-                    definition.PRECONDITION_FAILED, f"group {group} has consumers of topic {topic} that are connected"
-                )
+                raise Refused(definition.PRECONDITION_FAILED, f"group {group} has connected consumers of topic {topic}")
         if not self._progress.reads(group, topic):
             raise Refused(definition.OFFSET_NOT_FOUND, f"group {group} has never read topic {topic}")
         self._delete(group, topic)
@@ -245,10 +243,10 @@ class ClientCalls:
     def consumer(self, client_id: str, group: str) -> Client:
         """Return a connected consumer of the group. Raises Refused."""
         if not client_id:
-            raise Refused(definition.BAD_REQUEST, "client_id: an id must be given")
+            raise Refused(definition.BAD_REQUEST, "client_id: must be given")
         client = self._clients.get(client_id)
         if client is None or client.is_lost or client.settings.group != group:
-            raise Refused(definition.NOT_FOUND, f"client_id: group {group} has no such consumer here")
+            raise Refused(definition.NOT_FOUND, f"client_id: group {group} has no such consumer on this broker")
         return client
 
     def _group(self, named: definition.Resource) -> Group:

@@ -50,7 +50,7 @@ class CommandCalls:
             trace = said.thread_stack_trace.thread_stack_trace
             answer.thread_stack_trace = trace[:TRACE_SIZE_MAX]
             if len(trace) > TRACE_SIZE_MAX:
-                answer.status.message = f"the first {TRACE_SIZE_MAX} characters of {len(trace)}"
+                answer.status.message = f"the first {TRACE_SIZE_MAX} of {len(trace)} characters"
         return answer
 
     async def verify_message(self, request: pb.VerifyMessageRequest, context: Context) -> pb.VerifyMessageResponse:
@@ -61,7 +61,7 @@ class CommandCalls:
         if topic.name not in client.settings.topics:
             raise Refused(definition.BAD_REQUEST, f"topic: the client is not subscribed to {topic.name}")
         if not request.message_id:
-            raise Refused(definition.ILLEGAL_MESSAGE_ID, "message_id: an id must be given")
+            raise Refused(definition.ILLEGAL_MESSAGE_ID, "message_id: must be given")
         stored = await self._queries.with_id(topic, request.message_id)
         if stored is None:
             raise Refused(definition.MESSAGE_NOT_FOUND, f"message_id: topic {topic.name} has no such message")

@@ -66,7 +66,7 @@ def in_band(
 def cut(answer: Answer, rows: str) -> None:
     """Say in the status that the answer has the maximum number of rows, and that there are more."""
     answer.status.code = definition.OK
-    answer.status.message = f"the first {ROWS_MAX} {rows}, there are more"
+    answer.status.message = f"only the first {ROWS_MAX} {rows}; there are more"
 
 
 class Names:
@@ -99,5 +99,5 @@ class Names:
 
 def _given(named: definition.Resource, field: str, code: definition.Code) -> str:
     if not named.name:
-        raise Refused(code, f"{field}: a name must be given")
+        raise Refused(code, f"{field}: must be given")
     return named.name

@@ -83,10 +83,10 @@ class LagCalls:
         self, group: str, topics: Sequence[Topic], lite_topic: str, time_slice: TimeSlice
     ) -> pb.DescribeGroupAccumulationResponse:
         if len(topics) != 1:
-            raise Refused(definition.BAD_REQUEST, "topics: a lite topic is of one topic, which must be given")
+            raise Refused(definition.BAD_REQUEST, "topics: exactly one topic must be given for a lite topic")
         name = light_queue_name(topics[0].name, lite_topic)
         if not lite_topic or not self._progress.reads_lite(group, topics[0].name, lite_topic):
-            raise Refused(definition.OFFSET_NOT_FOUND, f"lite_topic: group {group} has never read it")
+            raise Refused(definition.OFFSET_NOT_FOUND, f"lite_topic: group {group} has never read this lite topic")
         counted = await self._progress.of_light_queue(group, name, time_slice)
         answer = pb.DescribeGroupAccumulationResponse()
         _fill(answer.lite_topic_accumulation[lite_topic], counted)
@@ -131,7 +131,7 @@ class LagCalls:
             since_ms = self._progress.stored_ms(queue, stand.next_offset)
             if since_ms is None:
                 reason = f"the next message of queue {queue.number} of topic {queue.topic} cannot be read: its delay"
-                raise Refused(definition.INTERNAL_SERVER_ERROR, f"{reason} is not known")
+                raise Refused(definition.INTERNAL_SERVER_ERROR, f"{reason} is unknown")
             span.delay_time_ms = max(0, self._clock.wall_ms() - since_ms)
 
     def _topics(self, group: str, named: Sequence[definition.Resource]) -> Sequence[Topic]:

@@ -71,7 +71,7 @@ class QueryCalls:
             case "message_id" | "message_key":
                 return await self._by_key(topic, request, page, (begin_ms, end_ms))
             case "subscription":
-                raise Refused(definition.UNSUPPORTED, "subscription: messages are not looked for by what reads them")
+                raise Refused(definition.UNSUPPORTED, "subscription: messages cannot be searched by subscription")
         return await self._by_time(topic, request, page, (begin_ms, end_ms))
 
     async def with_id(self, topic: Topic, message_id: str) -> StoredMessage | None:
@@ -85,12 +85,12 @@ class QueryCalls:
         field = request.WhichOneof("search_key") or ""
         text = str(getattr(request, field))
         if not text:
-            raise Refused(definition.BAD_REQUEST, f"{field}: it must be given")
+            raise Refused(definition.BAD_REQUEST, f"{field}: must be given")
         if page.after is not None:
-            raise Refused(definition.BAD_REQUEST, f"scroll_id: go on with page_num where {field} is given")
+            raise Refused(definition.BAD_REQUEST, f"scroll_id: use page_num to continue if {field} is given")
         wanted = page.size * page.number
         if wanted > FOUND_MAX:
-            reason = f"page_num: there is nothing beyond the newest {FOUND_MAX} messages, end_timestamp leads to older"
+            reason = f"page_num: only the newest {FOUND_MAX} messages are found; use end_timestamp to find older ones"
             raise Refused(definition.BAD_REQUEST, reason)
         begin_ms, end_ms = times_ms
         found = await self._index.find(topic.name, text, begin_ms=begin_ms, end_ms=end_ms, limit=wanted)
@@ -104,14 +104,14 @@ class QueryCalls:
                 await time_slice.pause()
                 size += message.size
                 if answer.messages and size > ANSWER_SIZE_MAX:
-                    _note(answer, "the messages are large: ask for a smaller page_size")
+                    _note(answer, "the messages are too large: use a smaller page_size")
                     break
                 _add(answer, message, topic)
         if found.unread:
             names = ", ".join(each.name for each in found.unread[:3])
             _note(answer, f"messages may be missing, these index files could not be read: {names}")
         elif found.indexed_up_to < found.handed_over:
-            _note(answer, "messages may be missing: the index has to catch up with the log")
+            _note(answer, "messages may be missing: the index lags behind the log")
         return answer
 
     async def _by_time(
@@ -127,7 +127,7 @@ class QueryCalls:
             skip=page.size * (page.number - 1),
         )
         if wanted.skip > FOUND_MAX:
-            raise Refused(definition.BAD_REQUEST, f"page_num: beyond {FOUND_MAX} messages go on with scroll_id")
+            raise Refused(definition.BAD_REQUEST, f"page_num: after {FOUND_MAX} messages use scroll_id to continue")
         selected = self._selected(topic, request)
         wanted = wanted._replace(wish=as_caller_may_see(wanted.wish, selected.topic))
         async with self._pacing.turn() as time_slice:
@@ -144,7 +144,7 @@ class QueryCalls:
         """Return the queues to read: all that the topic has or had, a given one, or the light queue of a lite topic."""
         if request.WhichOneof("search_key") == "lite_topic":
             if not request.lite_topic:
-                raise Refused(definition.ILLEGAL_LITE_TOPIC, "lite_topic: a name must be given")
+                raise Refused(definition.ILLEGAL_LITE_TOPIC, "lite_topic: must be given")
             return Selected(light_queue_name(topic.name, request.lite_topic), 0)
         if not request.HasField("queue_id"):
             return Selected(topic.name)
@@ -159,7 +159,7 @@ class QueryCalls:
         if begin_ms < 0:
             raise Refused(definition.BAD_REQUEST, f"begin_timestamp: {begin_ms} ms is before 1970")
         if begin_ms > end_ms:
-            raise Refused(definition.BAD_REQUEST, "begin_timestamp: it is later than end_timestamp")
+            raise Refused(definition.BAD_REQUEST, "begin_timestamp: later than end_timestamp")
         return begin_ms, end_ms
 
 
@@ -179,7 +179,7 @@ def _page(request: pb.ListMessageRequest) -> _Page:
     if request.scroll_id:
         parts = _SCROLL.fullmatch(request.scroll_id)
         if parts is None:
-            raise Refused(definition.BAD_REQUEST, "scroll_id: it is none of this call's answers")
+            raise Refused(definition.BAD_REQUEST, "scroll_id: not a scroll_id of this call")
         after = PhysicalOffset(int(parts[2]))
     return _Page(size, request.page_num or 1 if after is None else 1, after)
 

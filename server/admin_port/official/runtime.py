@@ -62,6 +62,6 @@ class RuntimeCalls:
         """Set the log level durably, as `quarry settings set` does it. Raises Invalid."""
         level = LEVELS.get(request.level)
         if level is None:
-            raise Invalid(f"level: {request.level} is none that is known")
+            raise Invalid(f"level: {request.level} is unknown")
         shown = self._settings.set(LOG_LEVEL, level)
         return pb.ChangeLogLevelResponse(remark=f"{LOG_LEVEL} is {shown.value} now")

@@ -73,11 +73,13 @@ class SendCalls:
         """Build the message to send. Raises Refused."""
         given = request.system_properties
         if given.message_type == definition.TRANSACTION:
-            reason = "system_properties: of a transaction a producer must be there that can be asked how it ended"
+            reason = "system_properties: a transaction needs a connected producer that can be asked for its outcome"
             raise Refused(definition.BAD_REQUEST, reason)
         if LIGHT_QUEUES in request.user_properties:
             # a producer needs a right for each of them
-            raise Refused(definition.ILLEGAL_MESSAGE_PROPERTY_KEY, f"user_properties: {LIGHT_QUEUES} is for producers")
+            raise Refused(
+                definition.ILLEGAL_MESSAGE_PROPERTY_KEY, f"user_properties: only producers may set {LIGHT_QUEUES}"
+            )
         message = definition.Message(body=request.body, user_properties=request.user_properties)
         system = message.system_properties
         system.CopyFrom(given)

@@ -75,7 +75,7 @@ class TopicCalls:
         """Move a group to the first message of each queue that was stored at a time or later."""
         group, topic = self._names.group(request.group), self._names.topic(request.topic)
         if not request.HasField("reset_timestamp"):
-            raise Refused(definition.BAD_REQUEST, "reset_timestamp: a time must be given")
+            raise Refused(definition.BAD_REQUEST, "reset_timestamp: must be given")
         time_ms = to_ms(request.reset_timestamp)
         if not 0 <= time_ms <= TIME_MS_MAX:
             raise Refused(definition.BAD_REQUEST, f"reset_timestamp: {time_ms} ms is before 1970 or after 9999")

@@ -286,7 +286,7 @@ class OverviewService(OverviewServiceServicer):
             try:
                 overview = pb.Overview.FromString(answer.overview)
             except DecodeError:
-                problem = "its answer is no overview"
+                problem = "the answer is not an overview"
         return pb.MemberOverview(
             name=member.name,
             is_self=answer.seen.is_self,

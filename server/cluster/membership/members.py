@@ -165,7 +165,7 @@ class Members:
         member = self._required(name)
         others = [each for each in self._members.values() if each.name != name and each.state is MemberState.ACTIVE]
         if state is MemberState.DRAINING and not others:
-            raise Forbidden(f"{name} is the last member that takes messages")
+            raise Forbidden(f"{name} is the last member that accepts messages")
         changed = member.in_state(state)
         if changed != member:
             self._put(changed)
@@ -176,7 +176,7 @@ class Members:
         """Remove a member that is gone for good. Raises NoSuchMember, Forbidden."""
         self._required(name)
         if self.is_reachable(name):
-            raise Forbidden(f"{name} is reachable: stop it first")
+            raise Forbidden(f"{name} is reachable: stop that broker first")
         self._shared.remove(KIND, name)
         del self._members[name]
         self._heard_s.pop(name, None)

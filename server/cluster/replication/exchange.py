@@ -157,13 +157,13 @@ class Exchange:
         """
         followed = next((each for each in self._followed.values() if each.name == name), None)
         if followed is None:
-            raise NoSuchMember(f"no member {name[:80]!r} is asked here")
+            raise NoSuchMember(f"this member does not exchange data with a member {name[:80]!r}")
         rows: list[SharedRow] = []
         since: Position | None = None
         while True:
             page = await self._ask(followed, since, PAGE_ROWS)
             if page.name != name:
-                raise MemberUnreachable(f"{followed.address}: {page.name[:80]!r} is there now")
+                raise MemberUnreachable(f"{followed.address}: the member there is now {page.name[:80]!r}")
             rows += page.rows
             since = page.until
             if not page.more:
@@ -295,7 +295,7 @@ class Exchange:
                 self._own_addresses.add(followed.address)
                 self._targets.discard(followed.address)
                 return False
-            raise Invalid(f"the member there is called {page.name}, as this one is: give each its own broker.name")
+            raise Invalid(f"the member there has the same name as this one, {page.name}: give each its own broker.name")
         followed.name, followed.incarnation = page.name, page.until.incarnation
         return True
 
@@ -308,7 +308,9 @@ class Exchange:
         if first is followed or first.complaint:
             return False
         if first.incarnation != followed.incarnation:
-            raise Invalid(f"it is called {followed.name} as the one at {first.address}: give each its own broker.name")
+            raise Invalid(
+                f"it has the same name as the member at {first.address}, {followed.name}: give each its own broker.name"
+            )
         return True
 
     async def _ask(self, followed: _Followed, since: Position | None, rows_max: int) -> Page:

@@ -56,9 +56,9 @@ class Rejoining:
         """
         page = await self._exchange.all_of(name)
         if not page.told.known:
-            raise Forbidden(f"{name} has read no other member yet: take another one, or wait")
+            raise Forbidden(f"{name} has not read from any other member yet: use another one, or wait")
         if self._shared.horizons.missed(page.told.forgotten) is None:
-            raise Forbidden(f"this member has missed nothing that was deleted on others, as {name} knows them")
+            raise Forbidden(f"this member has not missed any deletion that {name} knows of")
         unknown = await asyncio.to_thread(self._shared.unknown_to, page.rows, page.told)
         gone, told = (list(filter(self._is_of_others, rows)) for rows in unknown)
         topics = (row.name for row in gone if row.kind is SharedKind.TOPIC)
@@ -66,8 +66,8 @@ class Rejoining:
         if not dry_run:
             if messages and not delete_messages:
                 raise Forbidden(
-                    f"{len(messages)} topics were deleted on the others and hold messages here, as {_some(messages)}: "
-                    f"let them be read or backed up, then say --delete-messages"
+                    f"{len(messages)} topics were deleted on other members and have messages here, such as "
+                    f"{_some(messages)}: consume or back up the messages, then use --delete-messages"
                 )
             taken = await asyncio.to_thread(
                 self._shared.rejoin, page.rows, peer=name, until=page.until, told=page.told, gone=gone

@@ -10,7 +10,7 @@ const PREVIEW = 120;
 
 // The first characters of a body, in one line.
 export function preview(body) {
-  if (!body) return unknown("the record has no body that could be read");
+  if (!body) return unknown("the body of the record cannot be read");
   if (body.plainSize === 0 || (!body.isCut && body.base64 === "")) return h("span", { class: "none" }, "empty");
   if (body.text === null || body.text === undefined) return h("span", { class: "none" }, "bytes that are no text");
   const line = body.text
@@ -75,7 +75,7 @@ export function bodyView(message) {
       h(
         "p",
         { class: "notice warn" },
-        "▲ Only the beginning is shown: the body is larger than what is sent to this page.",
+        "▲ Only the beginning is shown: the body is too large for this page.",
       ),
     h("div", { class: "tabs", role: "group", "aria-label": "How the body is shown" }, buttons, download(message)),
     place,
@@ -121,7 +121,7 @@ function node(key, value, depth) {
     if (inside.firstChild) return;
     inside.append(...entries.slice(0, CHILDREN_MAX).map(([name, one]) => node(name, one, depth + 1)));
     if (entries.length > CHILDREN_MAX)
-      inside.append(h("div", { class: "leaf" }, `… and ${entries.length - CHILDREN_MAX} more; the text has them`));
+      inside.append(h("div", { class: "leaf" }, `… and ${entries.length - CHILDREN_MAX} more; see the text view`));
   };
   const element = h(
     "details",

@@ -23,12 +23,12 @@ export function clientsTable(view, clients, { empty } = {}) {
       },
       {
         title: "Language",
-        cell: (one) => [one.language || unknown(), " ", one.version || unknown("the client did not tell its version")],
+        cell: (one) => [one.language || unknown(), " ", one.version || unknown("the client did not report its version")],
       },
       { title: "Host", kind: "wide", cell: (one) => [one.hostname || unknown(), " ", h("small", null, one.address)] },
-      { title: "Settings came", cell: (one) => time(one.settingsAtMs) },
+      { title: "Settings received", cell: (one) => time(one.settingsAtMs) },
       {
-        title: "Ask it",
+        title: "Ask the client",
         kind: "act",
         cell: (one) =>
           one.group &&
@@ -74,7 +74,7 @@ function details(view, client) {
         ask.disabled = false;
       },
     },
-    "Where are its threads?",
+    "Show threads",
   );
   const element = open(
     client.clientId,
@@ -99,7 +99,7 @@ function details(view, client) {
             },
           ],
           Object.entries(info?.subscriptions ?? {}),
-          { empty: "It has no subscriptions." },
+          { empty: "The client has no subscriptions." },
         ),
       );
     })

@@ -164,7 +164,7 @@ export function pairsOf(text) {
     .map((one) => one.trim())
     .filter(Boolean)) {
     const at = line.indexOf("=");
-    if (at < 1) throw wrong(`"${line}" is not of the form name=value`);
+    if (at < 1) throw wrong(`"${line}" is not in the form name=value`);
     pairs[line.slice(0, at).trim()] = line.slice(at + 1).trim();
   }
   return pairs;

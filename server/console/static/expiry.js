@@ -27,7 +27,7 @@ export function expiryPanel(view, done) {
     },
     field({
       name: "rewriteQueues",
-      label: "rewrite RocksDB's tables afterwards, however little went",
+      label: "rewrite RocksDB's tables afterwards, even if only little was removed",
       type: "checkbox",
     }),
     h("button", { type: "submit" }, "Dry run"),
@@ -38,7 +38,7 @@ export function expiryPanel(view, done) {
     h(
       "p",
       { class: "lead" },
-      "Files past their retention go in the hours of the day that the settings say. Here they go at once; the dry run shows which, and who has not read them.",
+      "Expired files are normally deleted at the hours given by the settings. Here they are deleted at once; the dry run shows which files, and which groups have not read them.",
     ),
     form,
     place,
@@ -49,18 +49,18 @@ function expiryPreview(view, { segments, unread, unreadComplete }, rewriteQueues
   return [
     h("h3", null, "Dry run: nothing has gone yet"),
     table(
-      "Files that would go",
+      "Files that would be deleted",
       [
         { title: "File", cell: (one) => h("span", { class: "mono" }, one.name) },
         { title: "Size", kind: "number", cell: (one) => bytes(one.size) },
         { title: "Newest message", cell: (one) => time(one.newestAtMs) },
         {
-          title: "Because of",
+          title: "Reason",
           cell: (one) => (one.cause === "room" ? badge("warn", "room: the disk is nearly full") : one.cause),
         },
       ],
       segments,
-      { empty: "No file would go." },
+      { empty: "No file would be deleted." },
     ),
     segments.length > 0 && [
       h("h3", null, "Groups that have not read all of it"),
@@ -71,17 +71,17 @@ function expiryPreview(view, { segments, unread, unreadComplete }, rewriteQueues
           { title: "Messages", kind: "number", cell: (one) => count(one.messages) },
         ],
         unread,
-        { empty: "All groups that were looked at have read all of it." },
+        { empty: "All groups that were checked have read these messages." },
       ),
       !unreadComplete && h("p", { class: "notice warn" }, "▲ There are more groups and queues than were looked at."),
       workButton(
-        `Let ${counted(segments.length, "file")} expire now`,
+        `Let ${counted(segments.length, "file")}now`,
         async () => {
           const gone = await confirm({
-            title: "Let the files expire?",
-            label: "Let them expire",
+            title: "Delete the expired files?",
+            label: "Delete files",
             danger: true,
-            body: `${counted(segments.length, "file goes", "files go")} soon, with all messages in them. There is no way back.`,
+            body: `${counted(segments.length, "file is", "files are")} deleted soon, with all messages in them. This cannot be undone.`,
             act: () => view.call("AdminService/ExpireSegments", { dryRun: false, rewriteQueues }),
           });
           if (!gone) return null;
@@ -90,7 +90,7 @@ function expiryPreview(view, { segments, unread, unreadComplete }, rewriteQueues
             h(
               "p",
               { class: "notice info" },
-              `● ${counted(gone.segments.length, "file is", "files are")} told to go; waiting until all have gone …`,
+              `● ${counted(gone.segments.length, "file is", "files are")} being deleted; waiting until all are gone …`,
             ),
           );
           replace(

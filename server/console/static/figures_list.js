@@ -39,7 +39,7 @@ export function figuresList(view, { kind, method, draw, switches = [] }) {
         note: [
           count(answer.matching),
           " match",
-          !byName && answer.hasMore && `; the first ${found.length} of those that are counted one by one`,
+          !byName && answer.hasMore && `; the first ${found.length} of those that are counted individually`,
         ],
       }),
     ];

@@ -119,7 +119,7 @@ export function timeText(milliseconds) {
 export function time(milliseconds, why) {
   if (!isKnown(milliseconds)) return unknown(why);
   const date = dateOf(milliseconds);
-  if (date === null) return unknown("no time that a calendar has");
+  if (date === null) return unknown("not a valid date");
   return h("time", { datetime: date.toISOString(), title: `${date.toISOString()} (UTC)` }, DATE_TIME.format(date));
 }
 
@@ -133,7 +133,7 @@ export function ageText(milliseconds) {
 export function age(milliseconds, why) {
   if (!isKnown(milliseconds)) return unknown(why);
   const date = dateOf(milliseconds);
-  if (date === null) return unknown("no time that a calendar has");
+  if (date === null) return unknown("not a valid date");
   return h(
     "time",
     { class: "whole", datetime: date.toISOString(), title: `${DATE_TIME.format(date)}, ${date.toISOString()} (UTC)` },

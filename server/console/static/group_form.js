@@ -14,7 +14,7 @@ export function groupFields(group) {
     },
     {
       name: "maxAttempts",
-      label: "Deliveries of one message before it is a dead letter",
+      label: "Deliveries of a message before it becomes a dead letter",
       type: "number",
       min: "1",
       value: group?.maxAttempts ?? "",
@@ -24,7 +24,7 @@ export function groupFields(group) {
       name: "delays",
       label: "Delays before redeliveries, milliseconds",
       value: (group?.customized?.delaysMs ?? []).join(" "),
-      hint: "with blanks between them: 1000 5000 30000. Empty: as it is",
+      hint: "separated by blanks: 1000 5000 30000. Empty: no change",
     },
     {
       name: "attributes",
@@ -32,7 +32,7 @@ export function groupFields(group) {
       type: "textarea",
       rows: "3",
       value: linesOf(group?.attributes),
-      hint: "a line each: name=value",
+      hint: "one per line: name=value",
     },
   ].filter(Boolean);
 }

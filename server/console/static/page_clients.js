@@ -23,7 +23,7 @@ export async function show(view) {
       const clients = (await view.callAll("ClientService/ListClients", asked)).flatMap((one) => one.clients);
       return [
         h("p", { class: "note" }, counted(clients.length, "client")),
-        clientsTable(view, clients, { empty: "No such client is there." }),
+        clientsTable(view, clients, { empty: "No matching clients." }),
       ];
     },
     { everyMs: REFRESH_MS },

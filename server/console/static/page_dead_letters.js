@@ -29,8 +29,8 @@ export async function show(view) {
       h(
         "div",
         { class: "pager" },
-        workButton("Send chosen again", () => resendChosen(view, group, state, place, () => list.refresh())),
-        workButton("Send all again that never were", () => resendAll(view, group, place, () => list.refresh())),
+        workButton("Send selected again", () => resendChosen(view, group, state, place, () => list.refresh())),
+        workButton("Send all that were never sent again", () => resendAll(view, group, place, () => list.refresh())),
       ),
       place,
     ),
@@ -86,10 +86,10 @@ async function retries(view, group) {
       "Topics of the group",
       [
         { title: "Topic", cell: ([topic]) => topicLink(topic) },
-        { title: "Handed out and not done", kind: "number", cell: ([, one]) => count(one.inflightMessages) },
-        { title: "Never handed out", kind: "number", cell: ([, one]) => count(one.readyMessages) },
+        { title: "Delivered and not finished", kind: "number", cell: ([, one]) => count(one.inflightMessages) },
+        { title: "Never delivered", kind: "number", cell: ([, one]) => count(one.readyMessages) },
         {
-          title: "Last done was stored",
+          title: "Last finished message stored",
           cell: ([, one]) =>
             Number(one.lastConsumeTimestamp) > 0
               ? time(one.lastConsumeTimestamp)
@@ -98,12 +98,12 @@ async function retries(view, group) {
         { title: "Look", kind: "act", cell: ([topic]) => link(["messages"], "Messages", { topic }) },
       ],
       Object.entries(topics ?? {}),
-      { empty: "It has read no topic." },
+      { empty: "The group has read no topic." },
     ),
     h(
       "p",
       { class: "note" },
-      "Of a message that was handed out and is not done, its page tells the attempts and who has it.",
+      "The page of a message shows its delivery attempts and the client that has it.",
     ),
   ];
 }
@@ -113,7 +113,7 @@ async function load(view, group, state, refresh) {
   const request = { group, count: LIMIT, ...(from === null ? {} : { fromOffset: from }) };
   const answer = await view.call("DeadLetterService/ListDeadLetters", request);
   const chosen = h("span", { class: "note", role: "status" });
-  const told = () => replace(chosen, `${state.chosen.size} chosen`);
+  const told = () => replace(chosen, `${state.chosen.size} selected`);
   told();
   const next = answer.deadLetters.length ? BigInt(answer.deadLetters.at(-1).offset) + 1n : null;
   const hasMore = next !== null && next < BigInt(answer.maximumOffset);
@@ -136,7 +136,7 @@ async function load(view, group, state, refresh) {
             refresh();
           },
         },
-        state.from === null ? "Show also those sent again" : "Show only those never sent again",
+        state.from === null ? "Also show those sent again" : "Show only those never sent again",
       ),
       h(
         "button",
@@ -148,7 +148,7 @@ async function load(view, group, state, refresh) {
             refresh();
           },
         },
-        "Choose this page",
+        "Select this page",
       ),
       h(
         "button",
@@ -160,7 +160,7 @@ async function load(view, group, state, refresh) {
             refresh();
           },
         },
-        "Choose none",
+        "Select none",
       ),
       chosen,
     ),
@@ -178,7 +178,7 @@ function lettersTable(group, letters, chosen, told) {
         cell: (one) => {
           const box = h("input", {
             type: "checkbox",
-            "aria-label": `choose the dead letter at offset ${one.offset}`,
+            "aria-label": `select the dead letter at offset ${one.offset}`,
             onchange: () => {
               if (box.checked) chosen.add(one.offset);
               else chosen.delete(one.offset);
@@ -191,7 +191,7 @@ function lettersTable(group, letters, chosen, told) {
       },
       { title: "Offset", kind: "number", cell: (one) => messageLink(`%DLQ%${group}`, 0, one.offset, one.offset) },
       { title: "Stored", cell: (one) => time(one.storedAtMs) },
-      { title: "Came from", cell: (one) => (one.topic ? topicLink(one.topic) : unknown("the record does not tell")) },
+      { title: "Came from", cell: (one) => (one.topic ? topicLink(one.topic) : unknown("not in the record")) },
       { title: "Id", kind: "wide", cell: (one) => h("span", { class: "mono" }, one.messageId) },
       { title: "Tag", cell: (one) => one.tag || h("span", { class: "none" }, "none") },
       {
@@ -215,12 +215,12 @@ function lettersTable(group, letters, chosen, told) {
 
 async function resendChosen(view, group, state, place, refresh) {
   const offsets = [...state.chosen];
-  if (!offsets.length) return "Choose some first.";
-  if (offsets.length > CHOSEN_MAX) return `At most ${CHOSEN_MAX} can be chosen at a time.`;
+  if (!offsets.length) return "Select some first.";
+  if (offsets.length > CHOSEN_MAX) return `At most ${CHOSEN_MAX} can be selected at a time.`;
   const dry = await view.call("DeadLetterService/ResendDeadLetters", { group, offsets, dryRun: true });
   const refused = (dry.refused ?? []).map((one) => h("li", null, `offset ${one.offset}: ${one.reason}`));
   const job = await confirm({
-    title: "Send chosen dead letters again?",
+    title: "Send the selected dead letters again?",
     label: `Send ${dry.resent}`,
     body: [
       h("p", null, count(dry.resent), ` would be sent to ${group}, once each.`),

@@ -42,12 +42,12 @@ export async function show(view) {
   const queues = section(view, "Progress by queue", () => queuesTable(view, name));
   const clients = section(
     view,
-    "Clients that are there",
+    "Connected clients",
     async () =>
       clientsTable(
         view,
         (await view.callAll("ClientService/ListClients", { group: name })).flatMap((one) => one.clients),
-        { empty: "No client of this group is there." },
+        { empty: "No client of this group is connected." },
       ),
     { everyMs: REFRESH_MS },
   );
@@ -74,7 +74,7 @@ function enabling(view, group, refresh) {
           label: "Disable",
           danger: true,
           act,
-          body: "Its clients get no messages until it is enabled again. Where it stands is kept.",
+          body: "Its clients get no messages until it is enabled again. Its position in all queues is kept.",
         });
     if (done) refresh();
     return done ? (to ? "enabled" : "disabled") : null;
@@ -93,7 +93,7 @@ async function progressTable(view, name) {
     if (own) {
       return [
         summary(own),
-        pairsTable(`Topics of ${name}`, own.topics, "topic", "It has read no topic."),
+        pairsTable(`Topics of ${name}`, own.topics, "topic", "The group has read no topic."),
         !(Number(own.topicCount) <= own.topics.length) &&
           h(
             "p",
@@ -107,14 +107,14 @@ async function progressTable(view, name) {
     if (!hasMore || !groups.length) break;
     after = groups.at(-1).group.name;
   }
-  return unknown("the broker has no figures of this group");
+  return unknown("the broker has no stats of this group");
 }
 
 function summary(own) {
   return facts([
-    ["Ready in all", count(own.ready)],
-    ["In flight in all", count(own.inFlight)],
-    ["Oldest waits", isKnown(own.lagMs) && Number(own.lagMs) === 0 ? "nothing waits" : duration(own.lagMs)],
+    ["Ready in total", count(own.ready)],
+    ["In flight in total", count(own.inFlight)],
+    ["Oldest waiting", isKnown(own.lagMs) && Number(own.lagMs) === 0 ? "nothing waiting" : duration(own.lagMs)],
     ["Clients", count(own.consumers)],
     [
       "Dead letters that were never sent again",
@@ -135,15 +135,15 @@ async function queuesTable(view, name) {
   const known = (ms) => Number(ms) > 0;
   const stands = await standsOf(view, name, spans.slice(0, QUEUES_SHOWN));
   const stand = (one) => stands.get(`${one.messageQueue.id} ${one.messageQueue.topic.name}`);
-  const notTold = "only offsets of topics that you may look at are told, and of the first ones";
+  const notTold = "shown only for topics that you may see, and only for the first ones";
   return [
     table(
       `Queues that ${name} reads`,
       [
         { title: "Topic", cell: (one) => topicLink(one.messageQueue.topic.name) },
         { title: "Queue", kind: "number", cell: (one) => String(one.messageQueue.id) },
-        { title: "Reads next", kind: "number", cell: (one) => count(stand(one)?.nextOffset, notTold) },
-        { title: "Ends at", kind: "number", cell: (one) => count(stand(one)?.maximumOffset, notTold) },
+        { title: "Next offset to read", kind: "number", cell: (one) => count(stand(one)?.nextOffset, notTold) },
+        { title: "Max offset", kind: "number", cell: (one) => count(stand(one)?.maximumOffset, notTold) },
         {
           title: "Left",
           kind: "number",
@@ -169,12 +169,12 @@ async function queuesTable(view, name) {
           kind: "number",
           cell: (one) =>
             Number(one.delayTimeMs) > 0
-              ? badge("warn", `behind by ${seconds(one.delayTimeMs)}`)
+              ? badge("warn", `lag ${seconds(one.delayTimeMs)}`)
               : badge("good", "none"),
         },
       ],
       spans.slice(0, QUEUES_SHOWN),
-      { empty: "It has read no queue." },
+      { empty: "The group has read no queue." },
     ),
     spans.length > QUEUES_SHOWN && h("p", { class: "note" }, `and ${spans.length - QUEUES_SHOWN} more queues`),
   ];
@@ -217,7 +217,7 @@ async function remove(view, name) {
     label: "Delete the group",
     danger: true,
     mustType: name,
-    body: "Where it stands in all topics is forgotten. A group that is made again by that name begins as a new one.",
+    body: "Its positions in all topics are deleted. A group created later with the same name starts as a new one.",
     act: () => view.call("AdminService/DeleteGroup", { name }),
   });
   if (done) location.hash = address(["groups"]);

@@ -16,7 +16,7 @@ export async function show(view) {
 }
 
 function draw(groups, asked) {
-  const notAll = "one of its topics is not known: not in memory and not counted";
+  const notAll = "unknown for one of its topics, which is not in memory and was not counted";
   return table(
     "Groups",
     [
@@ -25,7 +25,7 @@ function draw(groups, asked) {
       { title: "Clients", kind: "number", cell: (one) => count(one.consumers) },
       { title: "Ready", kind: "number", cell: (one) => count(one.ready, notAll) },
       { title: "In flight", kind: "number", cell: (one) => count(one.inFlight, notAll) },
-      { title: "Oldest waits", kind: "number", cell: lagOf },
+      { title: "Oldest waiting", kind: "number", cell: lagOf },
       { title: "Topics", kind: "wide", cell: topicsOf },
       {
         title: "Dead letters",

@@ -9,7 +9,7 @@ export async function show(view) {
   const id = view.route.path[1];
   view.begin("Job", { lead: [link(["jobs"], "Jobs"), ` / ${id}`] });
   const job = await view.call("JobService/GetJob", { id });
-  const details = section(view, "What was asked for", async () => [
+  const details = section(view, "Request", async () => [
     h("p", null, aboutText(job)),
     jobFacts(await view.call("JobService/GetJob", { id })),
   ]);

@@ -11,7 +11,7 @@ const ROUND_MS = 2000;
 
 export async function show(view) {
   view.begin("Jobs", {
-    lead: "Work that goes on in the broker, one job after the other, also when this page is closed.",
+    lead: "Work that runs in the broker, one job after the other, even when this page is closed.",
   });
   const open = h("div");
   const followed = new Set();
@@ -48,12 +48,12 @@ function jobsTable(jobs) {
       { title: "Asked by", cell: (one) => one.askedBy || h("span", { class: "none" }, "nobody said") },
       { title: "About", kind: "wide", cell: aboutText },
       { title: "Progress", cell: (one) => progressBar(one.done, one.total, `progress of ${one.kind}`) },
-      { title: "Come to", cell: (one) => countsText(one.counts) },
+      { title: "Progress", cell: (one) => countsText(one.counts) },
       { title: "Ended", cell: (one) => (isKnown(one.endedAtMs) ? time(one.endedAtMs) : "not yet") },
       { title: "Remark", kind: "wide", cell: (one) => one.remark ?? "" },
     ],
     jobs,
-    { empty: "No job is kept." },
+    { empty: "No jobs." },
   );
 }
 
@@ -117,7 +117,7 @@ async function verificationsView(view) {
         { title: "Remark", kind: "wide", cell: (one) => one.remark ?? "" },
       ],
       verifications,
-      { empty: "None is kept." },
+      { empty: "None." },
     ),
     newest && report(newest),
   ];
@@ -129,7 +129,7 @@ function report(one) {
     { "data-fold": "report" },
     h("summary", null, "What the newest one that has ended found"),
     facts([
-      ["Log from", count(one.logBegin)],
+      ["Log start", count(one.logBegin)],
       ["up to", count(one.logEnd)],
     ]),
     table(
@@ -140,7 +140,7 @@ function report(one) {
         { title: "Differences", kind: "number", cell: (check) => count(check.differences) },
       ],
       one.checks,
-      { empty: "No check was made." },
+      { empty: "No checks were made." },
     ),
     Object.keys(one.notes ?? {}).length > 0 && [
       h("h3", null, "Met, and as it should be"),
@@ -173,7 +173,7 @@ function begin(view, list) {
         const done = await confirm({
           title: "Verify the store?",
           label: "Begin",
-          body: `The whole log is read beside everything else, with at most ${busyPercent} percent of one processor core. It may be cancelled.`,
+          body: `The whole log is read in the background, with at most ${busyPercent} percent of one processor core. You can cancel this at any time.`,
           act: async () => {
             begun = await view.call("VerificationService/BeginVerification", { askedBy: view.askedBy, busyPercent });
           },
@@ -186,7 +186,7 @@ function begin(view, list) {
     },
     field({
       name: "busyPercent",
-      label: "Percent of a core at most",
+      label: "Maximum percent of a core",
       type: "number",
       min: "1",
       max: "100",

@@ -129,10 +129,10 @@ async function statistics(view, topic) {
       ? Number(it.liteTopics) / Number(it.liteTopicsMax)
       : null;
   return facts([
-    ["Lite topics", count(it.liteTopics, "they are being counted after a start")],
-    ["There may be", isKnown(it.liteTopicsMax) ? count(it.liteTopicsMax) : "any number"],
-    share !== null && ["Of the quota", badge(share > 0.9 ? "warn" : "good", `in use: ${shareText(share)}`)],
-    ["One stays after its last message for", isKnown(it.ttlMs) ? duration(it.ttlMs) : "ever"],
+    ["Lite topics", count(it.liteTopics, "still being counted after a start")],
+    ["Limit", isKnown(it.liteTopicsMax) ? count(it.liteTopicsMax) : "no limit"],
+    share !== null && ["Share of the quota", badge(share > 0.9 ? "warn" : "good", `in use: ${shareText(share)}`)],
+    ["Kept after the last message for", isKnown(it.ttlMs) ? duration(it.ttlMs) : "ever"],
   ]);
 }
 
@@ -171,7 +171,7 @@ async function load(view, topic, { prefix }, pages, refresh) {
         },
       ],
       answer.liteTopics,
-      { empty: prefix ? "No name begins so." : "There is none." },
+      { empty: prefix ? "No name begins with this." : "There is none." },
     ),
     pages.bar({ next: answer.hasMore ? answer.liteTopics.at(-1).name : null, refresh }),
   ];
@@ -184,9 +184,9 @@ async function remove(view, topic, one, refresh) {
     danger: true,
     mustType: one.name,
     body: [
-      "Its queue and the progress of all groups in it go: ",
+      "Its queue and the progress of all groups in it are deleted: ",
       count(BigInt(one.maximumOffset) - BigInt(one.minimumOffset)),
-      " messages. They stay in the parent's own queues. A message that comes later begins it anew.",
+      " messages. The messages stay in the queues of the parent topic. A later message creates the lite topic again.",
     ],
     act: () => view.call("LiteTopicService/DeleteLiteTopic", { topic, liteTopic: one.name }),
   });
@@ -223,7 +223,7 @@ function backlog(view, topic) {
     },
     () => {},
   );
-  return namedPanel(3, "Where a group has most before it", form, place);
+  return namedPanel(3, "Lite topics with the largest lag", form, place);
 }
 
 async function backlogTables(view, topic, group) {
@@ -233,17 +233,17 @@ async function backlogTables(view, topic, group) {
       h(
         "p",
         { class: "notice warn" },
-        `▲ There are more lite topics than the ${it.lookedAt ?? "first"} that were looked at.`,
+        `▲ There are more lite topics than the ${it.lookedAt ?? "first"} that were checked.`,
       ),
     table(
-      "Lite topics with most before the group",
+      "Lite topics with the largest lag of the group",
       [
         { title: "Lite topic", cell: (one) => link(["messages"], one.liteTopic, { topic, lite: one.liteTopic }) },
         { title: "Ready", kind: "number", cell: (one) => count(one.ready) },
-        { title: "Oldest waits since", cell: (one) => age(one.oldestStoredAtMs, "its record cannot be read") },
+        { title: "Oldest waiting since", cell: (one) => age(one.oldestStoredAtMs, "its record cannot be read") },
       ],
       it.liteTopics,
-      { empty: "Nothing waits for the group." },
+      { empty: "The group has no lag." },
     ),
     h("h3", null, "Clients and what waits for their next receive"),
     table(
@@ -254,11 +254,11 @@ async function backlogTables(view, topic, group) {
         {
           title: "Subscriptions",
           kind: "number",
-          cell: (one) => (one.wantsAll ? "all, whatever there will be" : count(one.subscriptions)),
+          cell: (one) => (one.wantsAll ? "all, including future ones" : count(one.subscriptions)),
         },
       ],
       it.clients,
-      { empty: "No client of the group has received lately." },
+      { empty: "No client of the group has received messages recently." },
     ),
   ];
 }

@@ -39,17 +39,17 @@ function membersTable(view, members, refresh) {
       },
       { title: "Reachable", cell: (one) => (one.isReachable ? badge("good", "yes") : badge("bad", "no")) },
       {
-        title: "Last heard of",
+        title: "Last contact",
         cell: (one) =>
           one.isSelf
             ? h("span", { class: "none" }, "it answers")
             : isKnown(one.silentMs)
               ? [duration(one.silentMs), " ago"]
-              : unknown("not heard of since the start"),
+              : unknown("no contact since the start"),
       },
       { title: "Version", cell: (one) => one.version || unknown() },
       {
-        title: "Clients are sent to",
+        title: "Address for clients",
         kind: "wide",
         cell: (one) => [addressText(one.address), one.tlsAddress && [h("br"), "TLS: ", addressText(one.tlsAddress)]],
       },
@@ -61,7 +61,7 @@ function membersTable(view, members, refresh) {
       { title: "Do", kind: "act", cell: (one) => actions(view, one, refresh) },
     ],
     members,
-    { empty: "No member is known." },
+    { empty: "No members." },
   );
 }
 
@@ -81,7 +81,7 @@ function actions(view, member, refresh) {
           act: () => view.call(call, { name: member.name }),
         });
         if (!done) return null;
-        tell("waiting until it is so …");
+        tell("waiting until done …");
         const text = await until();
         refresh();
         return text;
@@ -94,14 +94,14 @@ function actions(view, member, refresh) {
           "Activate",
           "MembersService/ActivateMember",
           `Activate ${member.name}?`,
-          "It takes new messages again.",
+          "It accepts new messages again.",
           () => becomes(view, member.name, "active"),
         )
       : step(
           "Drain",
           "MembersService/DrainMember",
           `Drain ${member.name}?`,
-          "It takes no new messages until it is activated: producers are sent to the others.",
+          "It accepts no new messages until it is activated: producers use the other members.",
           () => becomes(view, member.name, "draining"),
           true,
         ),
@@ -111,7 +111,7 @@ function actions(view, member, refresh) {
         "Remove",
         "MembersService/RemoveMember",
         `Remove ${member.name}?`,
-        "For a member that is gone for good: it is forgotten everywhere.",
+        "Only for a member that is gone for good: all members forget it.",
         async () => "removed",
         true,
       ),
@@ -126,5 +126,5 @@ async function becomes(view, name, state) {
       setTimeout(resolve, 500);
     });
   }
-  return `it is not ${state} yet; the list tells when it is`;
+  return `it is not ${state} yet; the list shows when it is`;
 }

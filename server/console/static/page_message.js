@@ -29,13 +29,13 @@ export async function show(view) {
       panel(
         "Place",
         h("p", { class: "notice bad" }, "✖ ", message.problem),
-        h("p", null, "Place in the log: ", exact(message.physicalOffset)),
+        h("p", null, "Location in the log: ", exact(message.physicalOffset)),
       ),
     );
     return;
   }
   view.add(
-    panel("Place and origin", [
+    panel("Location and origin", [
       answer.sameId > 1 &&
         h("p", { class: "notice info" }, `● ${answer.sameId} messages of the topic have this id; this is the newest.`),
       unread(answer.unread),
@@ -52,10 +52,10 @@ export async function show(view) {
           { title: "Value", kind: "wide", cell: ([, value]) => h("span", { class: "mono" }, value) },
         ],
         Object.entries(message.properties ?? {}),
-        { empty: "It has no properties." },
+        { empty: "The message has no properties." },
       ),
     ),
-    section(view, "What has become of it", async () => traceView(answer.message)),
+    section(view, "State for each group", async () => traceView(answer.message)),
     resend(view, message, here),
   );
 }
@@ -72,12 +72,12 @@ function headFacts(it) {
     ["Keys", it.keys?.length ? it.keys.map((key) => [link(["trace"], key, { topic: it.topic, key }), " "]) : "none"],
     it.messageGroup && ["Message group", it.messageGroup],
     it.liteTopic && ["Lite topic", link(["messages"], it.liteTopic, { topic: it.topic, lite: it.liteTopic })],
-    isKnown(it.deliverAtMs) && ["To be delivered at", time(it.deliverAtMs)],
-    ["Redeliveries before", count(it.reconsumeTimes)],
+    isKnown(it.deliverAtMs) && ["Delivery time", time(it.deliverAtMs)],
+    ["Earlier deliveries", count(it.reconsumeTimes)],
     it.transactionState && ["Transaction", String(it.transactionState)],
     ["Came from", it.bornHost ?? "unknown"],
     ["Stored by", it.storeHost ?? "unknown"],
-    ["Place in the log", exact(it.physicalOffset)],
+    ["Location in the log", exact(it.physicalOffset)],
     ["Body in the log", bytes(it.bodySize)],
   ]);
 }
@@ -87,8 +87,8 @@ function neighbours({ topic, queue, offset }) {
   return h(
     "p",
     { class: "pager" },
-    offset > 0 && messageLink(topic, queue, offset - 1, "The one before"),
-    messageLink(topic, queue, offset + 1, "The next one"),
+    offset > 0 && messageLink(topic, queue, offset - 1, "Previous"),
+    messageLink(topic, queue, offset + 1, "Next"),
     link(["messages"], "Those behind it", { topic, queue, how: "offset", offset }),
   );
 }
@@ -111,7 +111,7 @@ function resend(view, message, here) {
       title: "Send the message once more?",
       label: "Send",
       act: () => beginJob(view, work),
-      body: `A new message with the same body, properties and keys comes into ${toTopic}. All groups that read it get it.`,
+      body: `A new message with the same body, properties and keys is stored in ${toTopic}. All groups that read this topic receive it.`,
     });
     if (!job) return null;
     return new Promise((resolve) =>

@@ -119,7 +119,7 @@ function isAsked(how, name) {
 function look(view, values, place) {
   try {
     const topic = values.topic.trim();
-    if (!topic) throw wrong("Topic: say which");
+    if (!topic) throw wrong("Topic: required");
     const loaders = { id: byId, key: byKey };
     const pages = pager();
     const load = loaders[values.how] ?? browse;
@@ -131,7 +131,7 @@ function look(view, values, place) {
 }
 
 async function byId(view, topic, values) {
-  if (!values.id.trim()) throw wrong("Message id: say which");
+  if (!values.id.trim()) throw wrong("Message id: required");
   const answer = await view.call("QueryService/GetMessage", { topic, id: values.id.trim() });
   const message = messageOf(answer.message);
   return [
@@ -143,7 +143,7 @@ async function byId(view, topic, values) {
 }
 
 async function byKey(view, topic, values, pages, refresh) {
-  if (!values.key.trim()) throw wrong("Key: say which");
+  if (!values.key.trim()) throw wrong("Key: required");
   const limit = Number(values.limit);
   const skip = pages.after ?? 0;
   const answer = await view.call("QueryService/QueryMessages", { topic, key: values.key.trim(), limit, skip });
@@ -151,7 +151,7 @@ async function byKey(view, topic, values, pages, refresh) {
   return [
     unread(answer.unread),
     behind && h("p", { class: "notice warn" }, "▲ The index is still catching up: newer messages may be missing."),
-    messagesTable("Messages that have the key", answer.messages.map(messageOf), {
+    messagesTable("Messages with this key", answer.messages.map(messageOf), {
       empty: "No message of the topic has this key.",
     }),
     pages.bar({
@@ -168,7 +168,7 @@ export function unread(files) {
     h(
       "p",
       { class: "notice warn" },
-      "▲ Files of the index could not be read, so messages may be missing: ",
+      "▲ Some index files could not be read, so messages may be missing: ",
       files.map((one) => `${one.name}: ${one.reason}`).join("; "),
     )
   );
@@ -191,7 +191,7 @@ async function browse(view, topic, values, pages, refresh) {
   if (pages.after !== undefined) request.cursor = pages.after;
   else if (values.how === "time") {
     const since = localInputMs(values.time);
-    if (since === null) throw wrong("Time: say when");
+    if (since === null) throw wrong("Time: required");
     request.storedMs = String(since);
   } else if (values.how === "offset") {
     if (values.offset === "" || values.queue === "") throw wrong("Queue and offset: say both");
@@ -201,17 +201,17 @@ async function browse(view, topic, values, pages, refresh) {
   const isEarly = isKnown(answer.lookedAt) && answer.next !== undefined && answer.messages.length < request.limit;
   return [
     messagesTable("Messages", answer.messages.map(messageOf), {
-      empty: answer.next === undefined ? "There are none." : "None so far; Next looks further.",
+      empty: answer.next === undefined ? "There are none." : "None so far; Next continues the search.",
     }),
     pages.bar({
       next: answer.next ?? null,
       refresh,
       note: [
         count(answer.lookedAt),
-        " looked at",
+        " checked",
         isKnown(answer.lookedUpToMs) && [", up to ", time(answer.lookedUpToMs)],
-        isEarly && "; enough was looked at for one page: Next goes on",
-        answer.next === undefined && "; there is nothing behind",
+        isEarly && "; Next continues the search",
+        answer.next === undefined && "; end reached",
       ],
     }),
   ];

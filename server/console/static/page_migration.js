@@ -19,7 +19,7 @@ const words = (phase) => phase.replaceAll("_", " ");
 
 export async function show(view) {
   view.begin("Migration", {
-    lead: "Consume queues go over from files to RocksDB while the broker serves. Every step but the last can be taken back.",
+    lead: "Consume queues move from files to RocksDB while the broker serves. Every step except the last can be taken back.",
   });
   const buttons = h("div", { class: "pager" });
   const outcome = h("div", { role: "status" });
@@ -74,14 +74,14 @@ function phaseView(it) {
     it.problem && h("p", { class: "notice bad" }, "✖ Held up: ", it.problem),
     facts([
       ["Read from", words(it.read)],
-      ["Offsets are given by", words(it.assign)],
+      ["Offsets are assigned by", words(it.assign)],
       [
-        "Second store behind by",
+        "Lag of the second store",
         at === 0 || at === PHASES.length - 1
           ? h("span", { class: "none" }, "there is one store alone")
           : bytes(it.lagBytes),
       ],
-      ["What a step has left", it.removing ? "is being removed" : "nothing to remove"],
+      ["Leftovers of a step", it.removing ? "is being removed" : "nothing to remove"],
       it.comparing && [
         "Compared so far",
         [count(it.comparing.queues), " queues, ", count(it.comparing.units), " units"],
@@ -92,7 +92,7 @@ function phaseView(it) {
       h(
         "p",
         null,
-        "Brought over: ",
+        "Copied: ",
         progressBar(
           Number(it.backfill.done) - Number(it.backfill.logBegin),
           Number(it.backfill.end) - Number(it.backfill.logBegin),
@@ -216,7 +216,7 @@ async function untilStepped(view, before, tell, refresh) {
         ? h("p", { class: "notice bad" }, `✖ the step was not taken: ${counted(sum, "mismatch", "mismatches")}`)
         : h("p", { class: "notice info" }, "● the comparison has ended; take the step now");
     }
-    tell("comparing: ", count(it.comparing.queues), " queues, ", count(it.comparing.units), " units …");
+    tell("comparing: ", count(it.comparing.queues), " queues, ", count(it.comparing.units), " entries …");
   }
 }
 
@@ -226,7 +226,7 @@ async function rollBack(view, it, refresh) {
     title: `Roll back to ${words(it.rollbackTo)}?`,
     label: "Roll back",
     danger: true,
-    body: "One step back. Nothing that was sent is lost; work that the later phase did may have to be done again.",
+    body: "One step back. No message is lost; work of the later phase may have to be repeated.",
     act: async () => {
       answer = await view.call("MigrationService/RollBackMigration", { askedBy: view.askedBy });
     },

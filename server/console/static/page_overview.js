@@ -14,21 +14,21 @@ const HISTORY_MS = 3600000;
 // names gets a chart of its own.
 const CHARTS = [
   ["Messages per second", { sent_per_second: "sent", received_per_second: "received" }, true],
-  ["Messages that wait", { ready_messages: "ready", in_flight_messages: "in flight" }, true],
-  ["How long the oldest message waits", { lag_seconds: "oldest" }, true],
+  ["Waiting messages", { ready_messages: "ready", in_flight_messages: "in flight" }, true],
+  ["Age of the oldest waiting message", { lag_seconds: "oldest" }, true],
   [
     "Failing deliveries per second",
     { redelivered_per_second: "redelivered", dead_letters_per_second: "dead letters" },
     true,
   ],
-  ["99 % of calls take at most", { send_p99_ms: "send" }, true],
+  ["p99 of calls", { send_p99_ms: "send" }, true],
   ["Disk and processor", { disk_used_percent: "disk used", cpu_percent: "processor, of one core" }, true],
   [
     "Bytes per second",
     { sent_bytes_per_second: "sent", received_bytes_per_second: "received", log_bytes_per_second: "log" },
   ],
   [
-    "Stages of sends, 99 % take at most",
+    "p99 of the stages of sends",
     {
       send_check_p99_ms: "check",
       send_gather_p99_ms: "gather",
@@ -40,7 +40,7 @@ const CHARTS = [
     },
   ],
   [
-    "Stages of receives, 99 % take at most",
+    "p99 of the stages of receives",
     {
       receive_wait_p99_ms: "wait",
       receive_take_p99_ms: "take",
@@ -53,11 +53,11 @@ const CHARTS = [
   ["Connections and clients", { connections: "connections", clients: "clients" }],
   [
     "Not written yet",
-    { dispatch_lag_bytes: "consume queues behind the log", migration_lag_bytes: "second store behind the first" },
+    { dispatch_lag_bytes: "consume queues behind the log", migration_lag_bytes: "second store lags behind the first" },
   ],
   ["Lite topics", { lite_topics: "lite topics" }],
   ["Memory", { resident_bytes: "resident" }],
-  ["Event loop late", { loop_late_seconds: "at worst" }],
+  ["Event loop delay", { loop_late_seconds: "maximum" }],
 ];
 
 export async function show(view) {
@@ -66,8 +66,8 @@ export async function show(view) {
   const head = section(view, "Concerns", async () => concerns(await overviews(view, state)));
   const members = section(view, "Members", async () => membersTable(await overviews(view, state)));
   const totals = section(view, "This broker", async () => totalsFacts(await overviews(view, state)));
-  const stages = section(view, "Where the time goes", async () => stagesTable(await overviews(view, state), state), {
-    lead: `Stages of sends and receives: first since the start, then since the answer before. Slow: one in a hundred takes longer than ${SLOW_SECONDS} s.`,
+  const stages = section(view, "Time by stage", async () => stagesTable(await overviews(view, state), state), {
+    lead: `Stages of sends and receives: first since the start, then since the previous refresh. Slow: p99 above ${SLOW_SECONDS} s.`,
   });
   view.add(
     head,
@@ -95,14 +95,14 @@ function overviews(view, state) {
 
 function concerns({ members }) {
   const rows = members.flatMap((one) => {
-    if (!one.overview) return [{ member: one.name, text: one.problem || "it did not answer", kind: "bad" }];
+    if (!one.overview) return [{ member: one.name, text: one.problem || "no answer", kind: "bad" }];
     const readiness =
       one.overview.readiness === "ready"
         ? []
         : [{ member: one.name, text: `not ready: ${one.overview.readiness}`, kind: "bad" }];
     return [...readiness, ...(one.overview.concerns ?? []).map((text) => ({ member: one.name, text, kind: "warn" }))];
   });
-  if (!rows.length) return h("p", { class: "notice good" }, "✓ Nothing that is known wants to be looked at.");
+  if (!rows.length) return h("p", { class: "notice good" }, "✓ All clear.");
   return h(
     "ul",
     { class: "concern-list" },
@@ -173,7 +173,7 @@ function membersTable({ members }) {
   );
 }
 
-const partOfDay = "the broker has not run all of that day";
+const partOfDay = "the broker did not run the whole day";
 
 // A broker that was started today knows what came since, which is not all of the day.
 function today(known, sinceStart) {
@@ -185,7 +185,7 @@ function diskUsed(overview) {
   const total = Number(overview.diskTotal);
   return total > 0
     ? percent(((total - Number(overview.diskFree)) / total) * 100)
-    : unknown("the size of the disk is not known");
+    : unknown("the size of the disk is unknown");
 }
 
 // Before what waits in all groups together, some of which may not be counted.
@@ -195,7 +195,7 @@ function atLeast(overview, value) {
 
 function lag(overview) {
   if (!isKnown(overview.readyMessages) && !isKnown(overview.lagMs))
-    return unknown("no group is in memory, or none was counted yet");
+    return unknown("no group is in memory, or no group was counted yet");
   return [
     atLeast(overview, overview.readyMessages),
     count(overview.readyMessages),
@@ -212,7 +212,7 @@ function totalsFacts({ own }) {
       ["Readiness", it.readiness === "ready" ? badge("good", "ready") : badge("bad", it.readiness)],
       ["Running since", time(it.broker.startedAtMs)],
       ["Durability", it.broker.durability],
-      ["Clients are sent to", it.broker.advertisedAddress],
+      ["Address for clients", it.broker.advertisedAddress],
       ["Sent since the start", count(it.sent)],
       ["Received since the start", count(it.received)],
       ["Connections", count(it.connections)],
@@ -223,8 +223,8 @@ function totalsFacts({ own }) {
       ["Ready messages", [atLeast(it, it.readyMessages), count(it.readyMessages)]],
       ["In flight", [atLeast(it, it.inFlightMessages), count(it.inFlightMessages)]],
       [
-        "Oldest waits for",
-        it.lagIsWhole && Number(it.lagMs) === 0 ? "nothing waits" : [atLeast(it, it.lagMs), duration(it.lagMs)],
+        "Oldest waiting for",
+        it.lagIsWhole && Number(it.lagMs) === 0 ? "nothing waiting" : [atLeast(it, it.lagMs), duration(it.lagMs)],
       ],
       ["Timers", link(["pending"], count(it.timers))],
       ["Transactions", link(["pending"], count(it.transactions))],
@@ -233,11 +233,11 @@ function totalsFacts({ own }) {
       ["Oldest message", age(it.oldestStoredAtMs, "the log is empty, or its first record cannot be read")],
       ["Disk free", [bytes(it.diskFree), " of ", bytes(it.diskTotal)]],
       ["Consume queues", link(["migration"], (it.migrationPhase || "unknown").replaceAll("_", " "))],
-      isKnown(it.migrationLagBytes) && ["Second store behind by", bytes(it.migrationLagBytes)],
+      isKnown(it.migrationLagBytes) && ["Lag of the second store", bytes(it.migrationLagBytes)],
       ["Memory", bytes(it.process?.residentBytes)],
       ["Open files", count(it.process?.openFiles)],
       [
-        "Event loop late at worst",
+        "Event loop: largest delay",
         isKnown(it.process?.loopLateSeconds) ? duration(it.process.loopLateSeconds * 1000) : unknown(),
       ],
     ],

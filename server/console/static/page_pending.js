@@ -10,7 +10,7 @@ const LIMIT = 200;
 
 export async function show(view) {
   view.begin("Pending", {
-    lead: "Timers are messages that wait for their time; transactions wait for the word of their producer.",
+    lead: "Timers are delayed messages that are not due yet; transactions are not committed or rolled back yet.",
   });
   let answer = null;
   const now = () => {
@@ -30,7 +30,7 @@ export async function show(view) {
 }
 
 function figures(it) {
-  const counting = "they are being counted after a start";
+  const counting = "still being counted after a start";
   const late = Number(it.lateMs);
   return [
     facts([
@@ -50,12 +50,12 @@ function figures(it) {
         { title: "Timers", kind: "number", cell: (one) => count(one.timers) },
       ],
       it.due,
-      { empty: "When they are due is not told.", narrow: true },
+      { empty: "Due times are not available.", narrow: true },
     ),
     h(
       "p",
       { class: "note" },
-      "Each row leaves out those of the rows above; they tell of the ",
+      "Each row counts only messages that are not in the rows above, among the ",
       count(it.dueLookedAt),
       " timers that are due first.",
     ),
@@ -74,10 +74,10 @@ function timers(it) {
       { title: "Id", kind: "wide", cell: idOf },
       { title: "Due", cell: (one) => time(one.dueAtMs) },
       { title: "That is", cell: (one) => age(one.dueAtMs) },
-      { title: "Place in the log", kind: "number", cell: (one) => exact(one.physicalOffset) },
+      { title: "Location in the log", kind: "number", cell: (one) => exact(one.physicalOffset) },
     ],
     it.firstTimers,
-    { empty: "No message waits for its time." },
+    { empty: "No delayed messages are pending." },
   );
 }
 
@@ -90,13 +90,13 @@ function transactions(it) {
       { title: "Stored", cell: (one) => time(one.storedAtMs) },
       { title: "That is", cell: (one) => age(one.storedAtMs) },
       {
-        title: "Times its producer was asked",
+        title: "Checks sent",
         kind: "number",
-        cell: (one) => count(one.checks, "not found among the first that are to be asked"),
+        cell: (one) => count(one.checks, "not among the next transactions to be checked"),
       },
-      { title: "Asked next", cell: (one) => time(one.nextCheckAtMs) },
+      { title: "Next check", cell: (one) => time(one.nextCheckAtMs) },
     ],
     it.firstTransactions,
-    { empty: "No transaction waits." },
+    { empty: "No pending transactions." },
   );
 }

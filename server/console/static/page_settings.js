@@ -8,7 +8,7 @@ import { workButton } from "./work.js";
 
 export async function show(view) {
   view.begin("Settings", {
-    lead: "Those that can be changed while the broker runs. A change takes effect at once and stays over restarts.",
+    lead: "Settings that can be changed while the broker runs. A change takes effect at once and is kept across restarts.",
   });
   const state = { contains: "" };
   const list = section(view, "Live settings", async () => {
@@ -65,7 +65,7 @@ function settingsTable(view, settings, refresh) {
       },
     ],
     settings,
-    { empty: "No setting has that in it." },
+    { empty: "No matching settings." },
   );
 }
 

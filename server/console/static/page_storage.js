@@ -19,7 +19,7 @@ export async function show(view) {
   };
   const disk = section(view, "Disk and retention", async () => diskFacts(await now()));
   const segments = section(view, "Segments of the log", async () => segmentsTable(await now()));
-  const parts = section(view, "Beside the log", async () => partsView(await now()));
+  const parts = section(view, "Other data", async () => partsView(await now()));
   const anew = () => {
     storage = null;
     for (const one of [disk, segments, parts]) one.refresh();
@@ -31,7 +31,7 @@ export async function show(view) {
 function diskFacts(it) {
   const used = Number(it.diskUsedPercent);
   const state = !isKnown(it.diskUsedPercent)
-    ? unknown("the system does not tell how full the disk is")
+    ? unknown("the system does not report the disk usage")
     : used >= it.refusePercent
       ? badge("bad", "sends are refused")
       : used >= it.forcePercent
@@ -41,10 +41,10 @@ function diskFacts(it) {
     ["State", state],
     ["In use", percent(it.diskUsedPercent)],
     ["Free", [bytes(it.diskFree), " of ", bytes(it.diskTotal)]],
-    ["Files go before their time at", percent(it.forcePercent)],
-    ["Sends are refused at", percent(it.refusePercent)],
-    ["Messages are kept for", isKnown(it.retentionMs) ? duration(it.retentionMs) : "ever"],
-    ["Files go by age at", it.deleteHours?.length ? `${it.deleteHours.join(", ")} o'clock` : "any hour"],
+    ["Files are deleted early from", percent(it.forcePercent)],
+    ["Sends are refused from", percent(it.refusePercent)],
+    ["Retention", isKnown(it.retentionMs) ? duration(it.retentionMs) : "ever"],
+    ["Expired files are deleted at", it.deleteHours?.length ? `${it.deleteHours.join(", ")} o'clock` : "any hour"],
     ["Oldest message", age(it.oldestStoredAtMs, "the log is empty, or its first record cannot be read")],
     ["Newest message", age(it.newestStoredAtMs, "the log is empty, or its last record cannot be read")],
     [
@@ -55,14 +55,14 @@ function diskFacts(it) {
     ],
     ["Log", [bytes(Number(it.logEnd) - Number(it.logBegin)), ` in ${counted(it.segmentCount, "file")}`]],
     [
-      "Goes next by its age",
+      "Next file to expire",
       it.expiresNext
         ? [
             h("span", { class: "mono" }, it.expiresNext),
             ", ",
             isKnown(it.expiresNextAtMs) ? ["from ", time(it.expiresNextAtMs), " on"] : unknown(),
           ]
-        : unknown("there is no file but the one that is being filled, or its age is not known"),
+        : unknown("there is only the file that is being written, or its age is unknown"),
     ],
   ]);
 }
@@ -70,7 +70,7 @@ function diskFacts(it) {
 function segmentsTable(it) {
   const left = Number(it.segmentCount) - it.segments.length;
   return [
-    left > 0 && h("p", { class: "note" }, `${left} in the middle are left out`),
+    left > 0 && h("p", { class: "note" }, `${left} in the middle are not shown`),
     table(
       "Segments, the oldest first",
       [
@@ -103,10 +103,10 @@ function segmentsTable(it) {
 
 function partsView(it) {
   return [
-    facts(it.parts.map((one) => [one.name, bytes(one.bytes, "not known of this store")])),
+    facts(it.parts.map((one) => [one.name, bytes(one.bytes, "unknown for this store")])),
     h("h3", null, "RocksDB"),
     table(
-      "RocksDB, as it tells of itself",
+      "RocksDB's own stats",
       [
         { title: "Database", cell: (one) => one.database },
         { title: "Family", cell: (one) => one.family },
@@ -117,7 +117,7 @@ function partsView(it) {
         { title: "State", cell: (one) => familyState(one.figures) },
       ],
       it.families.filter((one) => one.family),
-      { empty: "It tells nothing." },
+      { empty: "No stats." },
     ),
     allFigures(it.families),
   ];
@@ -140,9 +140,9 @@ function allFigures(families) {
   return h(
     "details",
     { "data-fold": "figures" },
-    h("summary", null, `All figures that are not 0 (${rows.length})`),
+    h("summary", null, `All stats that are not 0 (${rows.length})`),
     table(
-      "All figures of RocksDB",
+      "All stats of RocksDB",
       [
         { title: "Database", cell: (one) => one.database },
         { title: "Family", cell: (one) => one.family || "(all)" },
@@ -286,6 +286,6 @@ function filesTable(files) {
       { title: "Wrong", kind: "wide", cell: (one) => one.damage || one.unread || "nothing that is known" },
     ],
     files,
-    { empty: "The broker keeps no index files." },
+    { empty: "The broker has no index files." },
   );
 }

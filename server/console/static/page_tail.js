@@ -19,7 +19,7 @@ const RATES = [
 ];
 
 export async function show(view) {
-  view.begin("Live tail", { lead: "Messages of a topic as they become visible. No group loses any." });
+  view.begin("Live tail", { lead: "Messages of a topic as they become visible. Groups are not affected." });
   const tail = new Tail(view);
   const form = h(
     "form",
@@ -152,7 +152,7 @@ class Tail {
     try {
       for await (const answer of this.view.stream("BrowsingService/TailMessages", request, own.signal))
         this.take(answer);
-      if (this.controller === own) this.stop("the broker has ended it");
+      if (this.controller === own) this.stop("the broker has ended the live tail");
     } catch (error) {
       if (isAbort(error)) return;
       this.stop("ended");
@@ -162,7 +162,7 @@ class Tail {
           ? h(
               "p",
               { class: "notice idle" },
-              "○ This broker does not tell of messages as they come. ",
+              "○ This broker does not report new messages. ",
               link(["messages"], "Messages that are stored", { topic: request.topic }),
               " can be read.",
             )

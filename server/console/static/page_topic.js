@@ -42,7 +42,7 @@ export async function show(view) {
     clientsTable(
       view,
       (await view.callAll("ClientService/ListClients", { topic: name })).flatMap((one) => one.clients),
-      { empty: "No client of this topic is there." },
+      { empty: "No client of this topic is connected." },
     ),
   );
   view.add(
@@ -75,7 +75,7 @@ async function groupsTable(view, name) {
     if (!hasMore || !topics.length) break;
     after = topics.at(-1).topic.name;
   }
-  throw new CallError("NOT_FOUND", `no figures of a topic ${name}`, 404);
+  throw new CallError("NOT_FOUND", `no stats of topic ${name}`, 404);
 }
 
 async function queuesTable(view, topic, pages, refresh) {
@@ -92,7 +92,7 @@ async function queuesTable(view, topic, pages, refresh) {
   } catch (error) {
     if (isAbort(error) || !["UNIMPLEMENTED", "PERMISSION_DENIED"].includes(error.code)) throw error;
     const { queues } = await view.call("AdminService/ListQueues", { topic });
-    return spansTable(topic, queues, "this broker, or what you may do, does not tell");
+    return spansTable(topic, queues, "not available from this broker, or not allowed");
   }
 }
 
@@ -129,7 +129,7 @@ export function spansTable(topic, queues, why = undefined) {
               ? duration(one.lastStoredAtMs - one.firstStoredAtMs)
               : unknown(why),
       },
-      { title: "Goes next", kind: "number", cell: (one) => count(one.expiresNext, "no file is known to expire next") },
+      { title: "Expires next", kind: "number", cell: (one) => count(one.expiresNext, "no file is known to expire next") },
       {
         title: "Read",
         kind: "act",
@@ -137,7 +137,7 @@ export function spansTable(topic, queues, why = undefined) {
       },
     ],
     queues,
-    { empty: "It has no queues that hold or held messages." },
+    { empty: "The topic has no queues with messages, now or earlier." },
   );
 }
 
@@ -163,7 +163,7 @@ async function remove(view, name) {
       h(
         "p",
         null,
-        "The topic goes, with its queues and the progress of all groups in them. Its messages cannot be read any more. There is no way back.",
+        "The topic, its queues and the progress of all groups in them are deleted. Its messages cannot be read any more. This cannot be undone.",
       ),
       await losses(view, name),
     ],
@@ -177,7 +177,7 @@ async function losses(view, topic) {
   try {
     const { queues } = await view.call("AdminService/ListQueues", { topic });
     const messages = queues.reduce((sum, one) => sum + BigInt(one.maximumOffset) - BigInt(one.minimumOffset), 0n);
-    return h("p", null, h("strong", null, count(messages), " messages"), ` in ${queues.length} queues would be gone.`);
+    return h("p", null, h("strong", null, count(messages), " messages"), ` in ${queues.length} queues would be lost.`);
   } catch (error) {
     return h("p", null, "How many messages would be gone is unknown: ", error.message);
   }

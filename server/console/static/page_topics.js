@@ -37,18 +37,18 @@ function draw(topics, asked) {
       {
         title: "Messages",
         kind: "number",
-        cell: (one) => count(one.messages, "the topic has more queues than are looked at for a list"),
+        cell: (one) => count(one.messages, "the topic has too many queues to be counted for a list"),
       },
       { title: "Size, about", kind: "number", cell: (one) => bytes(one.estimatedBytes) },
       {
         title: "In",
         kind: "number",
-        cell: (one) => rate(one.sentPerSecond, "the topic is not counted by itself (metrics.top_topics)"),
+        cell: (one) => rate(one.sentPerSecond, "the topic is not counted individually (metrics.top_topics)"),
       },
       {
         title: "Out",
         kind: "number",
-        cell: (one) => rate(one.receivedPerSecond, "the topic is not counted by itself (metrics.top_topics)"),
+        cell: (one) => rate(one.receivedPerSecond, "the topic is not counted individually (metrics.top_topics)"),
       },
       {
         title: "Last message",

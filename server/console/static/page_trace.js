@@ -13,7 +13,7 @@ const LIMIT = 20;
 
 export async function show(view) {
   view.begin("Trace", {
-    lead: "The newest messages of a topic that have a key or an id, and what each group did with them.",
+    lead: "The newest messages of a topic with a key or id, and their state for each group.",
   });
   const found = h("div");
   const form = h(
@@ -55,7 +55,7 @@ async function trace(view, values) {
     limit: LIMIT,
     fromMs: String(localInputMs(values.from) ?? 0),
   };
-  if (!request.topic || !request.key) throw wrong("Topic and key: say both");
+  if (!request.topic || !request.key) throw wrong("Topic and key: both are required");
   const until = localInputMs(values.to);
   if (until !== null) request.toMs = String(until);
   const answer = await view.call("QueryService/TraceMessages", request);

@@ -128,7 +128,7 @@ async function createUser(view, refresh) {
         label: "Subjects of certificates",
         type: "textarea",
         rows: "2",
-        hint: "a line each, such as CN=orders,O=Shop",
+        hint: "one per line, such as CN=orders,O=Shop",
       },
     ],
     act: ({ name, kind, secret, withoutSecret, certificates }) =>
@@ -155,7 +155,7 @@ async function addSecret(view, user, refresh) {
   const made = await formDialog({
     title: `Another secret for ${user.name}`,
     label: "Add",
-    lead: "A user may have two: the one in use, and the one that is about to take its place.",
+    lead: "A user may have two secrets: the one in use and its replacement.",
     fields: [
       {
         name: "secret",
@@ -178,7 +178,7 @@ async function removeSecret(view, user, secret, refresh) {
     title: `Remove secret ${secret.number} of ${user.name}?`,
     label: "Remove",
     danger: true,
-    body: "Whoever signs with it is refused from then on.",
+    body: "Calls signed with this secret are refused from then on.",
     act: () => view.call("SecurityService/RemoveSecret", { name: user.name, number: secret.number }),
   });
   if (done) refresh();
@@ -206,7 +206,7 @@ async function removeUser(view, user, refresh) {
     label: "Delete",
     danger: true,
     mustType: user.name,
-    body: "With all its secrets and rules.",
+    body: "All secrets and rules of the user are deleted, too.",
     act: () => view.call("SecurityService/DeleteUser", { name: user.name }),
   });
   if (done) refresh();
@@ -249,7 +249,7 @@ async function setRule(view, refresh, before = null) {
   const done = await formDialog({
     title: before ? "Change a rule" : "Set a rule",
     label: "Set",
-    lead: "In place of the user's rule of the same resource and decision.",
+    lead: "Replaces the user's rule with the same resource and decision.",
     fields: [
       { name: "user", label: "User", required: true, value: before?.user ?? "" },
       { name: "decision", label: "Decision", options: DECISIONS, value: rule?.decision ?? "allow" },
@@ -279,7 +279,7 @@ async function setRule(view, refresh, before = null) {
         type: "textarea",
         rows: "2",
         value: (rule?.sources ?? []).join("\n"),
-        hint: "a line each; none: from everywhere",
+        hint: "one per line; none: from everywhere",
       },
     ],
     act: (values) => {

@@ -7,7 +7,7 @@ const notCounted = "the group is not in memory and was not counted";
 
 export function lagOf(pair) {
   if (!isKnown(pair.lagMs)) return unknown(notCounted);
-  return Number(pair.lagMs) === 0 ? "nothing waits" : duration(pair.lagMs);
+  return Number(pair.lagMs) === 0 ? "nothing waiting" : duration(pair.lagMs);
 }
 
 // Whether a group is stuck, as a sign and a word.
@@ -15,7 +15,7 @@ export function pairState(pair) {
   const consumers = Number(pair.consumers);
   const waits = Number(pair.ready ?? 0) + Number(pair.inFlight ?? 0);
   if (!isKnown(pair.ready)) return consumers ? badge("info", "reads") : badge("idle", "away");
-  if (waits === 0) return consumers ? badge("good", "up to date") : badge("idle", "nobody there, nothing waits");
+  if (waits === 0) return consumers ? badge("good", "up to date") : badge("idle", "nobody there, nothing waiting");
   return consumers ? badge("info", "behind") : badge("warn", "behind, nobody there");
 }
 
@@ -25,7 +25,7 @@ export function pairLine(pair) {
     ": ",
     count(pair.ready, notCounted),
     " ready, ",
-    isKnown(pair.lagMs) && Number(pair.lagMs) === 0 ? "nothing waits" : ["oldest waits ", lagOf(pair)],
+    isKnown(pair.lagMs) && Number(pair.lagMs) === 0 ? "nothing waiting" : ["oldest waits ", lagOf(pair)],
     Number(pair.consumers) === 0 && [" ", badge("warn", "nobody there")],
   ];
 }
@@ -41,11 +41,11 @@ export function pairsTable(caption, pairs, kind, empty) {
       { title: "State", cell: pairState },
       { title: "Ready", kind: "number", cell: (one) => count(one.ready, notCounted) },
       { title: "In flight", kind: "number", cell: (one) => count(one.inFlight, notCounted) },
-      { title: "Oldest waits", kind: "number", cell: lagOf },
+      { title: "Oldest waiting", kind: "number", cell: lagOf },
       {
         title: "Out",
         kind: "number",
-        cell: (one) => rate(one.receivedPerSecond, "not counted by itself (metrics.top_groups)"),
+        cell: (one) => rate(one.receivedPerSecond, "not counted individually (metrics.top_groups)"),
       },
       { title: "Clients", kind: "number", cell: (one) => count(one.consumers) },
     ],

@@ -11,7 +11,7 @@ import { countsText, runJob, workButton } from "./work.js";
 const POSITIONS = [
   ["storedSinceMs", "to a time: the first message stored then or later"],
   ["earliest", "to the oldest message"],
-  ["latest", "behind the newest message"],
+  ["latest", "after the newest message"],
   ["offset", "to an offset"],
 ];
 const ROWS = 200;
@@ -51,7 +51,7 @@ export function resetForm(view, group, done) {
     h(
       "p",
       { class: "lead" },
-      "Moves where the group reads next. The dry run shows each queue before and after; nothing changes until you say so. Messages that were delivered already are not taken back.",
+      "Moves the group's position. The dry run shows each queue before and after; nothing changes until you confirm. Messages that were already delivered are not taken back.",
     ),
     form,
     place,
@@ -65,19 +65,19 @@ function requestOf(group, values) {
   else if (values.position === "offset") request.offset = wholeNumber(values.offset, "Offset");
   else {
     const since = localInputMs(values.time);
-    if (since === null) throw wrong("Time: say when");
+    if (since === null) throw wrong("Time: required");
     request.storedSinceMs = String(since);
   }
   return request;
 }
 
 async function preview(view, group, form, place, done) {
-  replace(place, "Looking at the queues …");
+  replace(place, "Checking the queues …");
   try {
     const values = valuesOf(form);
     const request = requestOf(group, values);
     const wording =
-      { earliest: "to the oldest message", latest: "behind the newest message", offset: `to offset ${values.offset}` }[
+      { earliest: "to the oldest message", latest: "after the newest message", offset: `to offset ${values.offset}` }[
         values.position
       ] ?? `to ${timeText(request.storedSinceMs)}`;
     try {
@@ -103,7 +103,7 @@ function difference(one) {
   if (by === 0n) return badge("idle", "stays");
   return by < 0n
     ? badge("warn", `back by ${(-by).toLocaleString("en")}: delivered again`)
-    : badge("warn", `on by ${by.toLocaleString("en")}: passed over`);
+    : badge("warn", `forward by ${by.toLocaleString("en")}: passed over`);
 }
 
 function queuesTable(queues) {

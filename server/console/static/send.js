@@ -53,7 +53,7 @@ export function sendForm(view, topic, sent) {
         field({ name: "lite", label: "Lite topic", hint: "in a lite topic's parent" }),
         field({ name: "deliver", label: "Deliver at", type: "datetime-local", hint: "in a delay topic" }),
       ),
-      field({ name: "properties", label: "Properties", type: "textarea", rows: "2", hint: "a line each: name=value" }),
+      field({ name: "properties", label: "Properties", type: "textarea", rows: "2", hint: "one per line: name=value" }),
     ),
     h("div", { class: "buttons" }, go),
     said,
@@ -90,7 +90,7 @@ async function readAgain(view, request, id, began) {
     return h(
       "p",
       { class: "notice info" },
-      `● It waits until ${timeText(Date.parse(deliverAt))}; then it comes into a queue. `,
+      `● The message is pending until ${timeText(Date.parse(deliverAt))}; then it is delivered. `,
       link(["pending"], "What is pending"),
     );
   }
@@ -104,7 +104,7 @@ async function readAgain(view, request, id, began) {
         return h(
           "p",
           { class: "notice warn" },
-          "▲ Where it went is unknown: ",
+          "▲ The location of the message is unknown: ",
           error.message,
           ". ",
           link(["messages"], "The newest messages", { topic }),
@@ -118,7 +118,7 @@ async function readAgain(view, request, id, began) {
   return h(
     "p",
     { class: "notice warn" },
-    `▲ After ${durationText(performance.now() - began)} it cannot be read yet. `,
+    `▲ After ${durationText(performance.now() - began)} the message cannot be read yet. `,
     link(["messages"], "The newest messages", { topic }),
   );
 }
@@ -130,7 +130,7 @@ function roundTrip(topic, message, sentBody, tookMs) {
       "p",
       { class: "notice good" },
       `✓ Read again ${durationText(tookMs)} after the send. `,
-      messageLink(topic, message.queue, message.offset, `It lies in queue ${message.queue} at offset ${message.offset}`),
+      messageLink(topic, message.queue, message.offset, `The message is in queue ${message.queue} at offset ${message.offset}`),
       ".",
     ),
     facts([

@@ -50,21 +50,21 @@ export function stagesTable({ own }, { before }) {
         kind: "number",
         cell: (row) => (row.mean === null ? h("span", { class: "none" }, "no calls") : duration(row.mean * 1000)),
       },
-      { title: "Half are", kind: "number", cell: (row) => bound(row.half, row.last) },
-      { title: "99 % are", kind: "number", cell: (row) => bound(row.most, row.last) },
+      { title: "p50", kind: "number", cell: (row) => bound(row.half, row.last) },
+      { title: "p99", kind: "number", cell: (row) => bound(row.most, row.last) },
       {
         title: "Verdict",
         cell: (row) =>
           row.stage.name === "wait"
             ? badge("idle", "waits for messages")
             : row.most === null
-              ? unknown("no call has come by")
+              ? unknown("no calls yet")
               : row.most > SLOW_SECONDS
-                ? badge("warn", "slow", `one in a hundred takes longer than ${SLOW_SECONDS} s`)
+                ? badge("warn", "slow", `p99 above ${SLOW_SECONDS} s`)
                 : badge("good", "quick"),
       },
     ],
     rows,
-    { empty: "The broker tells of no stages.", dense: true },
+    { empty: "The broker reports no stages.", dense: true },
   );
 }

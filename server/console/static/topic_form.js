@@ -40,9 +40,9 @@ export function topicFields(topic) {
     },
     topic && {
       name: "breakOrder",
-      label: "change queues to write although messages of message groups are unread",
+      label: "change queues to write even if messages of message groups are unread",
       type: "checkbox",
-      hint: "they lose their order",
+      hint: "these messages lose their order",
     },
     { name: "permission", label: "Permission", options: PERMISSIONS, value: topic?.permission ?? PERMISSIONS[0][0] },
     {
@@ -51,7 +51,7 @@ export function topicFields(topic) {
       type: "textarea",
       rows: "4",
       value: topic ? linesOf(topic.attributes) : "",
-      hint: "a line each: name=value. An attribute with an empty value is removed",
+      hint: "one per line: name=value. An attribute with an empty value is removed",
     },
   ].filter(Boolean);
 }

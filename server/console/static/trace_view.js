@@ -38,7 +38,7 @@ export function traceView(trace) {
         { title: "Attempts", kind: "number", cell: (one) => (isDone(one) ? unsaid(one) : count(one.attempts)) },
         { title: "Hidden until", cell: (one) => (isKnown(one.visibleAtMs) ? time(one.visibleAtMs) : unsaid(one)) },
         {
-          title: "Given last to",
+          title: "Last delivered to",
           kind: "wide",
           cell: (one) => (one.clientId ? h("span", { class: "mono" }, one.clientId) : unsaid(one)),
         },

@@ -68,12 +68,12 @@ export class View {
         type: "button",
         class: "quiet",
         "aria-pressed": "false",
-        title: `figures come anew each ${milliseconds / 1000} s`,
+        title: `refreshed every ${milliseconds / 1000} s`,
         onclick: () => {
           this.isPaused = !this.isPaused;
           this.pauseButton.setAttribute("aria-pressed", String(this.isPaused));
-          this.pauseButton.textContent = this.isPaused ? "Go on refreshing" : "Stop refreshing";
-          announce(this.isPaused ? "The page stands still." : "The page is refreshed again.");
+          this.pauseButton.textContent = this.isPaused ? "Resume refreshing" : "Stop refreshing";
+          announce(this.isPaused ? "Refreshing is paused." : "The page is refreshed again.");
         },
       },
       "Stop refreshing",

@@ -193,7 +193,7 @@ export function jobFacts(job) {
     ["Asked by", job.askedBy || "unknown"],
     ["Ended", isKnown(job.endedAtMs) ? time(job.endedAtMs) : "not yet"],
     ["Dry run", job.dryRun ? "yes" : "no"],
-    ["Come to", countsText(job.counts)],
+    ["Progress", countsText(job.counts)],
     job.remark && ["Remark", job.remark],
   ]);
 }

@@ -361,11 +361,11 @@ class WaitingPolls:
     def require_room(self, request: ReceiveRequest) -> None:
         """Check that one more receive may wait. Raises OverLimit."""
         if self._count >= self._count_max:
-            raise OverLimit("waiting_polls", f"polling full: {self._count} receives are waiting already")
+            raise OverLimit("waiting_polls", f"polling full: {self._count} receives are already waiting")
         of_client = len(self._by_client.get(request.client_id, ()))
         if of_client >= self._per_client_max:
             raise OverLimit(
-                "waiting_polls_per_client", f"polling full: {of_client} receives of this client are waiting already"
+                "waiting_polls_per_client", f"polling full: {of_client} receives of this client are already waiting"
             )
         self._filters.check(request.filter)
 

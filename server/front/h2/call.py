@@ -198,7 +198,7 @@ class H2Call:
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
         if status == GrpcStatus.OK and not self._method.streaming_out:
-            raise ValueError(f"{self._path} needs a reply to end with OK")
+            raise ValueError(f"{self._path} needs a reply before it can end with OK")
         if not self._closed:
             self._closed = True
             self.drain_callbacks = None

@@ -293,7 +293,7 @@ class Calls:
         try:
             if call.method.streaming_in:
                 if reader is not None and reader.size:
-                    raise BadMessage(GrpcStatus.INTERNAL, "the request ends within a message")
+                    raise BadMessage(GrpcStatus.INTERNAL, "the request ends in the middle of a message")
                 if call.method.on_half_close is not None:
                     self._run(call, call.method.on_half_close)
                 return
@@ -402,7 +402,7 @@ class Calls:
 
     def _lose_unread(self, call: H2Call) -> None:
         self._count("unread_size")
-        self.fail(call, GrpcStatus.RESOURCE_EXHAUSTED, "too much waits to be read by this client")
+        self.fail(call, GrpcStatus.RESOURCE_EXHAUSTED, "too many answers wait to be read by this client")
 
     def lose_waiting(self) -> None:
         """End the calls whose answers wait for the client to read them."""

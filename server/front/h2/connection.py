@@ -131,7 +131,7 @@ class Connection:
             position = start + size
             self.frames_received += 1
             if self._expected is not None and kind != self._expected:
-                raise PeerError(ErrorCode.PROTOCOL_ERROR, f"{self._expected.name} must come next")
+                raise PeerError(ErrorCode.PROTOCOL_ERROR, f"expected a frame {self._expected.name}")
             if kind < len(_HANDLERS):
                 _HANDLERS[kind](self, flags, stream_id & STREAM_MASK, data, start, position)
             else:
@@ -228,7 +228,7 @@ class Connection:
     def on_continuation(self, flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
         partial = self._partial
         if partial is None or partial.stream_id != stream_id:
-            raise PeerError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION of no header block")
+            raise PeerError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without a header block")
         partial.continuations += 1
         partial.block += data[start:end]
         self._keep_partial(end - start)
@@ -243,7 +243,7 @@ class Connection:
         """Account for another part of an incomplete header block."""
         if not self.calls.hold_block(size):
             self._board.figures.limits_met["incoming_size"] += 1
-            raise PeerError(ErrorCode.ENHANCE_YOUR_CALM, "too much of requests is on its way")
+            raise PeerError(ErrorCode.ENHANCE_YOUR_CALM, "too much request data is in transit")
 
     def _drop_partial(self) -> None:
         partial, self._partial = self._partial, None
@@ -467,7 +467,7 @@ class Connection:
         calls = self.calls
         if not self._allowance.spend(amount, calls.messages + self.sender.data_frames, calls.now_s):
             self._board.figures.limits_met["frames_that_carry_nothing"] += 1
-            raise PeerError(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry nothing")
+            raise PeerError(ErrorCode.ENHANCE_YOUR_CALM, "too many frames without content")
 
     def _move(self, state: State) -> None:
         if state not in TRANSITIONS[self.state]:

@@ -282,7 +282,7 @@ class H2Protocol(asyncio.Protocol):
             connection.calls.lose_waiting()
             return
         self._front.figures.limits_met["unread_size"] += 1
-        self.end(ErrorCode.ENHANCE_YOUR_CALM, "what was asked for is not read")
+        self.end(ErrorCode.ENHANCE_YOUR_CALM, "the client does not read its answers")
         self.abort()
         self._has_been_cut = True
         if connection is not None:

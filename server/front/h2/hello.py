@@ -59,7 +59,7 @@ def hello_size(said: bytes) -> int:
             return at + RECORD_HEAD_SIZE
         size = int.from_bytes(head[3:])
         if head[:1] != TLS_HANDSHAKE or head[1] != 3 or not 0 < size <= RECORD_SIZE_MAX:
-            raise ValueError("no record of a TLS handshake")
+            raise ValueError("not a TLS handshake")
         message += said[at + RECORD_HEAD_SIZE : at + RECORD_HEAD_SIZE + size]
         at += RECORD_HEAD_SIZE + size
         if message and message[0] != CLIENT_HELLO:
@@ -69,7 +69,7 @@ def hello_size(said: bytes) -> int:
         whole = MESSAGE_HEAD_SIZE + int.from_bytes(message[1:MESSAGE_HEAD_SIZE])
         if len(said) < at or len(message) >= max(MESSAGE_HEAD_SIZE, whole):
             return at
-    raise ValueError("too large a ClientHello")
+    raise ValueError("the ClientHello is too large")
 
 
 def has_hung_up(connection: socket.socket) -> bool:
@@ -91,7 +91,7 @@ async def _peeked(connection: socket.socket, size: int) -> bytes:
             if len(said) == size:
                 return said
             if not said or has_hung_up(connection):
-                raise EOFError("the peer has hung up")
+                raise EOFError("the peer has closed the connection")
             await asyncio.sleep(LOOK_AGAIN_S)  # a kernel short of memory reports fewer bytes than the mark
 
 

@@ -54,7 +54,7 @@ class Patience:
         connection = self._connection
         if connection.state in (State.NEW, State.GREETED):
             if now_s - self._made_at_s > GREETING_S:
-                return PeerError(ErrorCode.PROTOCOL_ERROR, "no preface within reasonable time")
+                return PeerError(ErrorCode.PROTOCOL_ERROR, "no preface in time")
             return None
         block_since_s = connection.calls.block_since_s
         if block_since_s is not None and now_s - block_since_s > GREETING_S:
@@ -77,7 +77,7 @@ class Patience:
         if sender.data_frames != self._sent_seen or not sender.waiting_size:
             self._sent_seen, self._sent_at_s = sender.data_frames, now_s
         elif now_s - self._sent_at_s > STALL_S:
-            return PeerError(ErrorCode.ENHANCE_YOUR_CALM, "what was asked for is not read")
+            return PeerError(ErrorCode.ENHANCE_YOUR_CALM, "the client does not read its answers")
         return None
 
     def _look_at_calls(self, now_s: float) -> PeerError | None:

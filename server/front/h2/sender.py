@@ -212,7 +212,7 @@ class Sender:
     def widen(self, increment: int) -> None:
         """Enlarge the window of the connection. Raises PeerError."""
         if increment == 0:
-            raise PeerError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
+            raise PeerError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
         self._window += increment
         if self._window > WINDOW_MAX:
             raise PeerError(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window is too large")
@@ -342,7 +342,7 @@ class Sender:
     def _emit_one(self, call: H2Call) -> None:
         """Send one frame of the call whose turn it is."""
         outbox = call.outbox
-        assert outbox, "a call waits with nothing to send"
+        assert outbox, "a call that has nothing to send is waiting"
         first = outbox.popleft()
         rest = self._emit(call, first, FRAME_SIZE_MAX)
         gone = len(first) - (0 if rest is None else len(rest))

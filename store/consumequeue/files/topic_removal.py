@@ -68,4 +68,4 @@ class TopicRemoval:
 
 
 def _not_ours(path: Path) -> OSError:
-    return OSError(errno.ENOTEMPTY, "is no queue file: the topic is not deleted with it", str(path))
+    return OSError(errno.ENOTEMPTY, "is not a queue file: the topic is not deleted while this file is there", str(path))

@@ -113,9 +113,9 @@ class HashIndexFile:
         offsets = items["physical_offset"].astype(np.int64)
         is_right = not len(items) or (offsets[0], offsets[-1]) == (header.begin_offset, header.end_offset)
         if not is_right or (np.diff(offsets) < 0).any() or (items["hash"] < 0).any():
-            raise StoreDamaged(self.path, "its items are not in the order that its header tells")
+            raise StoreDamaged(self.path, "its items are not in the order that its header states")
         if not self._chains.is_right(header.next_number):
-            raise StoreDamaged(self.path, "an item is not in the chain of its hash")
+            raise StoreDamaged(self.path, "an item is missing in the chain of its hash")
 
     def go_on_from(self, before: HashHeader) -> None:
         """Set the header of a new file, which begins where the file before it ended."""

@@ -41,7 +41,7 @@ class Catalog:
             if name in files:
                 folders.remove_damaged(name)
             else:
-                damaged[name] = Unread(name, "it was damaged, and is to be made anew")
+                damaged[name] = Unread(name, "damaged; it will be rebuilt")
         for name in folders.names_between([*files, *damaged, *folders.names(Stage.FILLING)]):
             damaged[name] = Unread(name, "it is missing")
         self.files: Mapping[str, TieredFile] = dict(sorted(files.items()))
@@ -93,7 +93,7 @@ class Catalog:
         try:
             return UploadNote.unpack(self._disk.read(path))
         except (ValueError, KeyError, TypeError) as error:
-            raise StoreDamaged(path, f"no note of an uploaded file: {error}") from error
+            raise StoreDamaged(path, f"not a valid note of an uploaded file: {error}") from error
 
     def enter(self, file: TieredFile) -> None:
         """Enter an intact file, which may have been in another stage until now."""

@@ -94,7 +94,7 @@ def header_of(file: SegmentFile) -> FileHeader:
     try:
         return FileHeader.unpack(file.view()[:HEADER_SIZE])
     except HeaderDamaged as damage:
-        raise StoreDamaged(file.path, f"no index file: {damage}") from damage
+        raise StoreDamaged(file.path, f"not an index file: {damage}") from damage
 
 
 class ChainedFile:
@@ -103,7 +103,7 @@ class ChainedFile:
     def __init__(self, file: SegmentFile, shape: IndexShape, header: FileHeader) -> None:
         chains = chain_shape(header.slots, header.items_max, shape.payload)
         if file.size != chains.file_size:
-            raise StoreDamaged(file.path, f"{file.size} bytes, {chains.file_size} were expected")
+            raise StoreDamaged(file.path, f"{file.size} bytes, expected {chains.file_size}")
         self._file = file
         self._shape = shape
         self._chains = ChainFile(file, chains)
@@ -134,7 +134,9 @@ class ChainedFile:
         """Open an existing file. Raises StoreDamaged."""
         header = header_of(file)
         if header.kind is not Kind.CHAINS or header.payload_size != shape.payload.itemsize:
-            raise StoreDamaged(file.path, f"an index file of another kind: {header.kind}, {header.payload_size} bytes")
+            raise StoreDamaged(
+                file.path, f"an index file of a different kind: {header.kind}, {header.payload_size} bytes"
+            )
         return cls(file, shape, header)
 
     @property
@@ -180,7 +182,7 @@ class ChainedFile:
     def check_items(self) -> None:
         """Raise StoreDamaged when the items of a sealed file are not those that were sealed."""
         if crc32(self.all_items().data) != self._header.items_checksum:
-            raise StoreDamaged(self.path, "its items are not those that were written")
+            raise StoreDamaged(self.path, "its items differ from those that were written")
 
     def restore(self, header: FileHeader) -> None:
         """Return to an earlier header: the items that it counts are intact, the rest is made from them."""

@@ -77,7 +77,7 @@ class Compaction:
                 begin = int(slots["position"][used[0]])
                 wrong = view[begin : begin + int(self._sizes[first:end].sum())] != self._runs(first, end)
         if wrong:
-            raise StoreDamaged(target.path, f"it does not hold what {self._source.path} does")
+            raise StoreDamaged(target.path, f"its content differs from {self._source.path}")
 
     def _portions(self) -> Iterator[tuple[int, int]]:
         """Yield ranges of slots, with about `ITEMS_AT_ONCE` items each."""

@@ -106,7 +106,7 @@ class FullFiles:
                 path = self._folders.path(Stage.COMPACTED, file.name)
                 with closing(self._disk.open_segment(path, writable=False)) as local:
                     if header_of(local) != file.header:
-                        raise StoreDamaged(path, "its header is not what it was")
+                        raise StoreDamaged(path, "its header has changed")
                     check_runs(path, local.view(), file.header, self._shape)
             if file.stage is Stage.UPLOADED:
                 check_object(self._object_store(file.name), self._catalog.note(file.name))

@@ -24,9 +24,9 @@ def check_chains(file: ChainedFile, shape: IndexShape) -> None:
     span = [0, header.end_ms - header.begin_ms], [header.begin_place, header.end_place]
     for column, (first, last) in zip((times, places), span, strict=True):
         if column[0] != first or column[-1] != last or (np.diff(column) < 0).any():
-            _damaged(file.path, "times or places of its items are not in the order that its header tells")
+            _damaged(file.path, "times or places of its items are not in the order that its header states")
     if not file.has_right_chains():
-        _damaged(file.path, "an item is not in the chain of its hash")
+        _damaged(file.path, "an item is missing in the chain of its hash")
 
 
 def check_runs(path: Path, content: memoryview, header: FileHeader, shape: IndexShape) -> None:
@@ -39,11 +39,11 @@ def check_runs(path: Path, content: memoryview, header: FileHeader, shape: Index
     counts, rests = np.divmod(sizes[used] - CRC_SIZE, item_size)
     is_whole = ends[-1] == header.file_size and int(counts.sum()) == header.items and not rests.any()
     if not is_whole or (positions != np.where(sizes > 0, ends - sizes, NO_RUN)).any():
-        _damaged(path, "its slots do not name one run after the other, of all items")
+        _damaged(path, "its slots do not list the runs of all items one after the other")
     for slot, position, count in zip(used.tolist(), positions[used].tolist(), counts.tolist(), strict=True):
         end = position + count * item_size
         if content[end : end + CRC_SIZE] != run_checksum(slot, content[position:end]):
-            _damaged(path, f"the run of slot {slot} is not what was written")
+            _damaged(path, f"the run of slot {slot} differs from what was written")
 
 
 def check_object(objects: ObjectStore, note: UploadNote) -> None:
@@ -52,7 +52,7 @@ def check_object(objects: ObjectStore, note: UploadNote) -> None:
     for chunk in objects.chunks(note.object_name):
         digest.update(chunk)
     if digest.hexdigest() != note.sha256:
-        _damaged(Path(objects.address, note.object_name), "what is there is not what was sent")
+        _damaged(Path(objects.address, note.object_name), "the uploaded file differs from what was sent")
 
 
 def _damaged(path: Path, reason: str) -> NoReturn:

@@ -126,7 +126,7 @@ def unpack_part(number: int, stored: bytes | memoryview) -> Slots:
         part: Slots = np.frombuffer(stored, SLOT)
         if part[-1].item() == (crc32(part[:-1].data, number), 0):
             return part[:-1]
-    raise ValueError(f"part {number} of its slots is not what was written")
+    raise ValueError(f"part {number} of its slots differs from what was written")
 
 
 def run_checksum(slot: int, items: bytes | memoryview) -> bytes:

@@ -66,7 +66,7 @@ class CompactedFile:
             raise StoreDamaged(self._reader.path, f"slot {slot} names {size} bytes at {position}")
         run = self._reader.read(position, size)
         if run[-CRC_SIZE:] != run_checksum(slot, run[:-CRC_SIZE]):
-            raise StoreDamaged(self._reader.path, f"the {size} bytes at {position} are not those of slot {slot}")
+            raise StoreDamaged(self._reader.path, f"the {size} bytes at {position} do not belong to slot {slot}")
         items = np.frombuffer(run[:-CRC_SIZE], item)
         names = list(self._shape.payload_names)
         for row in np.flatnonzero(items["hash"] == hashed).tolist():

@@ -87,7 +87,7 @@ class Search(Generic[Wanted]):
                         break
                     if self._is_late():
                         with self._lock:
-                            self._unread.append(Unread(file.name, "the search took too long to ask for it"))
+                            self._unread.append(Unread(file.name, "the search timed out before this file was read"))
                         continue
                     running.add(executor.submit(self._look_into, file, self._begin()))
                 if not running:

@@ -86,7 +86,7 @@ def _gone_text(problem: CallFailed, since_ms: int, known: Known) -> str:
         return str(problem)
     text = f"NO ANSWER since {time_text(since_ms)} ({ago_text(since_ms, known.now_ms)}), trying again."
     at_ms = known.overview.at_ms
-    return text + ("" if at_ms is None else f" What is shown is OLD, of {time_text(at_ms)}.") + f" {problem}"
+    return text + ("" if at_ms is None else f" The data shown is OLD, from {time_text(at_ms)}.") + f" {problem}"
 
 
 def _name_line(known: Known, overview: Overview | None, canvas: Canvas) -> Text:
@@ -312,7 +312,7 @@ def _member_columns(members: Sequence[Member]) -> Sequence[Column]:
 
 
 def members_table(known: Known, members: Sequence[Member], canvas: Canvas) -> list[Text]:
-    lines = [heading("MEMBERS", "m chooses another one", canvas.width)]
+    lines = [heading("MEMBERS", "press m for another member", canvas.width)]
     lines += table(_member_columns(members), members, canvas, known.now_ms)
     for member in members:
         if member.overview is None:
@@ -326,7 +326,7 @@ def _worst(known: Known, canvas: Canvas, left: int) -> list[Text]:
     rows = max(2, min(20, left - 2 if is_wide else (left - 5) // 2))
     half = (canvas.width - GAP - 1) // 2 if is_wide else canvas.width
     part = Canvas(width=half, height=rows, plain=canvas.plain)
-    groups = _first("GROUPS FURTHEST BEHIND", GROUPS, known.groups, part, known.now_ms)
+    groups = _first("LARGEST LAG", GROUPS, known.groups, part, known.now_ms)
     topics = _first("BUSIEST TOPICS", TOPICS, known.topics, part, known.now_ms)
     if is_wide:
         return side_by_side(groups, topics, half, GAP + 1)
@@ -340,7 +340,7 @@ def _first(title: str, columns: Sequence[Column], answer: Answer, canvas: Canvas
         return [heading(title, problem or "asking", canvas.width, plain=canvas.plain)]
     old = "OLD" if answer.problem is not None else ""
     if not page.rows:
-        return [heading(title, old or "none is counted by itself", canvas.width, plain=canvas.plain)]
+        return [heading(title, old or "none is counted individually", canvas.width, plain=canvas.plain)]
     return [
         heading(title, old, canvas.width, plain=canvas.plain),
         *table(columns, page.rows[: canvas.height], canvas, now_ms),

@@ -127,7 +127,7 @@ def topic_details(topic: Topic, canvas: Canvas, now_ms: int) -> list[Text]:
 def group_details(group: Group, canvas: Canvas) -> list[Text]:
     kind = "fifo" if group.is_fifo else "not in order"
     return [
-        *flow("group", [item("", kind), item("attempts at most", count_text(group.max_attempts))], canvas.width),
+        *flow("group", [item("", kind), item("max attempts", count_text(group.max_attempts))], canvas.width),
         *flow("consumers", [item("", count_text(group.consumers)), item("", _note(group), WARNING)], canvas.width),
         *flow(
             "waiting",

@@ -42,24 +42,24 @@ TOGETHER_S: Final = 0.05
 NARROW: Final = 60
 KEYS: Final = (
     ("1 - 5", "views: overview, topics, groups, stages, jobs and migration"),
-    ("/", "only topics or groups with this in their names; esc takes it away"),
-    ("o", "another order of topics or groups"),
-    ("enter", "all of the topic or group under the cursor"),
+    ("/", "only topics or groups with this text in their names; esc removes the filter"),
+    ("o", "change the order of topics or groups"),
+    ("enter", "details of the topic or group under the cursor"),
     ("m", "the next member of the cluster"),
-    ("space", "pause, and go on"),
-    ("r", "ask now"),
-    ("+ -", "ask more often, less often"),
-    ("arrows", "move; page up, page down, home and end, too"),
-    ("q", "quit; Ctrl-C, too"),
+    ("space", "pause and resume"),
+    ("r", "refresh now"),
+    ("+ -", "refresh more often, less often"),
+    ("arrows", "move; also page up, page down, home and end"),
+    ("q", "quit; also Ctrl-C"),
 )
 MEANINGS: Final = (
-    ("unknown", "the broker has not told it; it is never shown as 0"),
-    ("OLD", "from before the broker's last answer failed"),
-    ("behind by", "how long the oldest message waits that a group is not done with"),
-    ("at least", "of all groups together: there are more than the broker counts"),
+    ("unknown", "unknown: the broker has not reported it; never shown as 0"),
+    ("OLD", "from before the broker stopped answering"),
+    ("behind by", "age of the oldest message that the group has not finished"),
+    ("at least", "lower bound over all groups: there are more groups than the broker counts"),
     ("SLOW", "p99 above 50 ms (a flush: 100 ms)"),
-    ("most", "the stage that most of a call's time goes to"),
-    ("·", "in a curve: not known (?, where there is no UTF-8)"),
+    ("most", "the stage that takes most of a call's time"),
+    ("·", "in a curve: unknown (? without UTF-8)"),
 )
 
 
@@ -136,7 +136,7 @@ class TopView(App[None]):
         yield Static(id="remark")
         yield Page(id="page")
         yield Rows(id="rows")
-        yield Input(id="filter", placeholder="only names with this in them; enter keeps it, esc takes it away")
+        yield Input(id="filter", placeholder="only names with this text; enter keeps the filter, esc removes it")
         yield Static(id="foot")
 
     def on_mount(self) -> None:
@@ -239,7 +239,7 @@ class TopView(App[None]):
         for word, what in MEANINGS:
             lines += wrapped(what, canvas.width, first=f"{word:<11}", indent=" " * 11)
         if self.is_colourless:
-            lines += [styled(""), *wrapped("NO_COLOR is set: there are no colours.", canvas.width)]
+            lines += [styled(""), *wrapped("NO_COLOR is set: no colours.", canvas.width)]
         return lines
 
     # -- actions of keys

@@ -152,7 +152,7 @@ class Details(ModalScreen[None]):
 
         def draw(canvas: Canvas) -> list[Text]:
             lines = self._draw(self._last, canvas)
-            return lines if found else [styled(("not listed any more: this is OLD", "bold yellow")), *lines]
+            return lines if found else [styled(("not listed any more: this data is OLD", "bold yellow")), *lines]
 
         self.query_one(Page).show(draw, plain=self._plain)
 

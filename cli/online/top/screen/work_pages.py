@@ -43,18 +43,18 @@ ENDED_SHOWN: Final = 10
 PROGRESS_WIDTH: Final = 12
 SHARE_WIDTH: Final = 10
 MEANINGS: Final = {
-    ("send", "check"): "from bytes to a checked message",
-    ("send", "gather"): "to the begin of its round",
-    ("send", "append"): "its records are put into the log",
-    ("send", "flush"): "until they are on disk",
-    ("send", "dispatch"): "entries in the consume queues",
-    ("send", "wake"): "receives that wait are served",
+    ("send", "check"): "bytes of a call are parsed and checked",
+    ("send", "gather"): "the send waits for its batch",
+    ("send", "append"): "records are appended to the log",
+    ("send", "flush"): "records are flushed to disk",
+    ("send", "dispatch"): "entries are written to the consume queues",
+    ("send", "wake"): "waiting receives are served",
     ("send", "answer"): "the sends are answered",
-    ("receive", "wait"): "for messages to come: no work",
-    ("receive", "take"): "queues are read, deliveries made",
-    ("receive", "read"): "of that: records read and checked",
-    ("receive", "write"): "the deliveries are written",
-    ("receive", "answer"): "the answers are made, handed over",
+    ("receive", "wait"): "wait for messages (no work)",
+    ("receive", "take"): "queues are read, deliveries created",
+    ("receive", "read"): "of that: records are read and checked",
+    ("receive", "write"): "deliveries are written",
+    ("receive", "answer"): "answers are built and handed over",
 }
 
 
@@ -65,7 +65,7 @@ def stages_page(known: Known, canvas: Canvas) -> list[Text]:
     """Return the page that shows how the time of sends and receives is spent."""
     figures = known.stages()
     if not figures:
-        return [styled(("unknown: the broker has not told yet", QUIET))]
+        return [styled(("unknown: the broker has not reported it yet", QUIET))]
     watched_s = known.watched_s
     span = "since the broker's start" if watched_s is None else f"in the last {span_text(watched_s)}"
     lines: list[Text] = []
@@ -130,7 +130,7 @@ def _jobs(known: Known, canvas: Canvas) -> list[Text]:
     remark = f"{len(running)} open" + ("" if problem is None else ", OLD")
     lines = [heading("JOBS", remark, canvas.width, plain=canvas.plain)]
     if not jobs:
-        return [*lines, styled(("none is kept", QUIET))]
+        return [*lines, styled(("none", QUIET))]
     lines += table(_job_columns(known, canvas), [*running, *ended], canvas, known.now_ms)
     for job in running:
         if job.remark:
@@ -185,7 +185,7 @@ def _migration(known: Known, canvas: Canvas) -> list[Text]:
         drawn = styled((bar(share, PROGRESS_WIDTH, plain=canvas.plain), GOOD), f" {percent_text(share)}")
         lines += flow("backfill", [drawn, item("", of)], width)
     if found.compared_queues is not None:
-        compared = f"{count_text(found.compared_queues)} queues, {count_text(found.compared_units)} units"
+        compared = f"{count_text(found.compared_queues)} queues, {count_text(found.compared_units)} entries"
         lines += flow("comparing", [item("", f"{compared} so far")], width)
     if found.differences is not None:
         text = "none" if not found.differences else f"{count_text(found.differences)} FOUND"
@@ -213,7 +213,7 @@ def _steps(found: Migration, width: int) -> list[Text]:
         if text:
             lines += sentence(label, text, BAD if label == "HELD UP" else WARNING)
     if found.removing:
-        lines += sentence("removing", "what the last step has left")
+        lines += sentence("removing", "leftovers of the last step")
     for step in found.steps[-STEPS_SHOWN:]:
         lines += sentence("step", f"{time_text(step.at_ms)} {step.before} to {step.after} by {step.asked_by}", QUIET)
     return lines

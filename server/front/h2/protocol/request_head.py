@@ -217,7 +217,7 @@ def check(fields: Iterable[Field], kept: Container[bytes] | None = None) -> Requ
         name = field.name
         if name[:1] == b":":
             if is_regular:
-                raise Malformed(f"{name!r} behind a regular field")
+                raise Malformed(f"{name!r} after a regular field")
             if name not in _PSEUDO or name in pseudo:
                 raise Malformed(f"pseudo-header field {name!r} is unknown or repeated")
             pseudo[name] = decoded(field.value)
@@ -253,10 +253,10 @@ def _check_regular(name: bytes, value: bytes) -> None:
     if not _NAME.fullmatch(name):
         raise Malformed(f"field name {name!r}")
     if name in _OF_THE_CONNECTION:
-        raise Malformed(f"{name!r} concerns a connection and has no place in HTTP/2")
+        raise Malformed(f"{name!r} is specific to a connection and not allowed in HTTP/2")
     if name == b"te" and decoded(value) != b"trailers":
         raise Malformed("te may only say `trailers`")
     if name == b"content-length":
         digits = decoded(value)
         if not digits.isdigit() or len(digits) > CONTENT_LENGTH_DIGITS_MAX:
-            raise Malformed("content-length is no number of bytes")
+            raise Malformed("content-length is not a number of bytes")

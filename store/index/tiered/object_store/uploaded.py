@@ -61,5 +61,5 @@ def upload(objects: ObjectStore, name: str, content: memoryview) -> str:
     for chunk in objects.chunks(name):
         stored.update(chunk)
     if stored.hexdigest() != wanted:
-        raise ObjectStoreError(f"{objects.address}/{name}: what is there is not what was sent")
+        raise ObjectStoreError(f"{objects.address}/{name}: the uploaded file differs from what was sent")
     return wanted
