@@ -51,7 +51,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     ),
     "backup": Entry(
         "quarry_mq.cli.local.backup:backup",
-        "Add a backup to the folder DEST: of a store that no broker runs on, or with --admin of a live broker.",
+        "Add a backup to the folder DEST: of a stopped store, or with --admin of a live broker.",
     ),
     "expire": Entry(
         "quarry_mq.cli.online.maintenance.expire:expire",
@@ -60,9 +60,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "query": Entry(
         "quarry_mq.cli.local.query:query", "Show the messages of a topic that have a key, the newest first."
     ),
-    "queues": Entry(
-        "quarry_mq.cli.local.queues:queues", "List every queue with its first offset and the next free one."
-    ),
+    "queues": Entry("quarry_mq.cli.local.queues:queues", "List all queues with their min and max offsets."),
     "lag": Entry(
         "quarry_mq.cli.online.groups.lag:lag",
         "Show the lag of a group in each topic that it reads, and in all of them (`*`).",
@@ -174,7 +172,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
             "verify-message": "quarry_mq.cli.online.groups.consumer:verify_message",
         },
     ),
-    "index": Entry("quarry_mq.cli.local.index:commands", "Files of the key index, of a store or of a live broker."),
+    "index": Entry("quarry_mq.cli.local.index:commands", "Key index files, of a store or of a live broker."),
     "message": Entry(
         "quarry_mq.cli.online.messages.message:commands",
         "Single messages.",

@@ -15,11 +15,11 @@ Record: TypeAlias = StoredMessage
 
 
 def decoded(found: pb.FoundMessage | pb.MessageTrace, address: str) -> Record:
-    """Decode the record of an answer. Ends the command if the answer holds no whole record."""
+    """Decode the record of an answer. Ends the command if the answer contains no complete record."""
     at = PhysicalOffset(found.physical_offset)
     record = decode_record(memoryview(found.record), 0, at, check_crc=True)
     if not isinstance(record, StoredMessage):
-        end(Exit.COULD_NOT_RUN, f"{address}: the answer holds no record of offset {at}")
+        end(Exit.COULD_NOT_RUN, f"{address}: the answer contains no record of offset {at}")
     return record
 
 

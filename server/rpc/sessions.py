@@ -404,14 +404,16 @@ class ClientCommands:
         Raises Refused: TOO_MANY_REQUESTS, NOT_FOUND without a stream to a client that may know of it, PROXY_TIMEOUT.
         """
         if len(self._waiting) >= WAITING_MAX:
-            raise Refused(definition.TOO_MANY_REQUESTS, f"{WAITING_MAX} commands wait for clients already")
+            raise Refused(definition.TOO_MANY_REQUESTS, f"{WAITING_MAX} commands are already waiting for clients")
         nonce = self._new_nonce()
         waiting = _Waiting(client_id, asyncio.get_running_loop().create_future())
         self._waiting[nonce] = waiting
         patience_s = WAIT_MAX_S if wait_s is None else min(wait_s, WAIT_MAX_S)
         try:
             if not pushing.push_if_allowed(client_id, needs, command(nonce)):
-                raise Refused(definition.NOT_FOUND, "client_id: the client has no telemetry stream, or may not be told")
+                raise Refused(
+                    definition.NOT_FOUND, "client_id: the client has no telemetry stream, or cannot receive commands"
+                )
             return await asyncio.wait_for(waiting.answer, patience_s)
         except TimeoutError:
             raise Refused(definition.PROXY_TIMEOUT, f"the client has not answered within {patience_s:g} s") from None

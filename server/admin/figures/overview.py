@@ -61,11 +61,14 @@ def _faults(sources: Sources) -> Iterator[str]:
 def _maintenance(sources: Sources) -> Iterator[str]:
     space, force_percent = sources.maintenance.retention.log_space, sources.maintenance.retention.force_percent
     if space is not None and space.used_percent >= force_percent:
-        yield f"the disk is {space.used_percent} % full: from {force_percent} % on segments go before their time"
+        yield (
+            f"the disk is {space.used_percent} % full: from {force_percent} % on, segments are deleted before their "
+            "retention time"
+        )
     for step, reason in sources.maintenance.retention.complaints.items():
         yield f"{step} of segments is held up: {reason}"
     for name, address in sources.open_to_everybody.items():
-        yield f"network.{name} = {address} asks nobody who he is: whoever reaches it administers the broker"
+        yield f"network.{name} = {address} needs no authentication: anybody who can reach it can administer the broker"
     if sources.maintenance.descriptors.concern:
         yield sources.maintenance.descriptors.concern
     problem = sources.maintenance.migration.problem
