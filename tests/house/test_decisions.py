@@ -13,7 +13,7 @@ NEVER_USED: Final = {36}
 
 INDEX_ROW: Final = re.compile(r"^\| \[(\d+)\]\((\S+\.md)\) \| (.+) \|$", re.MULTILINE)
 TITLE: Final = re.compile(r"# (\d+)\. (.+)")
-CODE_FOLDERS: Final = ("cli", "kv", "pipeline", "quarry_mq/protocol", "server", "store")
+CODE_FOLDERS: Final = ("cli", "kv", "pipeline", "quarry_mq/client", "quarry_mq/protocol", "server", "store")
 
 
 def titles() -> dict[str, tuple[int, str]]:
