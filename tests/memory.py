@@ -1,4 +1,4 @@
-"""How much an object keeps alive, for tests that nothing grows with what has only passed through."""
+"""Measures the memory that an object keeps alive, for tests that nothing grows with finished work."""
 
 from __future__ import annotations
 

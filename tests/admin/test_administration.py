@@ -1,4 +1,4 @@
-"""What an operator may do to topics, groups and offsets."""
+"""Operations of an operator on topics, groups and offsets."""
 
 from __future__ import annotations
 

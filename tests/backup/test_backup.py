@@ -1,4 +1,4 @@
-"""What backups share, what a restore refuses, and what it names."""
+"""Backups share files with each other, and a restore refuses damaged ones and names the damage."""
 
 from __future__ import annotations
 

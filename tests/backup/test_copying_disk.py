@@ -1,4 +1,4 @@
-"""What a disk that copies promises, run on the real one and on the one that fails on order."""
+"""Disks that copy keep their contract: the real one and the one that fails on order."""
 
 from __future__ import annotations
 

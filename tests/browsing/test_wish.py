@@ -1,4 +1,4 @@
-"""What a body holds, and where a page begins."""
+"""Filters by the text of a body, and the begins of pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command says on standard error: what went wrong, and what to try."""
+"""Reads the error and the hint that a command prints on standard error."""
 
 from __future__ import annotations
 

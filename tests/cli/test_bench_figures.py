@@ -1,4 +1,4 @@
-"""What `quarry bench` counts, and when it sends."""
+"""Counts of `quarry bench`, and the times at which it sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to try next, against a broker and stores that make each error; users in test_access, TLS in test_contexts."""
+"""Hints of commands, against a broker and stores that make each error; users in test_access, TLS in test_contexts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What strangers wrote, on a terminal: it is shown, and steers nothing. In a pipe every byte is as it was."""
+"""Texts of strangers are shown on a terminal and steer nothing. In a pipe every byte is as it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the offline commands say about damaged stores, and about what is no store at all."""
+"""Offline commands report damaged stores, and directories that are no store at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `quarry` imports before it does anything, and what it says of itself."""
+"""Imports of `quarry` before it does anything, and its version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `quarry top` works out of what a broker counts, and how it writes it."""
+"""Figures that `quarry top` computes from the counts of a broker, and their format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What members of a version have said to each other, and what one of them has stored, byte for byte.
+"""Recorded exchanges of members of each version, and a store of one of them, byte for byte.
 
 `python -m tests.cluster.golden` writes the folder of the present version, once, when a release is made. It is never
 written again: later versions are tested against it.

@@ -1,4 +1,4 @@
-"""What a member says of itself is kept as a row that all members read, also of another version."""
+"""A member's description of itself is kept as a row that all members read, also of another version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has no key of the cluster is no member, whatever it says or has recorded."""
+"""A process without a key of the cluster is no member, whatever it says or has recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which member holds which message groups."""
+"""Views of a cluster: each message group has one member."""
 
 from __future__ import annotations
 

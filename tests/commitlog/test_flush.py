@@ -1,4 +1,4 @@
-"""What a flush makes durable, and what one that fails ends."""
+"""A flush makes the log durable, and one that fails ends the writing."""
 
 from __future__ import annotations
 

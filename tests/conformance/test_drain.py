@@ -1,4 +1,4 @@
-"""What a stop does to calls that are on their way."""
+"""A stop lets calls end that are on their way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker exports under traffic: RocketMQ's metrics, and as much of it with few queues as with many."""
+"""A broker exports RocketMQ's metrics under traffic, and as many series with few queues as with many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is found by id, place, key or time is shown to who may read the topics that it is of, wherever it lies."""
+"""Messages found by id, position, key or time are shown only to users who may read their topics."""
 
 from __future__ import annotations
 

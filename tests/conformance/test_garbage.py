@@ -1,4 +1,4 @@
-"""What is done often leaves nothing behind that only a search for garbage would find: such a search stops everything.
+"""Frequent operations leave nothing behind that only a search for garbage would find: such a search stops everything.
 
 Objects of the client in this process are not looked at, only those of the broker's own modules.
 """

@@ -1,4 +1,4 @@
-"""What a whole broker tells of lag, to clients, operators and dashboards, is what a scan of its log and a list of what
+"""The lag that a whole broker reports to clients, operators and dashboards is what a scan of its log and a list of what
 its consumers did come to (rmq#8764, rmq#10953, rocketmq-dashboard#4516).
 
 `tests/lag` does the same with random workloads, on a broker without its network.

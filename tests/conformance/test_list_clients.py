@@ -1,4 +1,4 @@
-"""Who is connected, asked of a running broker."""
+"""Lists of connected clients, from a running broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Points 57 to 60, and what RocketMQ's users met with lite topics (pains 35 to 40)."""
+"""Points 57 to 60 of docs/formats/protocol.md, and problems that RocketMQ's users met with lite topics."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_who_waits_gets_at_once_what_another_client_moved_the_group_back_to(with
 
 
 def test_rmq_10549_a_reset_leaves_nothing_blocked(with_broker: WithBroker) -> None:
-    """Pain 39: what is in flight does not stop what the reset brings back."""
+    """Messages in flight do not stop those that the reset brings back."""
 
     async def test(broker: RunningBroker) -> None:
         with_topics(broker)
@@ -238,7 +238,7 @@ def test_rmq_10549_a_reset_leaves_nothing_blocked(with_broker: WithBroker) -> No
 
 
 def test_rmq_11163_a_lite_topic_works_that_is_born_after_its_subscription(with_broker: WithBroker) -> None:
-    """Pain 37: on its first message, with a receive that waits already."""
+    """A receive that waits already gets the first message of a new lite topic."""
 
     async def test(broker: RunningBroker) -> None:
         with_topics(broker)
@@ -254,8 +254,6 @@ def test_rmq_11163_a_lite_topic_works_that_is_born_after_its_subscription(with_b
 
 
 def test_rmq_11191_a_lite_topic_goes_on_after_each_acknowledgement(with_broker: WithBroker) -> None:
-    """Pain 38."""
-
     async def test(broker: RunningBroker) -> None:
         with_topics(broker)
         async with LiteClient(broker.endpoint) as client:

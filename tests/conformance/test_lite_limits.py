@@ -1,4 +1,4 @@
-"""How many lite topics there may be, and what they cost: pains 30 to 32, and 40."""
+"""Limits and costs of lite topics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.conformance.test_lite import with_topics
 
 
 def test_rmq_10894_and_10919_the_quota_counts_each_name_once(with_broker: WithBroker) -> None:
-    """Pain 40: checked for each entry, and saying the same again is fine when it is full."""
+    """The quota is checked for each entry, and saying the same again is fine when it is full."""
 
     async def test(broker: RunningBroker) -> None:
         with_topics(broker, client_quota="10")

@@ -1,4 +1,4 @@
-"""Where a message went, asked of a running broker."""
+"""Traces of messages, from a running broker."""
 
 from __future__ import annotations
 

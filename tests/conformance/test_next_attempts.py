@@ -1,4 +1,4 @@
-"""What the next attacker would try as a user: others' things under other names, numbers at their borders, many entries.
+"""Attempts of an attacker who is a user: others' things under other names, numbers at their borders, many entries.
 
 Each attempt is named. After all of them what others have is as it was.
 """

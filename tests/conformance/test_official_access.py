@@ -1,4 +1,4 @@
-"""Where users are asked for, the official admin service asks them, too: each call for what it is about."""
+"""The official admin service checks the rights of users: each call needs them for its topics and groups."""
 
 from __future__ import annotations
 

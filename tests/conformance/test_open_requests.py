@@ -1,4 +1,4 @@
-"""Who calls is asked before a request is taken in, and how much of it there is before anything is made of it."""
+"""Callers are authenticated before a request is read, and its size is checked before it is parsed."""
 
 from __future__ import annotations
 

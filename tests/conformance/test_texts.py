@@ -1,4 +1,4 @@
-"""What is refused is told with RocketMQ's own text for the same: programs that were written for it look for these."""
+"""Refusals have RocketMQ's own texts, because programs that were written for it look for these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a browser does, and what an enemy does: requests as they are, on sockets."""
+"""Requests of a browser and of an enemy, written on sockets as they are."""
 
 from __future__ import annotations
 

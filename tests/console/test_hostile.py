@@ -1,4 +1,4 @@
-"""What enemies send, and pages of strangers, and browsers that go without a word."""
+"""Requests of enemies, of pages of strangers, and of browsers that go without a word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is true of the console's pages without a browser: sizes, what they may not have, calls that there are."""
+"""Rules for the files of the console's pages: sizes, forbidden parts, calls that exist."""
 
 from __future__ import annotations
 

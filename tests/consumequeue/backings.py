@@ -1,4 +1,4 @@
-"""What consume queues can be stored in, for tests that run on all of it. Another kind: one more line in `BACKINGS`."""
+"""Kinds of storage for consume queues, for tests that run on all of them. Another kind: one more line in `BACKINGS`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a delivery has promised, in plain dictionaries: each message of each group, as its consumers know it."""
+"""Promises of a delivery, in plain dictionaries: each message of each group, as its consumers know it."""
 
 from __future__ import annotations
 

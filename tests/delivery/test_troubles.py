@@ -1,4 +1,4 @@
-"""What goes wrong below and around delivery: unreadable records, failed writes, clocks, broken-off calls."""
+"""Faults below and around delivery: unreadable records, failed writes, clocks, broken-off calls."""
 
 from __future__ import annotations
 

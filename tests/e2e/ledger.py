@@ -1,4 +1,5 @@
-"""What official clients know of their messages while a broker dies again and again, and the threads that drive them.
+"""Records of official clients about their messages while a broker dies again and again, and the threads that drive
+them.
 
 The clients live through all of it, as applications do.
 """

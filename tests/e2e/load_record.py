@@ -1,4 +1,4 @@
-"""What was sent to brokers under load, what came, and what of it must not be: losses, and message groups out of order.
+"""A record of messages sent and received under load, which finds losses, and message groups out of order.
 
 A message is named by its body: `NAME NUMBER`, with the numbers of each name counted from 0. A message group has the
 name of its messages. Each name is sent by one producer, which goes on to the next number of a message group only when

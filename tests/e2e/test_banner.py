@@ -1,4 +1,4 @@
-"""What `make serve` prints is true."""
+"""The output of `make serve` is true."""
 
 from __future__ import annotations
 

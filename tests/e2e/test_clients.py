@@ -1,4 +1,4 @@
-"""What every official client must see: the same tests on Python, Node.js, Java and Go.
+"""Every official client works alike: the same tests on Python, Node.js, Java and Go.
 
 The Java client needs a JVM and Maven, the Go client is compiled; both take longer: they belong to the slow tests.
 """

@@ -1,4 +1,4 @@
-"""What is stored is for the broker's own user, whatever its shell allows others."""
+"""Files of a store are for the broker's own user, whatever its shell allows others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a record of a load finds."""
+"""Findings of a record of a load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How soon a waiting consumer hears of a message, and what one that waits in vain is told."""
+"""A waiting consumer soon gets a message, and one that waits in vain gets an answer."""
 
 from __future__ import annotations
 

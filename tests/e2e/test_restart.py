@@ -1,4 +1,4 @@
-"""What a broker still knows after it stopped or was killed. The client is the official Python one."""
+"""A broker keeps its state after a stop or a kill. The client is the official Python one."""
 
 from __future__ import annotations
 

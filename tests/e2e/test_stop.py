@@ -1,4 +1,4 @@
-"""How a broker starts and stops as load balancers, probes and service managers see it."""
+"""Starts and stops of a broker as load balancers, probes and service managers see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log no longer has leaves the consume queues step by step, whatever else happens to them meanwhile."""
+"""Entries of expired messages leave the consume queues step by step, whatever else happens to these meanwhile."""
 
 from __future__ import annotations
 

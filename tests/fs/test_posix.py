@@ -1,4 +1,4 @@
-"""What only the real disk can show: other processes, blocks, descriptors, limits of the system."""
+"""Behaviour that only the real disk can show: other processes, blocks, descriptors, limits of the system."""
 
 from __future__ import annotations
 

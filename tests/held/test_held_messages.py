@@ -1,4 +1,4 @@
-"""Which messages wait is a function of the log: live, after a crash, and read again from its beginning."""
+"""The set of pending messages is a function of the log: live, after a crash, and read again from its beginning."""
 
 from __future__ import annotations
 

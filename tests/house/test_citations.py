@@ -23,7 +23,9 @@ MODULE: Final = re.compile(
     rf"(?<![\w./`@-])`?(?:{PACKAGE}\.)?((?:{'|'.join((*PACKAGES, 'tests'))})(?:\.[A-Za-z_]\w*)+)"
 )
 SECTION: Final = re.compile(r"(?:([\w./-]+\.md)[)`]*,? )?(?:§ ?|\bsections? )(\d+(?:\.\d+)*)")
-FOREIGN: Final = re.compile(r"\b[Ff]ormats §|\bprotocol points?\b|\b[Tt]he design (?:asks|requires|allows|sets|says)\b")
+FOREIGN: Final = re.compile(
+    r"\b[Ff]ormats §|\b[Pp]ains? \d|\bprotocol points?\b|\b[Tt]he design (?:asks|requires|allows|sets|says)\b"
+)
 """Words for documents that are not in the repository."""
 
 

@@ -1,4 +1,4 @@
-"""What a broker says about itself, phase by phase."""
+"""Health and readiness of a broker, phase by phase."""
 
 from __future__ import annotations
 

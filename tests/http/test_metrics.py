@@ -1,4 +1,4 @@
-"""What the broker counts."""
+"""Metrics of the broker."""
 
 from __future__ import annotations
 

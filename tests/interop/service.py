@@ -1,4 +1,4 @@
-"""What every client stack calls: raw bytes in, raw bytes out. `README.md` describes the methods to the clients."""
+"""The service that every client stack calls: raw bytes in, raw bytes out. `README.md` describes its methods."""
 
 from __future__ import annotations
 

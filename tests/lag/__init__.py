@@ -1,1 +1,1 @@
-"""How far groups are behind, against a count that asks none of the code that tells it."""
+"""The lag of groups, against a count that uses none of the broker's code for it."""

@@ -1,4 +1,4 @@
-"""What groups were given and have said, as their consumers know it: the other half of the count."""
+"""Deliveries and acknowledgements of groups, as their consumers know them: the other half of the count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the queues hold, counted from the records of the raw log: no consume queue is asked."""
+"""Counts the messages of queues from the records of the raw log, without consume queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many lite topics there are is right, whatever comes and goes while they are counted."""
+"""The number of lite topics is right, whatever comes and goes while they are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators see of lite topics on the admin port, and how they remove one."""
+"""Operators list lite topics on the admin port, and remove one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes out of the log's pipe, as an operator or a collector of logs reads it."""
+"""Log lines as an operator or a collector of logs reads them from a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What attributes say of lite topics, and the names of their queues."""
+"""Attributes of lite topics, and the names of their queues."""
 
 from __future__ import annotations
 

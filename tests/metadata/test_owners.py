@@ -1,4 +1,4 @@
-"""How many topics and groups an owner has: exact, over restarts, and gone with what they count."""
+"""Counts of an owner's topics and groups: exact, over restarts, and gone with what they count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What file queues had before double write comes into RocksDB, and nothing else does."""
+"""Entries from before double write come from queue files into RocksDB, and nothing else does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written down of a migration."""
+"""Rows of a migration."""
 
 from __future__ import annotations
 

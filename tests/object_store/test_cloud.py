@@ -1,4 +1,4 @@
-"""What CloudObjects makes of an S3 server that is slow, silent, refuses, or answers with too little."""
+"""CloudObjects copes with an S3 server that is slow, silent, refuses, or answers with too little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What who watches is told while Spark works."""
+"""Progress that a user sees while Spark works."""
 
 from __future__ import annotations
 

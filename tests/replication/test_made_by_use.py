@@ -1,4 +1,4 @@
-"""What is made because somebody used its name gives way to what others have made on purpose. Real tables."""
+"""Topics and groups that were created by use give way to those that others have created on purpose. Real tables."""
 
 from __future__ import annotations
 

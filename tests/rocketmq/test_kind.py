@@ -1,4 +1,4 @@
-"""What a directory is found to be, and the one-line reason when it is no store."""
+"""The kind of store that a directory holds, and the one-line reason when it is no store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which copy of the metadata counts, what damage does, and what each row comes to."""
+"""Reads RocketMQ's metadata: the copy that counts, damage, and the result of each row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each call needs: every request of the protocol has a row, and what has none is for nobody."""
+"""The rights that each call needs: every request of the protocol has a row, and one without a row is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all calls have in common: who calls, and that every error becomes an answer."""
+"""The common part of all calls: the caller is known, and every error becomes an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who makes a call: signatures, certificates, what is remembered, and how often somebody may fail."""
+"""Authentication of callers: signatures, certificates, remembered nonces, and the limit of failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users may do, and for how long an answer is remembered."""
+"""Rights of users, and the time for which an answer is cached."""
 
 from __future__ import annotations
 

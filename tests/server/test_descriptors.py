@@ -1,4 +1,4 @@
-"""Who gets how many file descriptors, and what happens before the last ones are gone."""
+"""Shares of file descriptors, and what happens before the last ones are gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an encoder refuses is the fault of one message: its sender is told, the others of the round are stored."""
+"""A message that an encoder refuses fails alone: its sender gets an error, the others of the batch are stored."""
 
 from __future__ import annotations
 

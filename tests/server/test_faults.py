@@ -1,4 +1,4 @@
-"""What the log hears of faults, and how often."""
+"""Faults are logged, and not too often."""
 
 from __future__ import annotations
 

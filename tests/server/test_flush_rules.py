@@ -1,4 +1,4 @@
-"""When a flush begins, what it is counted for, and when sends are refused before one."""
+"""Rules for the begin of a flush, for its counts, and for the refusal of sends before one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When garbage that refers to itself goes."""
+"""Garbage that refers to itself is collected."""
 
 from __future__ import annotations
 

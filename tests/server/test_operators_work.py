@@ -1,4 +1,4 @@
-"""What operators ask for is worked out a little at a time, and figures of it are right."""
+"""Operators' requests are computed a little at a time, and their figures are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which queue a send goes to."""
+"""The choice of the queue for a send."""
 
 from __future__ import annotations
 

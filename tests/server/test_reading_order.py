@@ -1,4 +1,4 @@
-"""What comes while it is looked whether all is read."""
+"""Messages that come while the broker checks whether all is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the settings of the ports allow together."""
+"""Settings of the ports, and the combinations that are allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each shard is told: its own store, name and ports, and nothing that others have."""
+"""Settings of each shard: its own store, name and ports, and nothing that others have."""
 
 from __future__ import annotations
 

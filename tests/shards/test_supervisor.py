@@ -1,4 +1,4 @@
-"""What the supervisor does with the processes of shards, whatever they run."""
+"""The supervisor starts, restarts and stops the processes of shards, whatever they run."""
 
 from __future__ import annotations
 

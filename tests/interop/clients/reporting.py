@@ -1,4 +1,4 @@
-"""What the client programs in Python share."""
+"""The common part of the client programs in Python."""
 
 from __future__ import annotations
 

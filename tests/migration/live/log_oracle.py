@@ -1,4 +1,4 @@
-"""What the commit log says, once nobody writes it any more: the truth that queues, clients and RocketMQ are held to."""
+"""The content of the commit log, once nobody writes it any more: the measure for queues, clients and RocketMQ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the broker was down, and when it was in which phase: what the calls of clients are judged by."""
+"""The times at which the broker was down or in some phase, by which the calls of clients are judged."""
 
 from __future__ import annotations
 
