@@ -18,11 +18,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.messages.property_names import LIGHT_QUEUE_OFFSETS, LIGHT_QUEUES
 from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK
 from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
-from quarry_mq.store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader, CommitLogWriter
+from quarry_mq.store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader
 from quarry_mq.store.commitlog.rounds import make_round, native_rounds
 from quarry_mq.store.commitlog.store_times import StoreTimes
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, LastEntry, LightQueueStep, LiteParentsStep, QueueEnd
@@ -62,21 +61,17 @@ class MessageStore:
         self,
         settings: StoreSettings,
         *,
-        clock: Clock,
-        writer: CommitLogWriter,
+        times: StoreTimes,
         flusher: CommitLogFlusher,
         reader: CommitLogReader,
         offsets: QueueOffsets,
         held: HeldMessages,
-        flushed_stored_ms: int = 0,
         deleted_topics: DeletedTopics | None = None,
         indexes: KeyIndexes = NO_INDEXES,
     ) -> None:
-        """Take over a log that is durable as a whole. `flushed_stored_ms` is the store time of its last record, 0 if
-        unknown.
-        """
+        """Take over a log that is durable as a whole, and whose last store time `times` knows."""
         self._settings = settings
-        self._writer = writer
+        self._writer = writer = flusher.writer
         self._flusher = flusher
         self._reader = reader
         self._held = held
@@ -90,7 +85,7 @@ class MessageStore:
         self._record_size_max = min(settings.record_size_max, max(in_segment - COPY_GROWTH_MAX, in_segment // 2))
         self._dispatched_up_to = writer.end
         self._queues_durable_up_to = writer.end
-        self._times = StoreTimes(clock, flushed_stored_ms)
+        self._times = times
         self._begun_stored_ms = self._times.last_ms  # for when the begun flush has ended
 
     @property

@@ -36,7 +36,7 @@ class CommitLogFlusher:
         time.
         """
         self._segments = segments
-        self._writer = writer
+        self.writer = writer
         self._lock = Lock()
         self._flushed_up_to = flushed_up_to  # guarded by _lock for writing
         self._begun_until = self._begun(flushed_up_to)  # guarded by _lock
@@ -52,8 +52,8 @@ class CommitLogFlusher:
         Blocks for the disk. Raises StorePoisoned when the disk refuses, and from then on in every call: see `Poison`.
         """
         with self._lock:
-            self._writer.poison.check()
-            end = self._writer.end
+            self.writer.poison.check()
+            end = self.writer.end
             if end <= self._flushed_up_to:
                 return self._flushed_up_to
             base = self._first_base()
@@ -88,8 +88,8 @@ class CommitLogFlusher:
         return begun
 
     def _begin(self) -> BegunFlush | None:
-        self._writer.poison.check()
-        end = self._writer.end
+        self.writer.poison.check()
+        end = self.writer.end
         if end <= self._flushed_up_to or (self.began_segment is not None and end > self._begun_until):
             return None
         base = self._first_base()
@@ -122,4 +122,4 @@ class CommitLogFlusher:
         return PhysicalOffset(last + self._segments.segment_size)
 
     def _poisoned(self, cause: OSError) -> StorePoisoned:
-        return self._writer.poison.set("flushing the commit log", cause)
+        return self.writer.poison.set("flushing the commit log", cause)

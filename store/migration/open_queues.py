@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from quarry_mq.kv import KeyValueEngine
 from quarry_mq.store.consumequeue import (
@@ -14,8 +15,10 @@ from quarry_mq.store.consumequeue import (
     RocksConsumeQueues,
 )
 from quarry_mq.store.consumequeue.dispatch import LightQueueNumbering
-from quarry_mq.store.layout.queue_phase import QueuePhase, QueuePlaces
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.layout.queue_phase import QueuePhase
 from quarry_mq.store.native import Native
+from quarry_mq.store.settings import StoreSettings
 
 
 class OpenQueues:
@@ -27,22 +30,21 @@ class OpenQueues:
 
     def __init__(
         self,
+        settings: StoreSettings,
         phase: QueuePhase,
-        places: QueuePlaces,
         *,
         files: FileConsumeQueues | None,
         rocks: RocksConsumeQueues | None,
         engine: KeyValueEngine | None,
-        file_directory: Path,
         rocks_directory: Path,
         numbering: LightQueueNumbering,
         doubled: Callable[[str], bool] | None = None,
     ) -> None:
         """Hold queues. `engine` is the database of `rocks`; `doubled` selects double-written topics, None: all are."""
         self._phase = phase
-        self.places = places
+        self.places: Final = settings.queue_places
         self.engine = engine
-        self.file_directory = file_directory
+        self.file_directory: Final = StorePaths(settings.root).consume_queue
         self.rocks_directory = rocks_directory
         self.numbering = numbering
         """The offsets of light queues for records that are read back from the log when the store is opened."""

@@ -15,8 +15,8 @@ Every step is repeatable and continues where it was killed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -26,6 +26,7 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.progress import ReportProgress
 from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
 from quarry_mq.store.commitlog.pins import SegmentPins
+from quarry_mq.store.commitlog.store_times import StoreTimes
 from quarry_mq.store.consumequeue import RocksConsumeQueues
 from quarry_mq.store.consumequeue.bounds import LightFloor, QueueOffsets
 from quarry_mq.store.engines import RocksStoreEngines, StoreEngines
@@ -39,7 +40,6 @@ from quarry_mq.store.message_store import MessageStore
 from quarry_mq.store.metadata import ConsumerOffsetTable, GroupTable, TopicTable
 from quarry_mq.store.metadata.owners import Owners
 from quarry_mq.store.migration import MigrationRows, QueueMigration, forget_deleted
-from quarry_mq.store.migration.open_queues import OpenQueues
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.opening.parts import StoreParts, open_parts, stop_of
 from quarry_mq.store.opening.queues import adopt_topics, advising
@@ -81,6 +81,8 @@ class StoreTables:
         self.offsets = ConsumerOffsetTable(engine)
         self.policies = PolicyTable(engine, policies)
         self.users = UserTable(engine, sealer, self.policies, journal=users)
+        self.shared: SharedRows | None = None
+        """The rows that the store shares with the other members of its cluster; None until `share`."""
 
     def _has_group(self, name: str) -> bool:
         return self.groups.get(name) is not None
@@ -97,7 +99,19 @@ class StoreTables:
             },
         )
         shared.enable()
+        self.shared = shared
         return shared
+
+
+@dataclass(frozen=True, slots=True)
+class StartReport:
+    """The report of a start: its recovery, its repairs, and how the last broker stopped."""
+
+    recovery: RecoveryReport
+    given_up: Damage | None
+    """The damage that was replaced because an operator ordered it; None without an order."""
+    is_after_crash: bool
+    """True if the last broker on the store did not stop cleanly."""
 
 
 class OpenStore:
@@ -105,51 +119,37 @@ class OpenStore:
 
     def __init__(
         self,
+        parts: StoreParts,
+        tables: StoreTables,
         *,
         messages: MessageStore,
-        tables: StoreTables,
-        shared: SharedRows | None,
-        identity: StoreIdentity,
         checkpoint: StoreCheckpoint,
-        recovery: RecoveryReport,
-        given_up: Damage | None,
-        segments: SegmentList,
-        pins: SegmentPins,
         expiry: LogExpiry,
-        queue_expiry: QueueExpiry,
-        queues: OpenQueues,
         migration: QueueMigration,
-        state_engine: KeyValueEngine,
-        parts: ExitStack,
-        mark_clean: Callable[[], None],
-        lock: DiskLock,
-        is_after_crash: bool,
+        start: StartReport,
+        ending: ExitStack,
     ) -> None:
+        """Take over what was opened. `ending` closes the parts and, if nothing fails, marks the stop as clean."""
         self.messages = messages
         self.topics = tables.topics
         self.groups = tables.groups
         self.offsets = tables.offsets
         self.users = tables.users
         self.policies = tables.policies
-        self.shared = shared
-        """The rows that the store shares with the other members of its cluster; None without `StoreSettings.member`."""
-        self.identity = identity
+        self.shared = tables.shared
+        self.identity = parts.identity
         self.checkpoint = checkpoint
-        self.recovery = recovery
-        self.given_up = given_up
-        """The damage that was replaced because an operator ordered it; None without an order."""
-        self.segments = segments
-        self.pins = pins
+        self.recovery = start.recovery
+        self.given_up = start.given_up
+        self.segments = parts.segments
+        self.pins = expiry.pins
         self.expiry = expiry
-        self.queue_expiry = queue_expiry
-        self.queues = queues
+        self.queue_expiry = QueueExpiry(parts.disk, parts.identity, parts.queues)
+        self.queues = parts.queues
         self.migration = migration
-        self.state_engine = state_engine
-        self.is_after_crash = is_after_crash
-        """True if the last broker on the store did not stop cleanly."""
-        self._parts = parts
-        self._mark_clean = mark_clean
-        self._lock = lock
+        self.state_engine = parts.state_engine
+        self.is_after_crash = start.is_after_crash
+        self._ending = ending
 
     def close(self) -> None:
         """Flush the log, dispatch and flush the rest, release everything, and mark the stop as clean.
@@ -158,16 +158,12 @@ class OpenStore:
         disk is no error here, but the stop is not clean either: data that did not fit is still in the log.
         """
         try:
-            with ExitStack() as ending:
-                ending.callback(self._lock.release)
-                ending.push(self._parts)
+            with self._ending:
                 flushed = self.messages.flush()
                 self.messages.dispatch(flushed)
                 self.messages.flush_queues()
                 self._close_indexes()
                 self._save_checkpoint()
-                self._parts.close()
-                self._mark_clean()
         except EngineFull as error:
             log.warning("stopped on a full disk, the next start makes again what found no room", error=str(error))
 
@@ -234,20 +230,22 @@ class _Opening:
     def run(self) -> OpenStore:
         inspect_store(self._disk, self._settings.root)
         self._disk.make_directories(self._settings.root)
-        lock = self._lock()
-        with ExitStack() as on_failure:
-            on_failure.callback(lock.release)
-            # inspected again: what was seen before the lock was taken may have changed since
-            found = inspect_store(self._disk, self._settings.root)
-            try:
+        try:
+            with ExitStack() as ending:
+                ending.callback(self._lock().release)
+                ending.push(self._mark_clean)
+                # inspected again: what was seen before the lock was taken may have changed since
+                found = inspect_store(self._disk, self._settings.root)
                 if self._orders.rebuild_queues:
                     set_queues_aside(self._disk, self._paths, found, self._engines)
                     found = inspect_store(self._disk, self._settings.root)
-                store = self._open(found, lock)
-            except KvError as error:
-                raise StoreUnusable(self._settings.root, str(error)) from error
-            on_failure.pop_all()
-            return store
+                return self._open(found, ending)
+        except KvError as error:
+            raise StoreUnusable(self._settings.root, str(error)) from error
+
+    def _mark_clean(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:
+            self._disk.remove(self._paths.abort)
 
     def _lock(self) -> DiskLock:
         try:
@@ -255,57 +253,45 @@ class _Opening:
         except BlockingIOError as error:
             raise StoreLocked(self._paths.lock, "another broker holds this store") from error
 
-    def _open(self, found: FoundStore, lock: DiskLock) -> OpenStore:
-        with ExitStack() as closing:
-            parts = open_parts(self._settings, self._disk, self._engines, found, clock=self._clock, closing=closing)
-            identity, segments = parts.identity, parts.segments
-            damage = None
-            if self._orders.replace_damaged:
-                damage = give_up_damaged(self._disk, self._paths, parts, found, report=self._report)
-            warn_of_missing_begin(segments, identity.log_begin)
-            durable_up_to = max(identity.flushed_up_to or segments.minimum, segments.minimum)
-            recovery = self._recover(parts, found)
-            if len(segments):
-                segments.keep_size()
-            if identity.log_begin != segments.minimum:
-                identity.log_begin = segments.minimum
-            ledger = open_ledger(parts.state_engine, self._clock, self._settings.member)
-            tables = self._open_tables(parts, recovery.end, ledger)
-            shared = None if ledger is None or self._settings.member is None else tables.share(ledger)
-            messages, checkpoint = self._begin_writing(parts, found, recovery, durable_up_to, closing)
-            pins = SegmentPins(self._clock)
-            expiry = LogExpiry(
-                self._disk,
-                segments=segments,
-                messages=messages,
-                queues=parts.queues.store,
-                queue_directory=lambda: parts.queues.directory,
-                positions=tables.offsets,
-                identity=identity,
-                pins=pins,
-                clock=self._clock,
-            )
-            self._disk.replace_atomically(self._paths.abort, str(os.getpid()).encode())
-            return OpenStore(
-                messages=messages,
-                tables=tables,
-                shared=shared,
-                identity=identity,
-                checkpoint=checkpoint,
-                recovery=recovery,
-                given_up=damage,
-                segments=segments,
-                pins=pins,
-                expiry=expiry,
-                queue_expiry=QueueExpiry(self._disk, parts.identity, parts.queues),
-                queues=parts.queues,
-                migration=self._migration(parts),
-                state_engine=parts.state_engine,
-                parts=closing.pop_all(),
-                mark_clean=lambda: self._disk.remove(self._paths.abort),
-                lock=lock,
-                is_after_crash=found.has_abort,
-            )
+    def _open(self, found: FoundStore, ending: ExitStack) -> OpenStore:
+        parts = open_parts(self._settings, self._disk, self._engines, found, clock=self._clock, closing=ending)
+        identity, segments = parts.identity, parts.segments
+        damage = None
+        if self._orders.replace_damaged:
+            damage = give_up_damaged(self._disk, self._paths, parts, found, report=self._report)
+        warn_of_missing_begin(segments, identity.log_begin)
+        durable_up_to = max(identity.flushed_up_to or segments.minimum, segments.minimum)
+        recovery = self._recover(parts, found)
+        if len(segments):
+            segments.keep_size()
+        if identity.log_begin != segments.minimum:
+            identity.log_begin = segments.minimum
+        ledger = open_ledger(parts.state_engine, self._clock, self._settings.member)
+        tables = self._open_tables(parts, recovery.end, ledger)
+        if ledger is not None and self._settings.member is not None:
+            tables.share(ledger)
+        messages, checkpoint = self._begin_writing(parts, found, recovery, durable_up_to, ending)
+        expiry = LogExpiry(
+            segments=segments,
+            messages=messages,
+            queues=parts.queues.store,
+            queue_directory=lambda: parts.queues.directory,
+            positions=tables.offsets,
+            identity=identity,
+            pins=SegmentPins(self._clock),
+            clock=self._clock,
+        )
+        self._disk.replace_atomically(self._paths.abort, str(os.getpid()).encode())
+        return OpenStore(
+            parts,
+            tables,
+            messages=messages,
+            checkpoint=checkpoint,
+            expiry=expiry,
+            migration=self._migration(parts),
+            start=StartReport(recovery, damage, is_after_crash=found.has_abort),
+            ending=ending.pop_all(),
+        )
 
     def _migration(self, parts: StoreParts) -> QueueMigration:
         return QueueMigration(
@@ -347,8 +333,7 @@ class _Opening:
         )
         messages = MessageStore(
             self._settings,
-            clock=self._clock,
-            writer=writer,
+            times=StoreTimes(self._clock, recovery.findings.last_stored_ms or before.log_flushed_ms),
             flusher=flusher,
             reader=reader,
             offsets=QueueOffsets(
@@ -357,7 +342,6 @@ class _Opening:
                 light_floor=LightFloor(parts.identity.light_floor, parts.identity.set_light_floor),
             ),
             held=self._open_held(parts, reader, closing),
-            flushed_stored_ms=recovery.findings.last_stored_ms or before.log_flushed_ms,
             deleted_topics=deleted_topics,
             indexes=indexes,
         )

@@ -38,6 +38,7 @@ STATE_ADVICE: Final = (
 class StoreParts:
     """The parts of a store are opened together and recovered together."""
 
+    disk: Disk
     segments: SegmentList
     state_engine: KeyValueEngine
     identity: StoreIdentity
@@ -67,7 +68,7 @@ def open_parts(
         settings, disk, engines, identity, found, minimum=segments.minimum, state_engine=state_engine, clock=clock
     )
     closing.callback(queues.close)
-    return StoreParts(segments, state_engine, identity, queues)
+    return StoreParts(disk, segments, state_engine, identity, queues)
 
 
 def open_identity(

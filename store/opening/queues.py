@@ -106,12 +106,11 @@ class _QueueOpening:
                     raise StoreUnusable(settings.root, objection)
             on_failure.pop_all()
         return OpenQueues(
+            settings,
             phase,
-            settings.queue_places,
             files=files,
             rocks=rocks,
             engine=engine,
-            file_directory=self._directory,
             rocks_directory=found.rocksdb_directory,
             numbering=_numbering(self._identity, files, rocks),
             doubled=doubled_topics(settings.doubled_topics),

@@ -23,7 +23,7 @@ from quarry_mq.store.commitlog import CommitLogReader, SegmentList
 from quarry_mq.store.commitlog.pins import SegmentPins
 from quarry_mq.store.consumequeue import ConsumeQueueStore
 from quarry_mq.store.errors import OffsetOutOfRange
-from quarry_mq.store.fs import Disk, DiskSpace
+from quarry_mq.store.fs import DiskSpace
 from quarry_mq.store.metadata import ConsumerOffsetTable
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import StoredMessage
@@ -59,7 +59,6 @@ class LogExpiry:
 
     def __init__(
         self,
-        disk: Disk,
         *,
         segments: SegmentList,
         messages: ExpiringMessages,
@@ -70,7 +69,7 @@ class LogExpiry:
         pins: SegmentPins,
         clock: Clock,
     ) -> None:
-        self._disk = disk
+        self._disk = segments.disk
         self._segments = segments
         self._messages = messages
         self._reader = messages.reader
@@ -78,11 +77,11 @@ class LogExpiry:
         self._queue_directory = queue_directory
         self._positions = positions
         self._identity = identity
-        self._pins = pins
+        self.pins = pins
         self._age_clock = CautiousClock(clock)
         self._stopping = Event()
         self._newest_ms: dict[PhysicalOffset, int] = {}
-        self.remover: Final = SegmentRemover(disk, segments.directory, messages.reader, clock=clock)
+        self.remover: Final = SegmentRemover(segments.disk, segments.directory, messages.reader, clock=clock)
 
     # -- reading
 
@@ -166,7 +165,7 @@ class LogExpiry:
         more.
         """
         end = min(self._reader.end, self._messages.queues_durable_up_to)
-        pinned = self._pins.lowest()
+        pinned = self.pins.lowest()
         if pinned is not None:
             end = min(end, pinned)
         return self._segments.base_of(max(end, self._segments.minimum)) if len(self._segments) else end
@@ -204,7 +203,7 @@ class LogExpiry:
         """Yield the segments before the one being filled, whether their queues are durable or not; the oldest first."""
         filling = self._segments.base_of(self._reader.end) if len(self._segments) else self._reader.end
         bases = [base for base in self._segments.bases if base <= filling]
-        pinned = self._pins.lowest()
+        pinned = self.pins.lowest()
         for index, base in enumerate(bases[:-1]):
             if pinned is not None and base + self.segment_size > pinned:
                 return

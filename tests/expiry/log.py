@@ -104,7 +104,6 @@ def expiry_of(
     clock: ManualClock,
 ) -> LogExpiry:
     expiry = LogExpiry(
-        disk,
         segments=opened.segments,
         messages=opened.store,
         queues=opened.queues,

@@ -16,12 +16,8 @@ from tests.house.source import name, production_files, tree
 PARAMETERS_MAX: Final = 8
 
 KNOWN_LONG: Final[dict[str, int]] = {
-    "store/opening/open_store.py:OpenStore": 18,
-    "store/message_store.py:MessageStore": 10,
     "store/consumequeue/files/store.py:FileConsumeQueues": 9,
     "store/metadata/rows.py:NamedRows": 9,
-    "store/migration/open_queues.py:OpenQueues": 9,
-    "store/retention/log_expiry.py:LogExpiry": 9,
 }
 """Class to the number of its parameters, where that is above the limit. The numbers only fall."""
 

@@ -9,6 +9,7 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.protocol.progress import Progress
 from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
+from quarry_mq.store.commitlog.store_times import StoreTimes
 from quarry_mq.store.consumequeue import RocksConsumeQueues
 from quarry_mq.store.consumequeue.bounds import QueueOffsets
 from quarry_mq.store.consumequeue.dispatch import StoredNumbering
@@ -87,8 +88,7 @@ def assemble(
     reader = CommitLogReader(segments, end=lambda: writer.end)
     store = MessageStore(
         StoreSettings(root=directory.parent, segment_size=SEGMENT_SIZE, cached_queues_max=cached_queues_max),
-        clock=clock,
-        writer=writer,
+        times=StoreTimes(clock, 0),
         flusher=flusher,
         reader=reader,
         offsets=QueueOffsets(queues, cached_max=cached_queues_max),

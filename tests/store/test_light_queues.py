@@ -84,12 +84,7 @@ def opened(root: Path, clock: ManualClock | None = None, mode: QueueMode | None 
 
 def crash(store: OpenStore) -> None:
     """Leave the store as the death of the process does: nothing is flushed, dispatched or marked any more."""
-    store._parts.pop_all()
-    if store.queues.engine is not None:
-        store.queues.engine.close()
-    store.messages.held.close()
-    store.state_engine.close()
-    store._lock.release()
+    store._ending.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
 
 
 def expire_all(store: OpenStore) -> PhysicalOffset:
