@@ -62,7 +62,7 @@ def bootstrap(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make the first super user of a store that no broker runs on, which may be new.
+    """Create the first super user of a stopped store, which may be new.
 
     The secret is shown once. Exit code 2: it could not run.
     """

@@ -126,8 +126,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end >= begin:
             return begin  # the ends were asked for before the query began there
         self._lost(
-            f"topic {topic}, queue {queue}: read up to offset {begin}, but it ends at {end}: "
-            "the topic began anew, or the broker lost its last messages"
+            f"topic {topic}, queue {queue}: read up to offset {begin}, but it ends at {end}: the topic was created "
+            "again, or the broker lost its last messages"
         )
         return end
 

@@ -63,7 +63,7 @@ class ShardProcess:
         return self._process.pid
 
     def stop(self) -> None:
-        """Ask the child to stop in good order, or more quickly if it was asked already.
+        """Ask the child to stop cleanly, or more quickly if it was asked already.
 
         The signal is SIGTERM: a Python that still loads modules answers an interrupt with a stack trace.
         """

@@ -112,7 +112,7 @@ def test_people_read_words_and_what_to_do(patient: Patient) -> None:
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
     assert any(line.startswith("FAULT") and "no-such-host.invalid" in line for line in lines)
-    assert any(line.strip().startswith("-> set an address that clients can look up") for line in lines)
+    assert any(line.strip().startswith("-> set an address that clients can resolve") for line in lines)
     assert lines[-1].startswith("1 fault, ")
 
 
