@@ -42,14 +42,13 @@ from quarry_mq.kv.options import MIB
 from quarry_mq.protocol.messages.property_names import KEYS, UNIQUE_KEY
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.index.items import items_of
-from quarry_mq.store.index.message_index import WRITTEN_AT_ONCE
+from quarry_mq.store.index.message_index import TIME_MAX_MS, WRITTEN_AT_ONCE
 from quarry_mq.store.index.tiered.chain_file import IndexShape
 from quarry_mq.store.index.tiered.folders import Stage, TieredFile
 from quarry_mq.store.index.tiered.layout import CRC_SIZE, PART_SIZE, chained_item, item_of
 from quarry_mq.store.index.tiered.object_store.cloud import CloudObjects
 from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 from quarry_mq.store.index.tiered_keys import PLACE, TieredKeyFiles
-from quarry_mq.store.index.wanted import TIME_MAX_MS
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 

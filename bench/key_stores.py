@@ -25,7 +25,7 @@ from bench.key_items import ALL, BEGIN_MS, KeyColumns, KeyKind, Lookups
 from bench.peers.key_stores import KeyStoreKind, KeyStoreProcess, KeyStoreSetup
 from bench.peers.object_server import ObjectServer
 from quarry_mq.kv.options import MIB
-from quarry_mq.store.index.wanted import TIME_MAX_MS
+from quarry_mq.store.index.message_index import TIME_MAX_MS
 
 QUESTION: Final = "What do keys cost in the tiered index, in RocketMQ's index files and in RocksDB?"
 PARTS: Final = 10

@@ -9,6 +9,7 @@ DEST/
 
 from __future__ import annotations
 
+import errno
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Final
 
 from quarry_mq.store.backup.manifest import MANIFEST_NAME
 from quarry_mq.store.errors import NotAStore
-from quarry_mq.store.fs import Disk
+from quarry_mq.store.fs import CopyingDisk, Disk
 from quarry_mq.store.layout.paths import StorePaths
 
 _NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{3}Z")
@@ -65,3 +66,18 @@ def store_in(disk: Disk, path: Path) -> Path:
     if not disk.exists(StorePaths(path).commit_log) and list_names(disk, path):
         return newest_backup(disk, path)
     return path
+
+
+CANNOT_LINK: Final = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
+"""The errors for another file system, one without links, too many links, and a foreign file (protected_hardlinks)."""
+
+
+def links(disk: CopyingDisk, source: Path, target: Path) -> bool:
+    """Make `target` a second name of `source`; return False if it has to be copied instead. Raises OSError."""
+    try:
+        disk.link_file(source, target)
+    except OSError as error:
+        if error.errno not in CANNOT_LINK:
+            raise
+        return False
+    return True

@@ -8,8 +8,7 @@ from typing import Final
 
 from quarry_mq.protocol.progress import Progress, ReportProgress
 from quarry_mq.store.backup.check import damaged_files
-from quarry_mq.store.backup.folder import newest_backup
-from quarry_mq.store.backup.links import links
+from quarry_mq.store.backup.folder import links, newest_backup
 from quarry_mq.store.backup.manifest import BackupFile, Manifest, read_manifest
 from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreLocked
 from quarry_mq.store.fs import CopyingDisk

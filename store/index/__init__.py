@@ -5,8 +5,7 @@ Public face of the package: other packages import from here.
 
 from quarry_mq.store.index.indexes import NO_INDEXES, KeyIndexes
 from quarry_mq.store.index.key_files import Answer, Unread
-from quarry_mq.store.index.message_index import FoundMessages, IndexState, MessageIndex
-from quarry_mq.store.index.wanted import TIME_MAX_MS
+from quarry_mq.store.index.message_index import TIME_MAX_MS, FoundMessages, IndexState, MessageIndex
 
 __all__ = [
     "NO_INDEXES",

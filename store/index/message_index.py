@@ -14,16 +14,54 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final, NamedTuple
 
 from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange, StoreDamaged, Unavailable
 from quarry_mq.store.index.items import KeyItems, items_of
 from quarry_mq.store.index.key_files import KeyFiles, Unread
-from quarry_mq.store.index.wanted import WantedMessages
+from quarry_mq.store.index.keys import key_text, keys_of
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import StoredMessage
+
+TIME_MAX_MS: Final = 2**63 - 1
+"""A time later than every store time."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedMessages:
+    """A request for messages of a topic with a key, stored in [begin_ms, end_ms]."""
+
+    topic: str
+    key: str
+    begin_ms: int
+    end_ms: int
+    _seen: set[PhysicalOffset] = field(default_factory=set, init=False)
+
+    @property
+    def text(self) -> str:
+        """The text whose hash an index stores."""
+        return key_text(self.topic, self.key)
+
+    def matches(self, record: StoredMessage) -> bool:
+        return (
+            record.topic == self.topic
+            and self.begin_ms <= record.store_timestamp_ms <= self.end_ms
+            and self.key in keys_of(record.properties)
+        )
+
+    def accept(
+        self, at: PhysicalOffset, read: Callable[[PhysicalOffset], StoredMessage | None]
+    ) -> StoredMessage | None:
+        """Return the record at an offset that an index names, if it matches and was not named before."""
+        if at in self._seen:
+            return None
+        self._seen.add(at)
+        record = read(at)
+        return record if record is not None and self.matches(record) else None
+
 
 WAITING_MAX: Final = 65_536
 """The largest number of messages that wait in memory; if there are more, they are read from the log."""

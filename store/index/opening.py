@@ -34,8 +34,7 @@ from quarry_mq.store.fs import Disk
 from quarry_mq.store.index.chains import ChainShape
 from quarry_mq.store.index.hash.index import HashIndex, index_files
 from quarry_mq.store.index.hash.keys import HashKeyFiles
-from quarry_mq.store.index.hash.layout import shape_of
-from quarry_mq.store.index.hash.shape import find_shape
+from quarry_mq.store.index.hash.layout import find_shape, shape_of
 from quarry_mq.store.index.indexes import KeyIndexes
 from quarry_mq.store.index.key_files import KeyFiles
 from quarry_mq.store.index.message_index import IndexState, MessageIndex, Portion

@@ -17,13 +17,12 @@ from quarry_mq.store.index.hash.keys import HashKeyFiles
 from quarry_mq.store.index.hash.layout import shape_of
 from quarry_mq.store.index.indexes import KeyIndexes
 from quarry_mq.store.index.key_files import KeyFiles
-from quarry_mq.store.index.message_index import IndexState
+from quarry_mq.store.index.message_index import IndexState, WantedMessages
 from quarry_mq.store.index.opening import TIERED_ROW, shape_in
 from quarry_mq.store.index.tiered.chain_file import IndexShape
 from quarry_mq.store.index.tiered.object_store.protocol import ObjectStore
 from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 from quarry_mq.store.index.tiered_keys import PLACE, TieredKeyFiles
-from quarry_mq.store.index.wanted import WantedMessages
 from quarry_mq.store.layout.kind import StoreKind
 from quarry_mq.store.offline.store import OfflineStore
 from quarry_mq.store.offsets import PhysicalOffset

@@ -27,8 +27,7 @@ from quarry_mq.store.message import ConsumeQueueEntry
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.pending import HeldBefore, HeldMessages, open_held_engine, progress_now, reading
 from quarry_mq.store.record import Corrupt, Decoded, EndOfData, StoredMessage, Torn
-from quarry_mq.store.state.engine import open_state_engine
-from quarry_mq.store.state.families import META
+from quarry_mq.store.state.families import META, open_state_engine
 from quarry_mq.store.state.identity import check_format
 
 ENTRIES_PER_READ: Final = 1_024

@@ -22,7 +22,7 @@ from quarry_mq.store.opening.repair import Damage, Orders, find_damage
 from quarry_mq.store.recovery.checkpoint import Known, durable_offset, known_of
 from quarry_mq.store.recovery.recovery import Findings, examine, refusal
 from quarry_mq.store.recovery.verdict import Stop, Verdict
-from quarry_mq.store.state.engine import open_state_engine
+from quarry_mq.store.state.families import open_state_engine
 from quarry_mq.store.state.identity import StoreIdentity
 
 

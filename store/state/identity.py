@@ -38,8 +38,7 @@ from quarry_mq.kv import KeyValueEngine, KvError, WriteBatch
 from quarry_mq.store.errors import NotAStore
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 from quarry_mq.store.pending import HeldBefore
-from quarry_mq.store.state.engine import open_state_engine
-from quarry_mq.store.state.families import META
+from quarry_mq.store.state.families import META, open_state_engine
 
 FORMAT: Final = b"1"
 HANDLE_KEY_SIZE: Final = 32

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.index.hash.index import HashIndex
-from quarry_mq.store.index.hash.layout import shape_of
-from quarry_mq.store.index.hash.shape import find_shape
+from quarry_mq.store.index.hash.layout import find_shape, shape_of
 from quarry_mq.store.settings import HASH_ITEMS, HASH_SLOTS
 from tests import golden
 from tests.conftest import GoldenStore

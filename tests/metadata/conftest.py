@@ -9,8 +9,7 @@ import pytest
 
 from quarry_mq.kv import KeyValueEngine
 from quarry_mq.kv.memory import MemoryEngine
-from quarry_mq.store.state.engine import open_state_engine
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.families import FAMILIES, open_state_engine
 
 
 @pytest.fixture(params=["memory", "rocksdb"])

@@ -23,7 +23,7 @@ from quarry_mq.store.migration.rows import MigrationRows
 from quarry_mq.store.offline.store import OfflineStore
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore
-from quarry_mq.store.state.engine import open_state_engine
+from quarry_mq.store.state.families import open_state_engine
 from quarry_mq.store.tools.queue_migration import Migrated, Orders, Target, migrate, plan
 from quarry_mq.store.verify import verify
 from tests.store.assembly import message

@@ -21,7 +21,7 @@ from quarry_mq.store.metadata import READ_WRITE, ConsumerOffsetTable, Topic, Top
 from quarry_mq.store.offline.store import OfflineStore
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.rocketmq import read_metadata
-from quarry_mq.store.state.engine import open_state_engine
+from quarry_mq.store.state.families import open_state_engine
 from tests import golden
 from tests.conftest import GoldenStore
 from tests.pipeline.logs import Stored, write_store

@@ -25,8 +25,7 @@ from quarry_mq.store.replication import (
 from quarry_mq.store.replication.layout import ORDER_RANGE, VALUES, VERSIONS, Stamp, parse_order_key, row_id
 from quarry_mq.store.replication.shared_rows import TABLES
 from quarry_mq.store.security.sealer import Sealer
-from quarry_mq.store.state.engine import open_state_engine
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.families import FAMILIES, open_state_engine
 
 KEY = b"MDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDA="
 SECRET = "correct-horse-battery"

@@ -23,8 +23,7 @@ from quarry_mq.store.offline.store import OfflineStore
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.opening.repair import NO_ORDERS, Orders
 from quarry_mq.store.settings import StoreSettings
-from quarry_mq.store.state.engine import open_state_engine
-from quarry_mq.store.state.families import FAMILIES, META
+from quarry_mq.store.state.families import FAMILIES, META, open_state_engine
 from tests.cli.offline_runner import refusal
 
 COMMANDS: Final = [

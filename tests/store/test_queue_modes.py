@@ -20,7 +20,7 @@ from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.opening.preview import preview
 from quarry_mq.store.opening.repair import NO_ORDERS, Orders
 from quarry_mq.store.settings import StoreSettings
-from quarry_mq.store.state.engine import open_state_engine
+from quarry_mq.store.state.families import open_state_engine
 from quarry_mq.store.state.identity import StoreIdentity
 from quarry_mq.store.verify import verify
 from tests.pipeline.logs import write_store

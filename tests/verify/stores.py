@@ -19,7 +19,7 @@ from quarry_mq.store.offline.store import OfflineStore
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.settings import StoreSettings
-from quarry_mq.store.state.engine import open_state_engine
+from quarry_mq.store.state.families import open_state_engine
 from quarry_mq.store.state.in_flight_key import subscription_prefix
 from quarry_mq.store.verify import Check, Difference, VerifyReport, verify
 from tests.store.assembly import message
