@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 
+from quarry_mq.kv import EngineFull
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.store.metadata import Topic, TopicType
@@ -288,12 +289,18 @@ def test_what_is_damaged_has_no_age_and_none_is_made_up(with_broker: WithBroker,
     with_broker(test)
 
 
-def test_while_deliveries_cannot_be_written_nobody_is_told_how_many_there_are(with_broker: WithBroker) -> None:
+def test_while_deliveries_cannot_be_written_nobody_is_told_how_many_there_are(
+    with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk() -> None:
+        raise EngineFull("no room")
+
     async def test(broker: RunningBroker) -> None:
         topic = broker.topic("orders")
         broker.group("billing")
         writer = broker.broker._delivery.writer
         async with await consumer_of(broker, "billing", topic):
+            monkeypatch.setattr(writer, "_catch_up", full_disk)  # whatever the broker writes meanwhile
             writer._behind = "no room"
             full = await accumulation(broker, DescribeRequest(group=resource("billing")))
             writer._behind = None
