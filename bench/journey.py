@@ -29,6 +29,7 @@ from bench.send_load import send_body
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.proto.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
+from quarry_mq.store.native import NATIVE
 from quarry_mq.store.settings import Durability
 
 WARM_UP_CALLS: Final = 20
@@ -164,13 +165,15 @@ def topic_create(broker: Traced, directory: Path) -> Iterator[Journey]:
 
 
 def journeys() -> Iterator[Journey]:
-    for part in ("python", "native"):
+    """Trace the calls without the native part, and with it if there is one that goes with this code."""
+    parts = ("python",) if NATIVE is None else ("python", "native")
+    for part in parts:
         with (
             tempfile.TemporaryDirectory(prefix="quarry-bench-journey-") as scratch,
             closing(Traced(Path(scratch), part)) as broker,
         ):
             yield from messaging(broker)
-            if part == "native":
+            if part == parts[-1]:
                 yield from topic_create(broker, Path(scratch))
 
 
