@@ -104,7 +104,11 @@ ROWS: Final[Table] = of_service(
                 "has never read topic",
             ),
         ],
-        malformed=[*BAD_TOPIC, *BAD_GROUP, Refusal({}, definition.PRECONDITION_FAILED, "group billing has consumers")],
+        malformed=[
+            *BAD_TOPIC,
+            *BAD_GROUP,
+            Refusal({}, definition.PRECONDITION_FAILED, "group billing has connected consumers"),
+        ],
         needs=[UPDATE_GROUP, UPDATE_TOPIC],
     ),
     DescribeGroupAccumulation=Row(
@@ -133,7 +137,7 @@ ROWS: Final[Table] = of_service(
         malformed=[
             *BAD_GROUP,
             *BAD_TOPIC,
-            Refusal({"liteTopic": "a"}, definition.ILLEGAL_CONSUMER_GROUP, "group: billing is bound to no topic"),
+            Refusal({"liteTopic": "a"}, definition.ILLEGAL_CONSUMER_GROUP, "group: billing is not bound to a topic"),
             *(Refusal({"liteTopic": bad}, definition.ILLEGAL_LITE_TOPIC, "liteTopic") for bad in ("", "a b", CONTROL)),
         ],
         needs=[GET_GROUP],

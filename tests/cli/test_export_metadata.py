@@ -37,7 +37,7 @@ def test_what_rocketmq_must_not_find_and_what_is_not_known(tmp_path: Path) -> No
     assert not done["held"]
     assert "timercheck" not in {Path(path).name for path in done["paths"]}
     text = run("export-metadata", store, "--to", tmp_path / "again").stdout
-    assert "timerlog: to be removed before RocketMQ starts" in text
+    assert "timerlog: remove this before RocketMQ starts" in text
     assert "the progress of delayed messages is unknown" in text
 
 

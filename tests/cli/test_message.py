@@ -132,7 +132,7 @@ def test_what_is_not_there_is_one_line(broker: Broker) -> None:
     assert refusal(broker, "show", "M9", "--topic", "orders") == "id: topic orders has no message with this id"
     assert refusal(broker, "show", "M1").startswith("topic: must be given")
     assert refusal(broker, "show", "0" * 32).startswith("id: there is no message with this id")
-    assert "holds offsets 0 to 0, not 5" in refusal(broker, "show", "--topic", "orders", "--queue", 1, "--offset", 5)
+    assert "has offsets 0 to 0, not 5" in refusal(broker, "show", "--topic", "orders", "--queue", 1, "--offset", 5)
     assert refusal(broker, "query", "--topic", "ghosts").endswith("topic: no topic ghosts")
     for words, option in (
         (("show",), "ID"),

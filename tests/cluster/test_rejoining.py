@@ -59,7 +59,7 @@ def test_a_member_that_was_away_for_too_long_is_left_out_until_it_rejoins() -> N
 
         held = {"old": 7}
         rejoining = Rejoining(away.exchange, away.store.shared, lambda topic: held.get(topic, 0))
-        with pytest.raises(NoSuchMember, match="this member does not exchange data with a member 'm9'"):
+        with pytest.raises(NoSuchMember, match="no member 'm9': this member does not exchange data with it"):
             await rejoining.rejoin("m9", dry_run=False, delete_messages=False)
         would = await rejoining.rejoin("m1", dry_run=True, delete_messages=False)
         assert ([row.name for row in would.removed], [row.name for row in would.told]) == (["old"], ["mine"])

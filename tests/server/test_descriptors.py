@@ -33,7 +33,7 @@ def test_what_the_units_and_images_allow_is_enough_for_the_default() -> None:
 def test_too_few_are_refused_with_the_number_that_is_needed() -> None:
     with pytest.raises(Invalid, match=r"may open 256 files, but a broker needs at least (\d+)") as refused:
         DescriptorPlan.of(256, SEGMENTS)
-    needed = int(str(refused.value).partition("needs ")[2].partition(" ")[0])
+    needed = int(str(refused.value).partition("at least ")[2].partition(":")[0])
     assert DescriptorPlan.of(needed, SEGMENTS).connections >= CONNECTIONS_MIN
 
 

@@ -157,7 +157,7 @@ class Exchange:
         """
         followed = next((each for each in self._followed.values() if each.name == name), None)
         if followed is None:
-            raise NoSuchMember(f"this member does not exchange data with a member {name[:80]!r}")
+            raise NoSuchMember(f"no member {name[:80]!r}: this member does not exchange data with it")
         rows: list[SharedRow] = []
         since: Position | None = None
         while True:
