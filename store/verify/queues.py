@@ -208,7 +208,7 @@ class QueueComparison:
             return
         bounds = reader.bounds(queue)
         seen = f"the queue shows [{bounds.minimum}, {bounds.maximum})"
-        found = "no unit" if stored is None else f"an entry that points at offset {stored.physical_offset}"
+        found = "no entry" if stored is None else f"an entry that points at offset {stored.physical_offset}"
         self._differ_record(queue, unit, f"an entry that points at offset {unit.physical_offset}", f"{found}; {seen}")
 
     def _why_missing(self, queue: QueueId, unit: ConsumeQueueEntry, is_deleted: DeletionTest) -> Note | None:

@@ -131,7 +131,7 @@ def test_a_retry_topic_is_not_received_beside_its_topic(bench: DeliveryBench) ->
     """Two readers of one position would take each other's messages."""
     bench.receive()
     request = ReceiveRequest(GROUP, RETRY, range(1), TagFilter.parse("*"), 1, 1_000, "client")
-    with pytest.raises(Invalid, match=f"gets topic {RETRY} with topic {TOPIC}"):
+    with pytest.raises(Invalid, match=f"receives topic {RETRY} together with topic {TOPIC}"):
         bench.delivery.receive(request, 0, Receive())
 
 

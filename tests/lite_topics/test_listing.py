@@ -197,7 +197,9 @@ def test_what_can_be_no_name_is_refused(with_broker: WithBroker) -> None:
                 ("prefix", pb.ListLiteTopicsRequest(topic="P", prefix=text)),
                 ("after", pb.ListLiteTopicsRequest(topic="P", after=text)),
             ):
-                assert (await refused(broker, "ListLiteTopics", request)).startswith(f"INVALID_ARGUMENT: {field} has")
+                assert (await refused(broker, "ListLiteTopics", request)).startswith(
+                    f"INVALID_ARGUMENT: {field} is too long"
+                )
             wrong = await refused(broker, "GetLiteTopic", pb.GetLiteTopicRequest(topic="P", lite_topic=text))
             assert wrong.startswith("INVALID_ARGUMENT: lite_topic: ")
 

@@ -66,7 +66,7 @@ def a_message_is_on_its_way(bench: Bench) -> None:
 
 @pytest.mark.parametrize("happens", [a_message_comes, a_group_comes, a_message_is_on_its_way])
 def test_what_comes_meanwhile_is_unread(happens: Callable[[Bench], None]) -> None:
-    with pytest.raises(OrderWouldBreak, match="topic orders is sent to at this moment"):
+    with pytest.raises(OrderWouldBreak, match="topic orders is receiving messages"):
         Bench(happens).look()
 
 

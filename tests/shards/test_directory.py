@@ -33,7 +33,7 @@ def test_a_directory_that_is_new_or_holds_no_more_shards_than_wanted_is_fine(tmp
 @pytest.mark.parametrize("name", ["commitlog", "quarry", "restoring"])
 def test_the_store_of_one_broker_is_refused(tmp_path: Path, name: str) -> None:
     text = problem(make(tmp_path, name), 2)
-    assert text.startswith(f"{tmp_path}: is the store of one broker")
+    assert text.startswith(f"{tmp_path}: is the store of a single broker")
     assert "without --shards" in text
 
 

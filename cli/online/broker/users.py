@@ -62,7 +62,7 @@ def create(
 ) -> None:
     """Make a user. A secret that the broker makes for it is shown once."""
     if no_secret and secret_file is not None:
-        raise typer.BadParameter("--secret-file and --no-secret do not go together")
+        raise typer.BadParameter("--secret-file and --no-secret are not allowed together")
     request = pb.CreateUserRequest(
         name=name,
         kind="super" if is_super else "normal",
@@ -98,7 +98,7 @@ def update(
 ) -> None:
     """Change the given options of a user, and leave the others as they are. New certificates replace the old ones."""
     if no_certificates and certificate:
-        raise typer.BadParameter("--certificate and --no-certificates do not go together")
+        raise typer.BadParameter("--certificate and --no-certificates are not allowed together")
     request = pb.UpdateUserRequest(name=name, kind=kind.value if kind else None, enabled=enabled)
     if certificate or no_certificates:
         request.certificates.CopyFrom(pb.Certificates(subjects=certificate or []))

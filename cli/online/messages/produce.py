@@ -101,7 +101,7 @@ def produce(
     valid or were refused; each is reported with its number, and all others were sent.
     """
     if message_group is not None and deliver_at is not None:
-        raise typer.BadParameter("--message-group and --deliver-at do not go together")
+        raise typer.BadParameter("--message-group and --deliver-at are not allowed together")
     given = OutgoingMessage(
         topic=topic,
         body=b"",
