@@ -36,7 +36,7 @@ from quarry_mq.store.settings import Durability
 QUESTION: Final = "What do a million lite topics cost: memory, wake-ups, a restart, their removal?"
 TOPIC: Final = "bench-sessions"
 GROUP: Final = "bench-devices"
-BEHIND_S: Final = 36_000
+AGE_S: Final = 36_000
 """Seconds that the clock is slow while the old half is made."""
 
 TTL_MINUTES: Final = 300
@@ -130,7 +130,7 @@ class _Side:
 
     def make(self) -> tuple[Sample, dict[str, float]]:
         """Make all messages that exist before the load; return the memory of their second half in the idle broker."""
-        self.broker.start(program=("bench.peers.behind", str(BEHIND_S)))
+        self.broker.start(program=("bench.peers.behind", str(AGE_S)))
         self._create()
         first = self._fill(0)
         self.broker.close()

@@ -358,9 +358,9 @@ class MessageStore:
         """
         return self._queues.last_entry_below(queue, at)
 
-    def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]:
+    def ends(self, topic: str, after: int, limit: int) -> list[QueueEnd]:
         """Return the last positions of the next queues of a topic, by queue number; see `ConsumeQueueStore.ends`."""
-        return self._queues.ends(topic, behind, limit)
+        return self._queues.ends(topic, after, limit)
 
     def use(self, native: Native) -> None:
         """Encode and decode records with the native part from now on."""
@@ -434,11 +434,11 @@ class MessageStore:
 
     # -- deletion and end of life
 
-    def topics_behind(self, behind: str, limit: int) -> list[str]:
+    def topics_after(self, after: str, limit: int) -> list[str]:
         """Return the next topics after `behind`, in key order, that may have queues; start with "". May be called from
         any thread.
         """
-        return self._queues.topics_behind(behind, limit)
+        return self._queues.topics_after(after, limit)
 
     def delete_topic(self, topic: str) -> int:
         """Remove the topic's queues at once and return how many; its records leave with their segments.

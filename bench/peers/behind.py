@@ -17,8 +17,8 @@ _MS: Final = 1_000_000
 
 
 def run() -> None:
-    behind_ms = int(sys.argv.pop(1)) * 1000
-    with patch.object(SystemClock, "wall_ms", lambda _: time.time_ns() // _MS - behind_ms):
+    slow_ms = int(sys.argv.pop(1)) * 1000
+    with patch.object(SystemClock, "wall_ms", lambda _: time.time_ns() // _MS - slow_ms):
         main()
 
 

@@ -46,9 +46,9 @@ _TAGS_CODE: Final = java_hash("created")
 
 def read_ahead(warm: Callable[[bytes], bytes | None]) -> None:
     """Read all bounds of queues into memory, as a broker does after a start (`server.maintenance.warm_up`)."""
-    behind: bytes | None = b""
-    while behind is not None:
-        behind = warm(behind)
+    after: bytes | None = b""
+    while after is not None:
+        after = warm(after)
 
 
 class Stopwatch:

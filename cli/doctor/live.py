@@ -24,7 +24,7 @@ from quarry_mq.server.settings.broker_settings import BrokerSettings
 CLOCK_SLACK_S: Final = 5.0
 """Seconds by which clocks may differ: HTTP gives the time in whole seconds, and a call takes a moment."""
 
-BEHIND_BYTES: Final = 64 << 20
+LAG_BYTES_MAX: Final = 64 << 20
 """Bytes of the log invisible to consumers above which a warning is given: more than a broker dispatches in a moment."""
 
 
@@ -64,9 +64,9 @@ def _told(told: Told, address: str, settings: BrokerSettings) -> Iterator[Findin
         yield warning("broker", f"{seen}; {version(DISTRIBUTION)} is installed", advice)
     else:
         yield fine("broker", seen)
-    if told.invisible_bytes > BEHIND_BYTES:
-        behind = f"{told.invisible_bytes >> 20} MiB of the log are not visible to consumers yet"
-        yield warning("broker", behind, "`quarry stats` and the stage metrics of /metrics show the cause")
+    if told.invisible_bytes > LAG_BYTES_MAX:
+        lag = f"{told.invisible_bytes >> 20} MiB of the log are not visible to consumers yet"
+        yield warning("broker", lag, "`quarry stats` and the stage metrics of /metrics show the cause")
 
 
 def health(settings: BrokerSettings, clock: Clock, authority: Path | None) -> Iterator[Finding]:

@@ -81,7 +81,7 @@ def _of_store(store: Path, topic: str, key: str, *, times_ms: tuple[int, int | N
 def _of_broker(address: str, request: pb.QueryMessagesRequest) -> Iterator[Record]:
     with service_port(address, QueryServiceStub) as broker:
         for number, page in enumerate(found_pages(broker.QueryMessages, request, address)):
-            behind = page.dispatched_offset - page.indexed_offset
-            if behind > 0 and number == 0:
-                say(f"{address}: the index lags {behind} bytes behind the log", err=True)
+            lag_bytes = page.dispatched_offset - page.indexed_offset
+            if lag_bytes > 0 and number == 0:
+                say(f"{address}: the index lags {lag_bytes} bytes behind the log", err=True)
             yield from (decoded(each, address) for each in page.messages)

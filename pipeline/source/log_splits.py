@@ -107,8 +107,8 @@ def _splits_of(segments: SegmentList, base: PhysicalOffset, extent: LogExtent, s
     """Yield the splits of one segment."""
     end = PhysicalOffset(min(base + segments.segment_size, extent.end))
     begins = [base, *_begins(segments, base, end, split_bytes)]
-    for begin, behind in zip(begins, [*begins[1:], end], strict=True):
-        yield LogSplit(begin, behind, behind == extent.end, extent.torn_from)
+    for begin, stop in zip(begins, [*begins[1:], end], strict=True):
+        yield LogSplit(begin, stop, stop == extent.end, extent.torn_from)
 
 
 def _begins(

@@ -84,9 +84,9 @@ class MessageReader(TableReader):
         margin_ms = self.options.clock_margin_ms
         begins = [store_time_at(segments, split) for split in splits]
         kept = []
-        for split, first_ms, behind_ms in zip(splits, begins, [*begins[1:], None], strict=True):
+        for split, first_ms, next_ms in zip(splits, begins, [*begins[1:], None], strict=True):
             begins_late = first_ms is not None and first_ms > high + margin_ms
-            ends_early = behind_ms is not None and behind_ms < low - margin_ms
+            ends_early = next_ms is not None and next_ms < low - margin_ms
             if not begins_late and not ends_early:
                 kept.append(split)
         return kept

@@ -138,10 +138,10 @@ def _cut(stretches: Iterable[Stretch], units_max: int) -> Iterator[list[Stretch]
     for queue, first, end in stretches:
         begin = first
         while begin < end:
-            behind = QueueOffset(min(begin + room, end))
-            part.append(Stretch(queue, begin, behind))
-            room -= behind - begin
-            begin = behind
+            stop = QueueOffset(min(begin + room, end))
+            part.append(Stretch(queue, begin, stop))
+            room -= stop - begin
+            begin = stop
             if room == 0:
                 yield part
                 part, room = [], units_max
@@ -153,8 +153,8 @@ def _key_parts(parts: Iterable[list[Stretch]], topics: list[str] | None) -> Iter
     """Yield the ranges of keys that hold the parts. If no topics are given, the ranges cover all keys."""
     if topics is None:
         begins = [unit_key(part[0].queue, part[0].begin) for part in parts]
-        for start, behind in zip([b"", *begins[1:]], [*begins[1:], None], strict=True):
-            yield KeysPart(start, behind)
+        for start, next_begin in zip([b"", *begins[1:]], [*begins[1:], None], strict=True):
+            yield KeysPart(start, next_begin)
         return
     for part in parts:
         for _, same in groupby(part, key=lambda stretch: stretch.queue.topic):

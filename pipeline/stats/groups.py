@@ -27,7 +27,7 @@ def lag_of_groups(spark: SparkSession, disk: Disk, root: Path, wanted: Wanted) -
         return Lag(str(reason))
     positions, queues = (_table(spark, root, name, wanted) for name in ("positions", "queues"))
     groups = (
-        _behind(positions, queues, is_quarry=is_quarry)
+        _lag(positions, queues, is_quarry=is_quarry)
         .groupBy("group", "topic")
         .agg(
             sql.count("*").alias("queues"),
@@ -62,7 +62,7 @@ def _table(spark: SparkSession, root: Path, name: str, wanted: Wanted) -> DataFr
     return table.filter(sql.col("topic").isin(*wanted.topics)) if wanted.topics else table
 
 
-def _behind(positions: DataFrame, queues: DataFrame, *, is_quarry: bool) -> DataFrame:
+def _lag(positions: DataFrame, queues: DataFrame, *, is_quarry: bool) -> DataFrame:
     """Return the lag in each queue of the topics in which a group has a position, and in their retry topics.
 
     A queue that was added to such a topic later is read from its first message: until then all of it is lag. The same

@@ -64,10 +64,10 @@ def parts(start: Offsets, end: Offsets, messages_max: int) -> Iterator[tuple[Ran
     for queue in sorted(end):
         begin = start.get(queue, FIRST)
         while begin < end[queue]:
-            behind = min(begin + room, end[queue])
-            part.append(Range(queue, begin, behind))
-            room -= behind - begin
-            begin = behind
+            stop = min(begin + room, end[queue])
+            part.append(Range(queue, begin, stop))
+            room -= stop - begin
+            begin = stop
             if room == 0:
                 yield tuple(part)
                 part, room = [], messages_max

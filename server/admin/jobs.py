@@ -56,9 +56,9 @@ class ResetWork:
             running.expect(len(queues) + (await self._count_light(asked, running) if has_lite else 0))
         cursor = running.job.cursor
         if LITE not in cursor:
-            behind = cursor.get(NUMBER, -1)
+            after = cursor.get(NUMBER, -1)
             for queue in queues:
-                if queue.number > behind:
+                if queue.number > after:
                     self._reset(asked, queue, running, {NUMBER: queue.number})
                     await running.rest()
         last: QueueId | None = QueueId(cursor[LITE], 0) if LITE in cursor else None
@@ -345,8 +345,8 @@ class MessageResendWork:
         if running.job.total is None:
             running.expect(len(places))
             running.did(0, {}, {}, unread)
-        behind = running.job.cursor.get(PLACE, -1)
-        left = [place for place in places if place > behind]
+        after = running.job.cursor.get(PLACE, -1)
+        left = [place for place in places if place > after]
         for first in range(0, len(left), SENT_AT_ONCE):
             items = [self._read_at(place) for place in left[first : first + SENT_AT_ONCE]]
             await self._send(asked, items, running)

@@ -120,11 +120,11 @@ class StorageLook:
         """Describe the log, its expiry and the databases. Raises OSError, kv.KvError."""
         return await self.worker.run(self._look, await self._index_bytes())
 
-    async def spans(self, topic: Topic, behind: int, limit: int, time_slice: TimeSlice) -> tuple[list[SpanView], bool]:
+    async def spans(self, topic: Topic, after: int, limit: int, time_slice: TimeSlice) -> tuple[list[SpanView], bool]:
         """Return at most `limit` queues with numbers above `behind`, and whether there are more. Raises kv.KvError."""
         messages = self._store.messages
-        numbers = {*range(behind + 1, min(topic.queue_count, behind + limit + 2))}
-        numbers.update(each.number for each in messages.ends(topic.name, behind, limit + 1))
+        numbers = {*range(after + 1, min(topic.queue_count, after + limit + 2))}
+        numbers.update(each.number for each in messages.ends(topic.name, after, limit + 1))
         chosen = sorted(numbers)[: limit + 1]
         expiry = await self.worker.run(self._next_expiry)
         spans = []
@@ -165,8 +165,8 @@ class StorageLook:
     def _segment(self, base: PhysicalOffset, log_end: PhysicalOffset) -> SegmentView:
         log = self._store.expiry
         end = PhysicalOffset(base + log.segment_size)
-        behind_ms = log.first_stored_ms(end)
-        last_ms = self._store.messages.last_stored_ms or None if end >= log_end else behind_ms
+        after_ms = log.first_stored_ms(end)
+        last_ms = self._store.messages.last_stored_ms or None if end >= log_end else after_ms
         size = max(0, min(end, log_end) - base)
         return SegmentView(segment_name(base), base, size, log.first_stored_ms(base), last_ms if size else None)
 

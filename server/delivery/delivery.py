@@ -271,7 +271,7 @@ class Delivery:
     def rows_in_flight(self, group: str, topic: str) -> Iterator[object] | None:
         """Return an iterator with one item for each message in flight now, read lazily; None while rows are missing."""
         self.writer.write_now()  # from here on the table is read
-        return None if self.writer.is_behind else self._deliveries.rows(subscription_prefix(group, topic))
+        return None if self.writer.is_full else self._deliveries.rows(subscription_prefix(group, topic))
 
     def rows_in_flight_below(self, group: str, queue: QueueId, end: QueueOffset) -> Iterator[object]:
         """Yield one item for each message in flight below an offset of the queue. Unwritten changes are not seen."""
@@ -456,7 +456,7 @@ class Delivery:
             return False
         self.writer.write_now()  # from here on the table is read
         first = self._deliveries.first_offset(subscription_prefix(group, queue.topic), queue.number)
-        return not self.writer.is_behind and (first is None or first >= offset)
+        return not self.writer.is_full and (first is None or first >= offset)
 
     def commit_offset(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
         """Let the group continue at `offset` from its next receive on. What it has in flight below the offset stays in
@@ -560,7 +560,7 @@ class Delivery:
 
     def drop_idle_subscriptions(self) -> None:
         """Free subscriptions that were not used recently; their rows stay. To be called every few seconds."""
-        if self.writer.is_behind:
+        if self.writer.is_full:
             self.writer.try_again()
         else:
             self._subscriptions.drop_idle()

@@ -48,9 +48,9 @@ class LiteClient:
         "events_max",
         "group",
         "last_used_s",
-        "looked_behind",
         "looked_key",
         "ready",
+        "scanned_to",
         "waiting",
         "wants_all",
     )
@@ -61,7 +61,7 @@ class LiteClient:
         self.events_max = 0
         """Number of lite topics that are kept ready; further ones are scanned for when these are done."""
         self.ready: dict[str, None] = {}
-        self.looked_behind: str | None = ""
+        self.scanned_to: str | None = ""
         """The last lite topic up to which its rows were scanned; None: all were."""
         self.looked_key = b""
         """The key up to which all lite topics were scanned, for a client that is subscribed to all and has no rows of
@@ -74,7 +74,7 @@ class LiteClient:
 
     @property
     def may_have_messages(self) -> bool:
-        return bool(self.ready) or self.looked_behind is not None
+        return bool(self.ready) or self.scanned_to is not None
 
     def want_all(self, *, wants_all: bool) -> None:
         """Note whether the client is subscribed to all lite topics that its group's wildcard covers."""
@@ -95,7 +95,7 @@ class LiteClient:
 
     def look_again(self) -> None:
         """Start again to scan all lite topics that the client is subscribed to."""
-        self.looked_behind, self.looked_key = "", b""
+        self.scanned_to, self.looked_key = "", b""
 
     def mark_first(self, lite_topics: Iterable[str]) -> None:
         """Put these lite topics first, so that they are served before the others."""
@@ -283,7 +283,7 @@ class LightQueues:
         subscription = self._subscriptions.find(group, name)
         if subscription is None or subscription.may_have_messages or not subscription.is_idle:
             return
-        if not self._writer.is_behind and not self._has_in_flight(group, subscription.prefix):
+        if not self._writer.is_full and not self._has_in_flight(group, subscription.prefix):
             self._deliveries.release(subscription)
             self._subscriptions.drop(subscription)
 
@@ -405,28 +405,28 @@ class LiteDelivery:
 
     def _look_further(self, client: LiteClient) -> None:
         """Scan more of the lite topics that the client is subscribed to for messages, within the time limit."""
-        behind = client.looked_behind
-        if behind is None or len(client.ready) > client.events_max // 2:
+        after = client.scanned_to
+        if after is None or len(client.ready) > client.events_max // 2:
             return
         time_slice = TimeSlice(self._clock, work_s=LOOKING_S)
-        while client.looked_behind is not None and not time_slice.is_over:
+        while client.scanned_to is not None and not time_slice.is_over:
             if client.wants_all:
                 self._look_at_some_of_all(client)
             else:
-                self._look_at_some(client, client.looked_behind)
+                self._look_at_some(client, client.scanned_to)
             if len(client.ready) >= client.events_max:
                 return
 
-    def _look_at_some(self, client: LiteClient, behind: str) -> None:
+    def _look_at_some(self, client: LiteClient, after: str) -> None:
         """Check the next lite topics of the client's own rows, those after `behind`."""
-        names = self._table.of_client(client.group.name, client.client_id, behind or None, LOOKED_AT_ONCE)
+        names = self._table.of_client(client.group.name, client.client_id, after or None, LOOKED_AT_ONCE)
         for name in names:
             if len(client.ready) >= client.events_max:
                 return
-            client.looked_behind = name
+            client.scanned_to = name
             self._mark_if_ready(client, name)
         if len(names) < LOOKED_AT_ONCE:
-            client.looked_behind = None
+            client.scanned_to = None
 
     def _look_at_some_of_all(self, client: LiteClient) -> None:
         """Check the next of all lite topics. If there is no space for all that are ready, the same ones come again
@@ -438,7 +438,7 @@ class LiteDelivery:
                 self._mark_if_ready(client, name)
         if len(client.ready) < client.events_max:
             client.looked_key = key or b""
-            client.looked_behind = None if key is None else ""
+            client.scanned_to = None if key is None else ""
 
     def _mark_if_ready(self, client: LiteClient, name: str) -> None:
         group = client.group

@@ -51,7 +51,7 @@ class PairLag(NamedTuple):
     queueing_ms: int | None
 
     @property
-    def behind(self) -> int:
+    def lag(self) -> int:
         return self.ready + (self.in_flight or 0)
 
 
@@ -254,7 +254,7 @@ def _bounded(found: Sequence[PairLag], pairs_max: int, *, is_whole: bool) -> lis
     A value of the sum is None if one of its parts is unknown. Without `is_whole` there is no sum.
     """
     named = [each for each in found if OTHER not in (each.topic, each.group)]
-    kept = nlargest(pairs_max, named, key=lambda each: each.behind)
+    kept = nlargest(pairs_max, named, key=lambda each: each.lag)
     known = set(kept)
     rest = [each for each in found if each not in known]
     if not rest or not is_whole:

@@ -93,9 +93,9 @@ class KeyIndex:
 
     async def _write(self, index: MessageIndex) -> None:
         time_slice = TimeSlice(self._clock, work_s=0, pauses=PAUSES)
-        is_behind = True
-        while is_behind:
-            is_behind = await asyncio.to_thread(index.step)
+        has_more = True
+        while has_more:
+            has_more = await asyncio.to_thread(index.step)
             await time_slice.pause()
 
     def _movers(self, move: Move) -> list[Callable[[], bool]]:

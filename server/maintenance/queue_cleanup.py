@@ -86,7 +86,7 @@ class QueueCleaning:
         return self._phase
 
     @property
-    def behind_bytes(self) -> int:
+    def lag_bytes(self) -> int:
         """Bytes between the offset up to which the queues are cleaned and the log's start offset.
 
         May be read on any thread.

@@ -77,9 +77,9 @@ class QueueRemoval:
     async def remove_unknown(self) -> int:
         """Remove the queues of topics that do not exist, and return their number. Raises kv.KvError, BrokerError."""
         removed, named = 0, list[str]()
-        behind: str | None = ""
-        while behind is not None:
-            behind, missing = await self._worker.run(self._look_for_unknown, behind)
+        after: str | None = ""
+        while after is not None:
+            after, missing = await self._worker.run(self._look_for_unknown, after)
             queues = await self._steps.take(missing, self._remove_topics)
             if queues:
                 named += missing[: NAMES_LOGGED_MAX - len(named)]
@@ -120,9 +120,9 @@ class QueueRemoval:
 
     # -- inside
 
-    def _look_for_unknown(self, behind: str) -> tuple[str | None, list[str]]:
+    def _look_for_unknown(self, after: str) -> tuple[str | None, list[str]]:
         """Return the name to continue after, and which of the next topics do not exist. Runs on another thread."""
-        names = self._queues.topics_behind(behind, NAMES_PER_LOOK)
+        names = self._queues.topics_after(after, NAMES_PER_LOOK)
         missing = [name for name in self._topics.missing(names) if not is_system_topic(name)]
         if missing:
             spared = self._topics_of_rocketmq.names()

@@ -33,10 +33,10 @@ async def warm_up(topics: TopicTable, queues: OpenQueues, faults: FaultLog) -> N
 
 async def _read(warm: Callable[[Place], Place | None], begin: Place, faults: FaultLog) -> None:
     """Read all pages, up to one that cannot be read; the names from there on are read when they are first used."""
-    behind: Place | None = begin
-    while behind is not None:
+    after: Place | None = begin
+    while after is not None:
         try:
-            behind = warm(behind)
+            after = warm(after)
         except KvError as error:
             faults.report(error)
             return

@@ -85,21 +85,21 @@ class Authorizer:
 
     def _meets(self, user: str, source: Source, need: Need) -> bool:
         if need:
-            return any(self._allows_all(user, source, self._behind(access)) for access in need)
+            return any(self._allows_all(user, source, self._needed_accesses(access)) for access in need)
         found = self._users.get(user)
         return found is not None and found.enabled and found.kind is UserKind.SUPER
 
-    def _behind(self, access: Access) -> Sequence[Access]:
+    def _needed_accesses(self, access: Access) -> Sequence[Access]:
         """Return the accesses to check: to read a retry topic is to read messages of its topic as its group."""
         kind, name, action = access
         if not (kind is ResourceKind.TOPIC and action is Action.SUB and name.startswith(RETRY_PREFIX)):
             return (access,)
-        behind = []
+        accesses = []
         for group, topic in self._retry_owners(name):
-            behind.append(Access(ResourceKind.GROUP, group, action))
+            accesses.append(Access(ResourceKind.GROUP, group, action))
             if topic is not None:
-                behind.append(Access(ResourceKind.TOPIC, topic, action))
-        return behind
+                accesses.append(Access(ResourceKind.TOPIC, topic, action))
+        return accesses
 
     def _allows_all(self, user: str, source: Source, accesses: Sequence[Access]) -> bool:
         return all(self._allows(_Question(user, access, source)) for access in accesses)

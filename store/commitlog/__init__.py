@@ -4,7 +4,7 @@
 `cut` ends a log after its last good record.
 """
 
-from quarry_mq.store.commitlog.cut import CutReport, bytes_behind, cut, end_of_bytes, keep
+from quarry_mq.store.commitlog.cut import CutReport, bytes_after, cut, end_of_bytes, keep
 from quarry_mq.store.commitlog.flush import BegunFlush, CommitLogFlusher
 from quarry_mq.store.commitlog.reader import CommitLogReader
 from quarry_mq.store.commitlog.segments import KeptSize, SegmentList
@@ -19,7 +19,7 @@ __all__ = [
     "KeptSize",
     "Poison",
     "SegmentList",
-    "bytes_behind",
+    "bytes_after",
     "cut",
     "end_of_bytes",
     "keep",

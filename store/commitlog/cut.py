@@ -43,19 +43,19 @@ def cut(segments: SegmentList, at: PhysicalOffset) -> CutReport:
     last_base = segments.base_of(at)
     if at == segments.end_of_files:
         return CutReport(at, kept=(), kept_bytes=0, removed=())
-    behind = bytes_behind(segments, at)
-    kept = [keep(segments, start, end) for start, end in behind]
-    untouched_from = PhysicalOffset(segments.base_of(behind[-1][0]) + segments.segment_size) if behind else at
+    rest = bytes_after(segments, at)
+    kept = [keep(segments, start, end) for start, end in rest]
+    untouched_from = PhysicalOffset(segments.base_of(rest[-1][0]) + segments.segment_size) if rest else at
     # Later segments go before the cut itself: while the bad record is still there, a start after a crash finds the same
     # end again.
     spare = PhysicalOffset(last_base + segments.segment_size)
     removed = segments.remove_after(spare if untouched_from <= spare else last_base)
     # Zero also where nothing was kept: an earlier cut may have zeroed the bytes and died before they were durable.
     segments.disk.zero_from(segments.path_of(at), at - last_base)
-    return CutReport(at, tuple(kept), sum(end - start for start, end in behind), tuple(removed))
+    return CutReport(at, tuple(kept), sum(end - start for start, end in rest), tuple(removed))
 
 
-def bytes_behind(segments: SegmentList, at: PhysicalOffset) -> list[tuple[PhysicalOffset, PhysicalOffset]]:
+def bytes_after(segments: SegmentList, at: PhysicalOffset) -> list[tuple[PhysicalOffset, PhysicalOffset]]:
     """Return the ranges that a cut at the offset would remove: per segment with data, the bytes up to the last non-zero
     one.
     """

@@ -155,11 +155,11 @@ class DoubleWriteConsumeQueues(OneByOne):
         """Yield the queues of both stores, in key order."""
         return merge_queues(*(each.queues(topic) for each in self._both()))
 
-    def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]:
+    def ends(self, topic: str, after: int, limit: int) -> list[QueueEnd]:
         """Return the last positions from both stores; where both have the queue, the later position."""
         found: dict[int, PhysicalOffset] = {}
         for each in self._both():
-            for number, last in each.ends(topic, behind, limit):
+            for number, last in each.ends(topic, after, limit):
                 found[number] = max(last, found.get(number, last))
         return [QueueEnd(*each) for each in sorted(found.items())[:limit]]
 
@@ -180,9 +180,9 @@ class DoubleWriteConsumeQueues(OneByOne):
 
     # -- changes of many queues
 
-    def topics_behind(self, behind: str, limit: int) -> list[str]:
+    def topics_after(self, after: str, limit: int) -> list[str]:
         with self.in_use.using():
-            topics = {topic for each in self._both() for topic in each.topics_behind(behind, limit)}
+            topics = {topic for each in self._both() for topic in each.topics_after(after, limit)}
         return sorted(topics, key=topic_order)[:limit]
 
     def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = LIGHT_QUEUE_PREFIX) -> LightQueueStep:

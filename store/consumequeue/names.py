@@ -72,10 +72,10 @@ class LightQueueStep(NamedTuple):
     """The key to continue at; None after the last light queue."""
 
 
-def topics_behind(bounds: Family, behind: str, limit: int) -> list[str]:
+def topics_after(bounds: Family, after: str, limit: int) -> list[str]:
     """Return the next `limit` topics after `behind` with queues, in key order; no light queues, no checkpoint."""
     found: list[str] = []
-    key = _end_of(behind) if behind else b""
+    key = _end_of(after) if after else b""
     while len(found) < limit:
         rows = bounds.scan(KeyRange(key, None), limit=ROWS_PER_SCAN)
         prefix = b""
@@ -101,11 +101,11 @@ def maxima_of(bounds: Family, topic: str) -> list[tuple[bytes, bytes]]:
     return [row for row in rows if len(row[1]) == BOUND_SIZE]
 
 
-def queue_ends(bounds: Family, topic: str, behind: int, limit: int) -> list[QueueEnd]:
+def queue_ends(bounds: Family, topic: str, after: int, limit: int) -> list[QueueEnd]:
     """Return the last positions of the next `limit` queues of a topic with numbers above `behind`, by number."""
-    if behind >= QUEUE_NUMBER_MAX:
+    if after >= QUEUE_NUMBER_MAX:
         return []
-    keys = KeyRange(maximum_key(QueueId(topic, behind + 1)), maxima_range(topic).end)
+    keys = KeyRange(maximum_key(QueueId(topic, after + 1)), maxima_range(topic).end)
     return [
         QueueEnd(number_in(key), parse_bound(value).physical_offset)
         for key, value in bounds.scan(keys, limit=limit)

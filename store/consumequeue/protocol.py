@@ -107,13 +107,13 @@ class ConsumeQueueStore(Protocol):
     def queues_of(self, topic: str) -> list[QueueId]:
         """Return the queues of one topic, for a caller that reads their bounds next. On the thread that puts."""
 
-    def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]:
+    def ends(self, topic: str, after: int, limit: int) -> list[QueueEnd]:
         """Return the last positions of the next `limit` queues of a topic numbered above `behind`; -1 begins.
 
         They are ordered by number. Costs one range read however many queues there are: nothing is kept of them.
         """
 
-    def topics_behind(self, behind: str, limit: int) -> list[str]:
+    def topics_after(self, after: str, limit: int) -> list[str]:
         """Return the next `limit` topics in key order that may have queues; "" begins. No light queues. Any thread."""
 
     def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = LIGHT_QUEUE_PREFIX) -> LightQueueStep:

@@ -137,11 +137,11 @@ def offset_at_time(
                 start = entry.queue_offset + 1
         return None
 
-    def is_behind(unit: _TimedUnit) -> bool:
+    def is_too_late(unit: _TimedUnit) -> bool:
         return unit.stored_ms >= time_ms if boundary is TimeBoundary.LOWER else unit.stored_ms > time_ms
 
-    behind = first_where(unit_at_or_after, bounds.minimum, bounds.maximum, is_behind)
+    after = first_where(unit_at_or_after, bounds.minimum, bounds.maximum, is_too_late)
     if boundary is TimeBoundary.LOWER:
-        return bounds.maximum if behind is None else behind.queue_offset
-    last = queues.last_entry_below(queue, NOWHERE if behind is None else behind.physical_offset)
+        return bounds.maximum if after is None else after.queue_offset
+    last = queues.last_entry_below(queue, NOWHERE if after is None else after.physical_offset)
     return bounds.minimum if last is None else last.queue_offset

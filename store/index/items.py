@@ -35,7 +35,7 @@ class KeyItems:
             self.stored_ms[begin:end],
         )
 
-    def behind(self, up_to: PhysicalOffset) -> KeyItems:
+    def after(self, up_to: PhysicalOffset) -> KeyItems:
         """Return the rows of records at or above an offset."""
         return self.rows(int(np.searchsorted(self.physical_offset, up_to)), len(self.hashes))
 

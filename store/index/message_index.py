@@ -197,7 +197,7 @@ class MessageIndex:
                 portion = self._next()
                 if portion is None:
                     return False
-                items = items_of(portion.requests, with_tags=self._files.with_tags).behind(self._written_up_to)
+                items = items_of(portion.requests, with_tags=self._files.with_tags).after(self._written_up_to)
                 if len(items):
                     self._files.put(items)
             except BaseException:

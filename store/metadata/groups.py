@@ -104,9 +104,9 @@ class GroupTable:
         """Return an iterator with one item for each current group, without the broker's own groups."""
         return self._rows.counted()
 
-    def names_behind(self, behind: str, limit: int, contains: str = "") -> NamesFound:
+    def names_after(self, after: str, limit: int, contains: str = "") -> NamesFound:
         """Do the same as `NamedRows.names_behind`, without the broker's own groups."""
-        return self._rows.names_behind(behind, limit, contains)
+        return self._rows.names_after(after, limit, contains)
 
     def get(self, name: str) -> Group | None:
         """Return the group, or None. Never creates one. Raises StoreDamaged for an unreadable row."""

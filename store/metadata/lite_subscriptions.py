@@ -51,12 +51,12 @@ class LiteSubscriptionTable:
 
     # -- reading
 
-    def of_client(self, group: str, client_id: str, behind: str | None = None, limit: int | None = None) -> list[str]:
+    def of_client(self, group: str, client_id: str, after: str | None = None, limit: int | None = None) -> list[str]:
         """Return the client's lite topics by name; with `behind`, those after that name. At most `limit`."""
         prefix = _prefix(BY_CLIENT, group, client_id)
         keys = prefix_range(prefix)
-        if behind is not None:
-            keys = KeyRange(prefix + behind.encode() + b"\0", keys.end)
+        if after is not None:
+            keys = KeyRange(prefix + after.encode() + b"\0", keys.end)
         return [key[len(prefix) :].decode() for key, _ in self._family.scan(keys, limit=limit)]
 
     def clients_of(self, group: str, lite_topic: str) -> list[str]:
@@ -94,11 +94,11 @@ class LiteSubscriptionTable:
         prefix = _prefix(TAKEN_AWAY, group, client_id)
         return [key[len(prefix) :].decode() for key, _ in self._family.scan(prefix_range(prefix))]
 
-    def clients(self, behind: LiteClientRow | None = None, limit: int = PAGE_ROWS) -> list[LiteClientRow]:
+    def clients(self, after: LiteClientRow | None = None, limit: int = PAGE_ROWS) -> list[LiteClientRow]:
         """Return clients of all groups that have sent their subscriptions: at most `limit`, those after `behind`."""
         keys = prefix_range(SYNCED)
-        if behind is not None:
-            keys = KeyRange(_prefix(SYNCED, behind.group, behind.client_id) + b"\0", keys.end)
+        if after is not None:
+            keys = KeyRange(_prefix(SYNCED, after.group, after.client_id) + b"\0", keys.end)
         return [_parse_synced(key, value) for key, value in self._family.scan(keys, limit=limit)]
 
     # -- staging

@@ -105,9 +105,9 @@ class ConsumerOffsetTable:
             if not is_passed_over:
                 yield name
             # light queues whose names have the same length are neighbours
-            behind = prefix_range(key[: at - len(topic) + len(LIGHT_QUEUE_PREFIX)] if is_passed_over else key[:at]).end
-            assert behind is not None  # a key of offsets does not begin with 0xFF
-            keys = KeyRange(behind, keys.end)
+            after = prefix_range(key[: at - len(topic) + len(LIGHT_QUEUE_PREFIX)] if is_passed_over else key[:at]).end
+            assert after is not None  # a key of offsets does not begin with 0xFF
+            keys = KeyRange(after, keys.end)
 
     def readers_of(self, topic: str) -> Iterator[str]:
         """Yield the groups that have or had an offset in the topic, as far as it is written, a page at a time."""

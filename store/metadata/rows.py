@@ -107,7 +107,7 @@ class NamedRows(Generic[Row]):
             self._remember(name, row)
             return row
 
-    def warm(self, behind: str) -> str | None:
+    def warm(self, after: str) -> str | None:
         """Load more rows into the cache, from the names after `behind`; "" begins. Rows in use stay longer than these.
 
         Returns the name after which there may be more; None when there are none, or no space. Rows that cannot be read
@@ -115,7 +115,7 @@ class NamedRows(Generic[Row]):
         """
         with self._caching:
             room = self._cached_max - len(self._cached)
-            page = self._family.scan(KeyRange(_key(behind) + b"\0", None), limit=min(room, PAGE_ROWS)) if room else []
+            page = self._family.scan(KeyRange(_key(after) + b"\0", None), limit=min(room, PAGE_ROWS)) if room else []
             for key, value in page:
                 name = key.decode()
                 if name not in self._cached:
@@ -211,12 +211,12 @@ class NamedRows(Generic[Row]):
             None for key, value in self._family.iterate(KeyRange(b"", None)) if self._is_counted(key.decode(), value)
         )
 
-    def names_behind(self, behind: str, limit: int, contains: str = "", *, counted_only: bool = True) -> NamesFound:
+    def names_after(self, after: str, limit: int, contains: str = "", *, counted_only: bool = True) -> NamesFound:
         """Scan the next `limit` rows after a name, "" for the first ones, bypassing the cache.
 
         Returns the names of counted rows, or of all, that contain the text; ASCII letters match in either case.
         """
-        page = self._family.scan(KeyRange(_key(behind) + b"\0" if behind else b"", None), limit=limit)
+        page = self._family.scan(KeyRange(_key(after) + b"\0" if after else b"", None), limit=limit)
         last = page[-1][0].decode() if len(page) == limit else None
         part = _key(contains).lower()
         # very many names are scanned to find a few: one search in all of them together shows that none matches

@@ -132,9 +132,9 @@ class TopicTable:
         """Return an iterator with one item for each current topic, without the broker's own topics."""
         return self._rows.counted()
 
-    def names_behind(self, behind: str, limit: int, contains: str = "", *, include_system: bool = False) -> NamesFound:
+    def names_after(self, after: str, limit: int, contains: str = "", *, include_system: bool = False) -> NamesFound:
         """Do the same as `NamedRows.names_behind`, without the broker's own topics unless `include_system`."""
-        return self._rows.names_behind(behind, limit, contains, counted_only=not include_system)
+        return self._rows.names_after(after, limit, contains, counted_only=not include_system)
 
     def get(self, name: str) -> Topic | None:
         """Return the topic, or None. Never creates one (rmq#9792). Raises StoreDamaged for an unreadable row.
@@ -162,9 +162,9 @@ class TopicTable:
             return False
         return True
 
-    def warm(self, behind: str) -> str | None:
+    def warm(self, after: str) -> str | None:
         """Load more topics into the cache, see `NamedRows.warm`."""
-        return self._rows.warm(behind)
+        return self._rows.warm(after)
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """Return the names that no topic has now."""

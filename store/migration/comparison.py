@@ -237,7 +237,7 @@ class UnitComparison:
             # only now: both windows must ignore entries that expire while they are read
             span = Span(self._minimum(), scope.below)
             found.compare(queue, mine, theirs, span)
-            if span.is_behind(mine) and span.is_behind(theirs) and len(mine) + len(theirs):
+            if span.is_after(mine) and span.is_after(theirs) and len(mine) + len(theirs):
                 break
             begin = stop if len(mine) + len(theirs) else self._next(stop, end, files, rocks)
             if begin < end:
@@ -277,7 +277,7 @@ class Span(NamedTuple):
         mask: Mask = (window.physical_offset >= self.begin) & (window.physical_offset < self.end)
         return mask
 
-    def is_behind(self, window: UnitWindow) -> bool:
+    def is_after(self, window: UnitWindow) -> bool:
         """Return whether the whole window comes after the span."""
         return bool(np.all(window.physical_offset >= self.end))
 

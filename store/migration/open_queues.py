@@ -70,9 +70,9 @@ class OpenQueues:
         if self.rocks is not None:
             self.rocks.use(native)
 
-    def warm(self, behind: bytes) -> bytes | None:
+    def warm(self, after: bytes) -> bytes | None:
         """Load more of RocksDB's queues into the cache, see `RocksBounds.warm`."""
-        return None if self.rocks is None else self.rocks.warm(behind)
+        return None if self.rocks is None else self.rocks.warm(after)
 
     @property
     def files(self) -> FileConsumeQueues | None:

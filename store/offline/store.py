@@ -209,11 +209,9 @@ class OfflineStore:
         """
         for decoded in self._reader.scan(self.minimum if start is None else start):
             if isinstance(decoded, EndOfData):
-                behind = self.first_byte_from(decoded.physical_offset)
-                if behind is not None:
-                    yield Torn(
-                        decoded.physical_offset, f"nothing was written here, but bytes follow at offset {behind}"
-                    )
+                after = self.first_byte_from(decoded.physical_offset)
+                if after is not None:
+                    yield Torn(decoded.physical_offset, f"nothing was written here, but bytes follow at offset {after}")
                     return
             yield decoded
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from quarry_mq.kv import EngineCorrupt
 from quarry_mq.protocol.progress import ReportProgress
-from quarry_mq.store.commitlog import SegmentList, bytes_behind
+from quarry_mq.store.commitlog import SegmentList, bytes_after
 from quarry_mq.store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
 from quarry_mq.store.consumequeue.dispatch import StoredNumbering
 from quarry_mq.store.fs import Disk
@@ -91,12 +91,12 @@ def preview(disk: Disk, root: Path, orders: Orders, report: ReportProgress) -> P
             store_run=lambda run, watermark: None,  # noqa: ARG005
         )
         refused = findings.verdict is Verdict.REFUSE
-        behind = [] if refused else bytes_behind(segments, findings.end)
+        rest = [] if refused else bytes_after(segments, findings.end)
         return Preview(
             findings=findings,
             stop=stop,
             refusal=str(refusal(segments, findings)) if refused else None,
-            cut_bytes=sum(end - start for start, end in behind),
+            cut_bytes=sum(end - start for start, end in rest),
             damage=damage,
             queues_damaged=queues_damaged,
         )

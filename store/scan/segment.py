@@ -126,8 +126,8 @@ def _batches(
     at = PhysicalOffset(base + end)
     decided = _decide(segment, end, at, checks) if unusual else None
     if not isinstance(decided, StoredMessage):
-        behind = PhysicalOffset(at + decided.size) if isinstance(decided, Blank) else at
-        yield RecordBatch(segment, base, columns, topics, behind, decided)
+        after = PhysicalOffset(at + decided.size) if isinstance(decided, Blank) else at
+        yield RecordBatch(segment, base, columns, topics, after, decided)
         return
     yield RecordBatch(segment, base, columns, topics, at, None)
     yield RecordBatch(

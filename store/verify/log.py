@@ -36,10 +36,10 @@ def walk(
                 break
         else:
             return
-        at = behind_damage(store, found.physical_offset)
+        at = after_damage(store, found.physical_offset)
 
 
-def behind_damage(store: OfflineStore, at: PhysicalOffset) -> PhysicalOffset:
+def after_damage(store: OfflineStore, at: PhysicalOffset) -> PhysicalOffset:
     """Return where to continue after the damage at an offset: at the next segment if no nearer place is known."""
     segments = store.segments
     return next_readable(segments, at) or PhysicalOffset(segments.base_of(at) + segments.segment_size)
@@ -60,12 +60,12 @@ def scan(store: OfflineStore) -> Iterator[RecordBatch | Torn | Corrupt]:
             at, ended_by = batch.end, batch.ended_by
         if at >= end:
             return
-        if isinstance(ended_by, EndOfData) and (behind := store.first_byte_from(at)) is not None:
-            ended_by = Torn(at, f"nothing was written here, but bytes follow at offset {behind}")
+        if isinstance(ended_by, EndOfData) and (after := store.first_byte_from(at)) is not None:
+            ended_by = Torn(at, f"nothing was written here, but bytes follow at offset {after}")
         if not isinstance(ended_by, Torn | Corrupt):
             return
         yield ended_by
-        at = behind_damage(store, ended_by.physical_offset)
+        at = after_damage(store, ended_by.physical_offset)
 
 
 def requests_in(batch: RecordBatch) -> ScannedRequests:

@@ -91,7 +91,7 @@ class QueueComparison:
         maximum = None if queue.maximum is None else queue.maximum.queue_offset
         first: ConsumeQueueEntry | None = None
         last: ConsumeQueueEntry | None = None
-        unowned = expired = left_behind = 0
+        unowned = expired = above_maximum = 0
         for entry in queue.entries:
             self._read += 1
             if self._read % UNITS_PER_REPORT == 0:
@@ -105,7 +105,7 @@ class QueueComparison:
                 unowned += 1
                 continue
             if maximum is not None and entry.queue_offset > maximum:
-                left_behind += 1
+                above_maximum += 1
                 continue
             if last is not None and entry.physical_offset <= last.physical_offset:
                 self._differ_unit(
@@ -121,7 +121,7 @@ class QueueComparison:
             if self._below is not None and entry.physical_offset >= self._below:
                 self.stored.above.add(piece_of(entry.physical_offset))
         findings.note(Note.EXPIRED, expired)
-        findings.note(Note.ABOVE_MAXIMUM, left_behind)
+        findings.note(Note.ABOVE_MAXIMUM, above_maximum)
         if source.has_bounds:
             self._check_bounds(queue, first, last, unowned)
 

@@ -23,7 +23,7 @@ from quarry_mq.store.state.families import META
 from quarry_mq.store.state.identity import StoreIdentity
 from quarry_mq.store.verify.held import check_held
 from quarry_mq.store.verify.index import IndexComparison, coverages, indexes_to_compare, tell_uncompared
-from quarry_mq.store.verify.log import behind_damage, requests_in, scan
+from quarry_mq.store.verify.log import after_damage, requests_in, scan
 from quarry_mq.store.verify.metadata import Metadata, MetadataComparison, QuarryMetadata, RocketmqRows, ends_of
 from quarry_mq.store.verify.queues import QueueComparison
 from quarry_mq.store.verify.report import Check, Difference, Findings, Note, VerifyReport
@@ -157,7 +157,7 @@ class Verification:
         for found in scan(store):
             if isinstance(found, Torn | Corrupt):
                 kind = "torn" if isinstance(found, Torn) else "corrupt"
-                begin, end = found.physical_offset, behind_damage(store, found.physical_offset)
+                begin, end = found.physical_offset, after_damage(store, found.physical_offset)
                 reading.damaged(LogDamage(begin, end, f"{kind}: {found.reason}"))
                 continue
             if not len(found) and not isinstance(found.ended_by, Blank):

@@ -221,7 +221,7 @@ def test_back_to_the_first_message(read: AdminBench) -> None:
     assert read.delivery.receive().bodies == [b"0", b"1", b"2", b"3"]
 
 
-def test_on_to_behind_the_last_message(read: AdminBench) -> None:
+def test_on_to_after_the_last_message(read: AdminBench) -> None:
     reset(read, GROUP, TOPIC, Place.LATEST)
     read.delivery.end_pass()
     assert read.delivery.receive().bodies == []

@@ -36,7 +36,7 @@ def filled(disk: CopyingDisk, path: Path, size: int = SIZE) -> bytes:
 
 
 @pytest.mark.parametrize("length", [0, 3, SIZE // 2 + 3, SIZE])
-def test_a_copy_has_the_first_bytes_and_zeros_behind_them(disk: CopyingDisk, folder: Path, length: int) -> None:
+def test_a_copy_has_the_first_bytes_and_zeros_after_them(disk: CopyingDisk, folder: Path, length: int) -> None:
     content = filled(disk, folder / "a")
     expected = content[:length].ljust(SIZE, b"\0")
     assert disk.copy_file(folder / "a", folder / "b", length=length, size=SIZE) == zlib.crc32(expected)

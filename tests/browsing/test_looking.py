@@ -59,8 +59,8 @@ def test_the_files_of_the_log_have_their_times(broker: Served, monkeypatch: pyte
     *closed, filling = found.segments
     assert [each.size for each in closed] == [SEGMENT_SIZE] * len(closed)
     assert filling.size == found.log_end - filling.begin
-    for each, behind in zip(found.segments, found.segments[1:], strict=False):
-        assert each.first_stored_at_ms <= each.last_stored_at_ms == behind.first_stored_at_ms
+    for each, following in zip(found.segments, found.segments[1:], strict=False):
+        assert each.first_stored_at_ms <= each.last_stored_at_ms == following.first_stored_at_ms
     assert found.newest_stored_at_ms == filling.last_stored_at_ms == broker.broker.store.messages.last_stored_ms
     assert found.oldest_stored_at_ms == found.segments[0].first_stored_at_ms
     monkeypatch.setattr(storage, "SHOWN_MAX", 2)

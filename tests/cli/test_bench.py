@@ -50,7 +50,7 @@ def names(broker: Broker) -> tuple[list[str], list[str]]:
     return sorted(each.name for each in topics), sorted(each.name for each in groups)
 
 
-def test_figures_agree_with_the_brokers_and_nothing_is_left_behind(quarry: Quarry) -> None:
+def test_figures_agree_with_the_brokers_and_nothing_is_left_after(quarry: Quarry) -> None:
     before, there = counters(quarry.broker), names(quarry.broker)
     row = quarry.row("bench", "--count", 300, "--size", 2000, "--queues", 3, "--producers", 2, "--consumers", 2)
     after = counters(quarry.broker)
@@ -151,7 +151,7 @@ def result_of(bench: subprocess.Popen[str], status: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=slow)])
-def test_who_is_interrupted_leaves_nothing_behind(quarry: Quarry, number: signal.Signals) -> None:
+def test_who_is_interrupted_leaves_nothing_after(quarry: Quarry, number: signal.Signals) -> None:
     broker = quarry.broker
     there, before = names(broker), counters(broker)
     with running(broker, "--duration", "60", "--rate", "200", "--json") as bench:

@@ -124,7 +124,7 @@ def test_a_line_is_completed(line: str, expected: str, environment: dict[str, st
     assert asked(line, environment) == expected.split()
 
 
-def test_bash_completes_behind_and_within_words_with_colons(broker: Broker, environment: dict[str, str]) -> None:
+def test_bash_completes_after_and_within_words_with_colons(broker: Broker, environment: dict[str, str]) -> None:
     assert completed("bash", BASH, f"quarry topic show --admin {broker.admin} or", environment) == [
         "orders",
         "orders-eu",

@@ -57,11 +57,11 @@ def test_flipped_bit_of_a_body_is_reported_and_ends_the_list(copy: Path) -> None
     assert result.stderr == f"{segment(copy)}: offset {at}: corrupt: the body does not match its CRC\n"
 
 
-def test_records_before_and_behind_damage_can_be_read(copy: Path) -> None:
+def test_records_before_and_after_damage_can_be_read(copy: Path) -> None:
     expected = golden.records(copy)
     flip(segment(copy), expected[100]["phyOffset"] + 88)
-    behind = expected[101]["phyOffset"]
-    assert lines("decode", copy / "store", "--at", behind) == expected[101:]
+    later = expected[101]["phyOffset"]
+    assert lines("decode", copy / "store", "--at", later) == expected[101:]
     assert lines("decode", copy / "store", "--limit", 100) == expected[:100]
 
 
@@ -94,7 +94,7 @@ def test_offset_within_a_record(copy: Path) -> None:
     assert refusal(1, "decode", copy / "store", "--at", 1).startswith(f"{segment(copy)}: offset 1: ")
 
 
-def test_offset_behind_the_last_record(copy: Path) -> None:
+def test_offset_after_the_last_record(copy: Path) -> None:
     last = golden.records(copy)[-1]
     at = last["phyOffset"] + last["storeSize"]
     line = refusal(1, "decode", copy / "store", "--at", at)

@@ -327,7 +327,7 @@ def test_tail_of_no_topic_makes_none(quarry: Quarry) -> None:
     assert quarry.rows("group", "list", "--prefix", "quarry-tail-") == []
 
 
-def test_commands_leave_no_client_behind(quarry: Quarry, topic: str) -> None:
+def test_commands_leave_no_client_after(quarry: Quarry, topic: str) -> None:
     quarry.run("produce", topic, "x")
     quarry.run("consume", topic, "--group", f"{topic}-readers", "--limit", 1)
     assert "quarry_clients 0.0" in quarry.broker.get("/metrics")[1].splitlines()

@@ -58,7 +58,7 @@ def test_the_last_hour_is_drawn(address: str, stub: Stub, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("group_count", "lag_s"), [(1, 1.234), (2, None), (None, None)])
-def test_how_far_a_topic_is_behind_takes_all_of_its_groups(
+def test_the_lag_of_a_topic_takes_all_of_its_groups(
     address: str, stub: Stub, group_count: int | None, lag_s: float | None
 ) -> None:
     topic = pb.TopicFigures(group_count=group_count, groups=[pb.PairFigures(group="billing", lag_ms=1_234)])

@@ -54,7 +54,7 @@ def test_a_dry_run_says_what_the_run_then_does(store: Path) -> None:
     assert (again["records"], again["start"]) == (0, done["end"]), "it was left as a clean stop leaves it"
 
 
-def test_bytes_behind_the_end_are_a_finding(store: Path) -> None:
+def test_bytes_after_the_end_are_a_finding(store: Path) -> None:
     end = result(0, store, "--dry-run")["end"]
     with segment(store, 2).open("r+b") as file:
         file.seek(end - 2 * SEGMENT_SIZE)

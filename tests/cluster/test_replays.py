@@ -43,7 +43,7 @@ def test_each_number_is_taken_once_in_any_order() -> None:
     assert len(replays) == 2
 
 
-def test_what_is_far_behind_is_not_taken_though_it_never_came() -> None:
+def test_what_is_far_after_is_not_taken_though_it_never_came() -> None:
     replays = Replays(ManualClock())
     replays.take(Number(7, 1))
     replays.take(Number(7, NUMBERS_KEPT + 10))

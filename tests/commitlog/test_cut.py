@@ -86,7 +86,7 @@ def test_later_segments_are_kept_as_evidence_and_removed() -> None:
     assert len(disk.read(segments.path_of(START)).rstrip(b"\0")) <= 3000
 
 
-def test_an_untouched_segment_right_behind_is_left_to_be_filled() -> None:
+def test_an_untouched_segment_right_after_is_left_to_be_filled() -> None:
     disk = FaultyDisk()
     segments, _ = written(disk, 500, 600)
     segments.append_segment()
@@ -96,7 +96,7 @@ def test_an_untouched_segment_right_behind_is_left_to_be_filled() -> None:
     assert len(segments) == 2
 
 
-def test_a_segment_with_bytes_right_behind_a_clean_tail_goes() -> None:
+def test_a_segment_with_bytes_right_after_a_clean_tail_goes() -> None:
     """Pages reach the disk in any order: the later segment came through, the blank before it did not."""
     disk = FaultyDisk()
     segments, _ = written(disk, 3000, 3000)

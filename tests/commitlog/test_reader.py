@@ -78,7 +78,7 @@ def test_a_scan_hops_segments_and_ends_with_one_end_of_data() -> None:
     assert messages == list(placed)
 
 
-def test_a_scan_ends_silently_behind_a_last_segment_that_is_closed() -> None:
+def test_a_scan_ends_silently_after_a_last_segment_that_is_closed() -> None:
     segments, _, _ = written(4000, 500)
     segments.remove_after(START)
     kinds = [type(outcome) for outcome in CommitLogReader(segments).scan(START)]

@@ -67,7 +67,7 @@ def test_a_call_over_three_segments_writes_each_once() -> None:
 
 
 @pytest.mark.parametrize(("first", "rolls"), [(SEGMENT - 508, False), (SEGMENT - 507, True), (SEGMENT - 8, True)])
-def test_a_record_moves_on_when_no_blank_fits_behind_it(first: int, rolls: bool) -> None:
+def test_a_record_moves_on_when_no_blank_fits_after_it(first: int, rolls: bool) -> None:
     """RocketMQ's rule: size + 8 bytes must be left."""
     segments = open_log(FaultyDisk(), SEGMENT)
     writer = CommitLogWriter(segments, START)

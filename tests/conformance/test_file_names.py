@@ -31,7 +31,7 @@ def naming(*names: str, **system: Any) -> definition.Message:
 
 
 @pytest.mark.parametrize("front", ["h2", "grpcio"])
-def test_a_send_to_one_is_refused_and_leaves_nothing_behind(with_broker: WithBroker, front: str) -> None:
+def test_a_send_to_one_is_refused_and_leaves_nothing_after(with_broker: WithBroker, front: str) -> None:
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders", TopicType.MIXED, queues=1)
         later = {"delivery_timestamp": at(broker, 60), "message_type": definition.DELAY}

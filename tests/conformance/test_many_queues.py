@@ -184,7 +184,7 @@ async def expire(broker: RunningBroker) -> PhysicalOffset:
 
 async def until_clean(broker: RunningBroker) -> None:
     cleaning = broker.broker._maintenance.cleaning
-    while cleaning.behind_bytes or cleaning.phase:
+    while cleaning.lag_bytes or cleaning.phase:
         await asyncio.sleep(0.05)
 
 

@@ -40,7 +40,7 @@ async def consumer_of(broker: RunningBroker, group: str, *topics: str) -> Client
     return client
 
 
-def test_a_group_is_behind_by_what_is_in_flight_and_what_is_ready(with_broker: WithBroker) -> None:
+def test_the_lag_of_a_group_is_what_is_in_flight_and_what_is_ready(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         topic, other = broker.topic("orders", queues=2), broker.topic("payments")
         broker.group("billing")
@@ -67,7 +67,7 @@ def test_a_group_is_behind_by_what_is_in_flight_and_what_is_ready(with_broker: W
     with_broker(test)
 
 
-def test_who_has_got_everything_is_behind_by_nothing(with_broker: WithBroker) -> None:
+def test_who_has_got_everything_has_no_lag(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         topic = broker.topic("orders")
         broker.group("billing")
@@ -301,9 +301,9 @@ def test_while_deliveries_cannot_be_written_nobody_is_told_how_many_there_are(
         writer = broker.broker._delivery.writer
         async with await consumer_of(broker, "billing", topic):
             monkeypatch.setattr(writer, "_catch_up", full_disk)  # whatever the broker writes meanwhile
-            writer._behind = "no room"
+            writer._full_error = "no room"
             full = await accumulation(broker, DescribeRequest(group=resource("billing")))
-            writer._behind = None
+            writer._full_error = None
             writer._failure = "delivery state cannot be written"
             poisoned = await accumulation(broker, DescribeRequest(group=resource("billing")))
             writer._failure = None

@@ -277,7 +277,7 @@ def test_all_topics_page_by_page(bench: Bench) -> None:
     assert [each.topic.name for each in bench.topics(contains="SYS", include_system=True).topics] == ["rmq_sys_own"]
 
 
-def test_the_busiest_and_those_furthest_behind_come_first(bench: Bench) -> None:
+def test_the_busiest_and_those_with_the_largest_lag_come_first(bench: Bench) -> None:
     busiest = bench.topics(order=pb.FIGURE_ORDER_BUSIEST)
     assert [each.topic.name for each in busiest.topics][:1] == ["orders"]
     assert busiest.matching == MANY + 3

@@ -225,7 +225,7 @@ PAIRS: Final = [
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_what_is_behind_it(scheme: str) -> None:
+def test_text_stands_out_from_what_is_after_it(scheme: str) -> None:
     """In light and in dark at least 4.5 to 1."""
     blocks = re.findall(r":root \{(.*?)\n *\}", (STATIC / "style.css").read_text(), re.DOTALL)
     colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", blocks[("light", "dark").index(scheme)]))

@@ -50,9 +50,9 @@ def offsets(queues: ConsumeQueueStore, queue: QueueId) -> list[int]:
 
 def warm(queues: RocksConsumeQueues) -> int:
     """Read all ends of queues into memory; how many pages there were behind the first."""
-    pages, behind = 0, queues.warm(b"")
-    while behind is not None:
-        pages, behind = pages + 1, queues.warm(behind)
+    pages, after = 0, queues.warm(b"")
+    while after is not None:
+        pages, after = pages + 1, queues.warm(after)
     return pages
 
 

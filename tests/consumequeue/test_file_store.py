@@ -373,7 +373,7 @@ def test_a_crash_in_a_deletion_leaves_the_whole_topic_or_nothing_of_it() -> None
         assert left in ([2 * UNITS_PER_FILE + 1] * 2, [0, 0])
         seen.add(tuple(left))
         assert offsets(queues, B0) == [0]
-        assert queues.topics_behind("", 10) == (["TopicA", "TopicB"] if any(left) else ["TopicB"])
+        assert queues.topics_after("", 10) == (["TopicA", "TopicB"] if any(left) else ["TopicB"])
         assert not after.exists(Path("/store/consumequeue/.deleted"))
         queues.delete_topic("TopicA")
         put(queues, [request(20_000, A0, 0)])
@@ -401,7 +401,7 @@ def test_a_topic_may_be_deleted_while_a_deletion_before_it_left_its_files(backin
     left = backing.directory / ".deleted" / "topic" / "0"
     left.mkdir(parents=True)
     (left / f"{0:020d}").write_bytes(bytes(100))
-    assert queues.topics_behind("", 10) == ["TopicA", "TopicB"]
+    assert queues.topics_after("", 10) == ["TopicA", "TopicB"]
     assert set(queues.queues()) == {A0, A1, B0}
     queues.delete_topic("TopicA")
     assert sorted(path.name for path in backing.directory.iterdir()) == ["TopicB"]

@@ -44,11 +44,11 @@ def engine() -> MemoryEngine:
 
 
 def topics(queues: RocksConsumeQueues, limit: int) -> Iterator[str]:
-    behind = ""
-    while page := queues.topics_behind(behind, limit):
+    after = ""
+    while page := queues.topics_after(after, limit):
         assert len(page) <= limit
         yield from page
-        behind = page[-1]
+        after = page[-1]
 
 
 def ended(queues: RocksConsumeQueues, below: int) -> list[LastEntry]:
@@ -145,7 +145,7 @@ def test_what_an_expiry_took_away_needs_no_tombstone(engine: MemoryEngine) -> No
     assert list(queues.queues()) == [A0]
 
 
-def test_a_deleted_topic_leaves_no_cached_queue_behind(engine: MemoryEngine) -> None:
+def test_a_deleted_topic_leaves_no_cached_queue_after(engine: MemoryEngine) -> None:
     queues = queues_over(engine)
     put(queues, [request(n, QueueId("TopicA", n), 0) for n in range(5)])
     assert queues.bounds(QueueId("TopicA", 7)) == (0, 0)

@@ -426,8 +426,8 @@ def plant_put_counted_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
 def plant_table_complete_after_one_page(patch: pytest.MonkeyPatch) -> None:
     warm = RocksBounds.warm
 
-    def warm_one_page(bounds: RocksBounds, behind: bytes) -> bytes | None:
-        warm(bounds, behind)
+    def warm_one_page(bounds: RocksBounds, after: bytes) -> bytes | None:
+        warm(bounds, after)
         if bounds._table is not None:
             bounds._table.end_all()
         return None

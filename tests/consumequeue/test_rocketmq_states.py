@@ -214,7 +214,7 @@ def test_units_left_above_a_lowered_maximum_are_not_read(database: Database) -> 
 
 
 @pytest.mark.parametrize(("at", "physical", "kept"), [(9, 900, False), (6, 600, False), (5, 500, True), (2, 200, True)])
-def test_truncation_removes_a_minimum_that_it_leaves_behind(
+def test_truncation_removes_a_minimum_that_it_leaves_after(
     database: Database, at: int, physical: int, kept: bool
 ) -> None:
     database.units({each: each * 100 for each in range(10)})

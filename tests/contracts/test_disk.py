@@ -142,7 +142,7 @@ def test_zero_from_zeroes_the_rest_and_keeps_the_length(disk: Disk, folder: Path
 
 
 @pytest.mark.parametrize("last", [0, 4095, 4096, SIZE - 1])
-def test_behind_the_data_end_there_are_only_zeros(disk: Disk, folder: Path, last: int) -> None:
+def test_after_the_data_end_there_are_only_zeros(disk: Disk, folder: Path, last: int) -> None:
     segment = disk.create_segment(folder / "a", SIZE)
     segment.write(last, b"x")
     assert last < disk.data_end(folder / "a") <= SIZE

@@ -364,7 +364,7 @@ def test_agrees_with_a_dict(
         assert family.get(start) == model[name].get(start)
 
 
-def test_iterators_left_behind_do_not_outlive_the_engine(engine: KeyValueEngine) -> None:
+def test_iterators_left_after_do_not_outlive_the_engine(engine: KeyValueEngine) -> None:
     """rmq#10912: what a scan needs natively goes with the iterator, or with the engine."""
     fill(engine, "first", numbered(100))
     for _ in range(3):

@@ -110,7 +110,7 @@ def test_what_became_visible_while_the_disk_was_full_wakes_who_waits_once_there_
     assert waiting.bodies == [b"m"]
 
 
-def test_who_waits_behind_a_dead_letter_gets_the_next_though_little_is_kept_in_memory(
+def test_who_waits_after_a_dead_letter_gets_the_next_though_little_is_kept_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(open_subscriptions, "QUEUES_KEPT_MAX", 0)
@@ -185,7 +185,7 @@ def test_a_full_disk_is_tried_again_though_nothing_changes() -> None:
         bench.is_full = is_full
         bench.delivery.drop_idle_subscriptions()
         bench.end_pass()
-        assert bench.writer.is_behind is is_full
+        assert bench.writer.is_full is is_full
     bench.restart()
     assert bench.delivery.inflight_count == 0
 

@@ -347,7 +347,7 @@ class Schedule:
         assert self.bench.failures == []
         assert self.bench.reported == [] or self.bench.is_full
         self._note_given()
-        if not self.bench.writer.is_behind and not self.bench.is_full:
+        if not self.bench.writer.is_full and not self.bench.is_full:
             for each in self.asked:
                 self._check_waits_for_good_reason(each)
 

@@ -123,7 +123,7 @@ def test_values_of_every_kind_become_toml(helm: str, render: ModuleType, tmp_pat
     assert made.only("StatefulSet")["spec"]["serviceName"] == "mq-quarry-headless"
 
 
-def test_one_broker_behind_a_port_forward_tells_no_address(helm: str, render: ModuleType) -> None:
+def test_one_broker_after_a_port_forward_tells_no_address(helm: str, render: ModuleType) -> None:
 
     done = template(helm, render, "--set", "advertise.kind=dialled")
     assert done.returncode == 0, done.stderr

@@ -199,13 +199,13 @@ def test_what_fails_too_often_is_a_dead_letter_and_does_not_block_its_lite_topic
 ) -> None:
     attempts = 2
     lite = start_lite(language, "--max-attempts", "2")
-    bad, behind = lite.clients.producer(EVENTS).send([message("a", b"bad"), message("a", b"behind")])
+    bad, later = lite.clients.producer(EVENTS).send([message("a", b"bad"), message("a", b"behind")])
     consumer = lite.consumer("a", failed_attempts=2)
     assert sorted(each.body for each in next_deliveries(consumer, 2 * attempts)) == sorted(
         [b"bad", b"behind"] * attempts
     )
     reader = lite.clients.simple_consumer(f"%DLQ%{DEVICES}", group="reader", await_s=1)
-    assert {each.message_id for each in reader.receive_until(2)} == {bad.message_id, behind.message_id}
+    assert {each.message_id for each in reader.receive_until(2)} == {bad.message_id, later.message_id}
     nothing_comes(consumer)
 
 

@@ -187,7 +187,7 @@ def test_store_times_follow_a_clock_that_was_years_ahead_while_they_were_given(
     assert read_checkpoint(PosixDisk(), StorePaths(tmp_path).checkpoint).log_flushed_ms == last_ms
 
 
-def test_a_segment_with_times_of_a_clock_that_was_years_ahead_expires_by_those_behind_it(tmp_path: Path) -> None:
+def test_a_segment_with_times_of_a_clock_that_was_years_ahead_expires_by_those_after_it(tmp_path: Path) -> None:
     clock = ManualClock()
     store = opened(tmp_path, clock)
     clock.jump(YEARS_S)

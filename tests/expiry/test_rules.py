@@ -135,7 +135,7 @@ def test_with_force_off_nothing_young_is_ever_deleted() -> None:
     assert causes(decide(gentle, situation(log=99), segments(OLD, YOUNG), SIZE)) == [AGE]
 
 
-def test_segments_behind_the_decision_are_not_looked_at() -> None:
+def test_segments_after_the_decision_are_not_looked_at() -> None:
     """Looking costs a read of the disk."""
     looked_at = []
 

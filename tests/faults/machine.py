@@ -150,12 +150,12 @@ class Broker:
         self.store = store
         self._machine = machine
         self._next_offsets: dict[QueueId, int] = {}
-        self._warm_behind: bytes | None = None
+        self._warm_after: bytes | None = None
         if machine.code_path is CodePath.NATIVE:
             assert NATIVE is not None
             store.messages.use(NATIVE)
             store.queues.use(NATIVE)
-            self._warm_behind = b""
+            self._warm_after = b""
         self.ledger = machine.ledger
         self._durability = machine.durability
         self._clock = machine.clock
@@ -213,8 +213,8 @@ class Broker:
 
     def _warm_some(self) -> None:
         """Read some more stored rows into the native part's table, as `server.maintenance.warm_up` does."""
-        if self._warm_behind is not None:
-            self._warm_behind = self.store.queues.warm(self._warm_behind)
+        if self._warm_after is not None:
+            self._warm_after = self.store.queues.warm(self._warm_after)
 
     def flush(self, between: Sequence[Sending] = (), *, begun: bool | None = None) -> None:
         """`between` are sent after the fdatasync of a begun flush and before its end; without one, after the flush.

@@ -35,9 +35,9 @@ class Topics:
         count: Callable[[], int | None] = (lambda: len(names)) if is_counted else (lambda: None)
         self.search = NameSearch(self._look, count, self.clock)
 
-    def _look(self, behind: str, limit: int, contains: str) -> NamesFound:
+    def _look(self, after: str, limit: int, contains: str) -> NamesFound:
         self.looks += 1
-        return self.table.names_behind(behind, limit, contains)
+        return self.table.names_after(after, limit, contains)
 
     def page(self, contains: str = "", after: str = "", limit: int = 10) -> NamePage:
         return asyncio.run(self.search.page(contains, after, limit, TimeSlice(self.clock)))
@@ -135,6 +135,6 @@ def test_the_brokers_own_topics_are_found_when_they_are_wanted() -> None:
     topics = Topics({"orders"})
     topics.table.create(Topic("rmq_sys_own", TopicType.NORMAL, 1, 1), internal=True)
     topics.table.create(Topic("ours", TopicType.NORMAL, 1, 1, attributes={SYSTEM_ATTRIBUTE: "true"}))
-    assert topics.table.names_behind("", 10) == NamesFound(["orders"], None)
-    assert topics.table.names_behind("", 10, include_system=True).names == ["orders", "ours", "rmq_sys_own"]
-    assert topics.table.names_behind("", 2) == NamesFound(["orders"], "ours")
+    assert topics.table.names_after("", 10) == NamesFound(["orders"], None)
+    assert topics.table.names_after("", 10, include_system=True).names == ["orders", "ours", "rmq_sys_own"]
+    assert topics.table.names_after("", 2) == NamesFound(["orders"], "ours")

@@ -126,7 +126,7 @@ def test_status_messages_come_back_or_are_cut(status: GrpcStatus, message: str) 
 
 
 @pytest.mark.parametrize("shift", range(4))
-def test_a_long_status_message_is_cut_behind_a_whole_code(shift: int) -> None:
+def test_a_long_status_message_is_cut_after_a_whole_code(shift: int) -> None:
     (_, message) = split_block(trailers(GrpcStatus.UNKNOWN, "a" * shift + "\u00e9" * 900), 8 * 1024)
     assert 1_020 <= len(message.value) <= 1_024
     assert unquote(message.value.decode()).rstrip("\ufffd").strip("a") == "\u00e9" * ((len(message.value) - shift) // 6)

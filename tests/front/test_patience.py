@@ -136,7 +136,7 @@ def test_an_open_call_is_not_idleness() -> None:
     assert watched.connection.state is State.OPEN
 
 
-def test_calls_that_end_long_before_their_deadlines_leave_nothing_behind() -> None:
+def test_calls_that_end_long_before_their_deadlines_leave_nothing_after() -> None:
     """A client may set each deadline a thousand years ahead."""
     board = Switchboard(
         {"/t/Unary": Method(lambda _call, _body: None)},

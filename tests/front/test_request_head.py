@@ -133,7 +133,7 @@ def taught() -> HeadReader:
         [(b"x-number", b"1"), (b"bad name", b"v")],
     ],
 )
-def test_a_bad_field_behind_a_known_run_is_seen(tail: list[tuple[bytes, bytes]]) -> None:
+def test_a_bad_field_after_a_known_run_is_seen(tail: list[tuple[bytes, bytes]]) -> None:
     assert answer(taught(), sound(tail)) == answer(reader(), sound(tail))
     assert answer(taught(), sound(tail))[0] in ("Malformed", "NotGrpc")
 
@@ -147,7 +147,7 @@ def test_all_content_types_must_be_grpc(values: tuple[bytes, bytes]) -> None:
         assert answer(reader(), block) == ("NotGrpc", 415)
 
 
-def test_a_block_cut_behind_a_known_run() -> None:
+def test_a_block_cut_after_a_known_run() -> None:
     block = sound([(b"x-number", b"7"), (b"x-last", b"same")])
     for cut in range(len(block)):
         assert answer(taught(), block[:cut]) == answer(reader(), block[:cut]), cut

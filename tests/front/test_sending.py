@@ -230,7 +230,7 @@ def test_send_says_slow_down_and_on_drain_says_go_on() -> None:
     assert drained == ["drained"]
 
 
-def test_trailers_come_behind_all_that_waits() -> None:
+def test_trailers_come_after_all_that_waits() -> None:
     engine, calls = opened(1, initial_window=0)
     calls[0].send(b"a message")
     calls[0].finish()

@@ -169,7 +169,7 @@ def test_a_read_is_handled_in_parts_that_come_to_the_same() -> None:
     engine = Engine().greet()
     engine.connection.receive(whole, 7)
     parts = 1
-    while engine.connection.behind_size:
+    while engine.connection.backlog_size:
         engine.connection.receive(b"", 7)
         parts += 1
     assert parts == 12
@@ -181,7 +181,7 @@ def test_half_a_frame_is_nothing_to_go_on_with() -> None:
     engine = Engine().greet()
     whole = call(1, b"x")
     engine.connection.receive(whole[:-1], 2)
-    assert not engine.connection.behind_size
+    assert not engine.connection.backlog_size
     engine.connection.receive(whole[-1:], 2)
     assert statuses(engine.frames()) == {1: 0}
 
@@ -189,17 +189,17 @@ def test_half_a_frame_is_nothing_to_go_on_with() -> None:
 def test_time_ends_a_turn_as_well() -> None:
     engine = Engine().greet()
     engine.connection.receive(b"".join(call(stream_of(number)) for number in range(100)), UNLIMITED, -1.0)
-    assert engine.connection.behind_size
+    assert engine.connection.backlog_size
     assert len(statuses(engine.frames())) <= 2
 
 
 def test_what_was_put_off_ends_with_its_connection() -> None:
     engine = Engine().greet()
     engine.connection.receive(headers(1, BIDI) + frames.settings({})[:9] + b"?" * 30, 1)
-    assert engine.connection.behind_size
+    assert engine.connection.backlog_size
     engine.connection.end(ErrorCode.NO_ERROR, "enough")
     engine.connection.receive(b"", 1)
-    assert not engine.connection.behind_size
+    assert not engine.connection.backlog_size
 
 
 # -- on sockets

@@ -221,7 +221,7 @@ def test_who_connects_all_the_time_keeps_no_probe_of_others_out(bench: Bench) ->
     assert (server._served, server._open) == (0, {})
 
 
-def test_many_probes_leave_nothing_behind(bench: Bench) -> None:
+def test_many_probes_leave_nothing_after(bench: Bench) -> None:
     """rmq#8875."""
     for _ in range(200):
         bench.connect().close()

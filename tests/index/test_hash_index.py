@@ -176,7 +176,7 @@ def test_after_a_crash_of_rocketmq_full_files_stay() -> None:
     assert list(index.files) == kept
 
 
-def test_files_behind_the_log_expire() -> None:
+def test_files_after_the_log_expire() -> None:
     index, model = filled(FaultyDisk(), 4)
     files = index.files
     minimum = PhysicalOffset(files[2].header.end_offset)

@@ -51,5 +51,5 @@ def test_items_of_messages() -> None:
     assert plain.hashes.tolist() == [key_hash(key_text("orders", key)) for key in ("id", "k", "l", "k")]
     tagged = items_of(requests, with_tags=True)
     assert tagged.hashes.tolist() == [*plain.hashes[:3], key_hash(tag_text("orders", "t")), plain.hashes[3]]
-    assert tagged.behind(PhysicalOffset(101)).physical_offset.tolist() == [300]
+    assert tagged.after(PhysicalOffset(101)).physical_offset.tolist() == [300]
     assert len(items_of([request(1)], with_tags=True)) == 0

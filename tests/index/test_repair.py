@@ -215,7 +215,7 @@ def test_a_search_that_comes_upon_damage_tells_of_it_and_has_it_mended() -> None
     some.index.close()
 
 
-def test_what_may_be_taken_back_or_has_nothing_whole_behind_it_waits() -> None:
+def test_what_may_be_taken_back_or_has_nothing_whole_after_it_waits() -> None:
     some = filled()
     state = some.index.state
     some.flip(7, 20)

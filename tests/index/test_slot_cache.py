@@ -59,7 +59,7 @@ def test_an_object_that_is_replaced_is_read_again() -> None:
     assert loads.asked == [("a", 0), ("b", 0), ("a", 0)]
 
 
-def test_an_error_leaves_nothing_behind() -> None:
+def test_an_error_leaves_nothing_after() -> None:
     cache, loads = SlotCache(10 * PART_SIZE), Loads()
 
     def fails(_number: int) -> Slots:

@@ -154,9 +154,9 @@ def test_one_read_for_the_slot_and_one_for_its_run() -> None:
     settled(index)
     all_moved_on(index)
     search(index, items.rows[0][0])
-    [(_, position, size), (_, behind, _)] = objects.reads
+    [(_, position, size), (_, next_position, _)] = objects.reads
     assert (position, size) == (HEADER_SIZE, PART_SIZE)
-    assert behind >= HEADER_SIZE + PART_SIZE
+    assert next_position >= HEADER_SIZE + PART_SIZE
     index.close()
 
 

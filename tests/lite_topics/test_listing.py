@@ -120,7 +120,7 @@ def test_one_without_messages_in_the_log_is_shown_without_a_time(with_broker: Wi
         make_parent(broker, minutes=None)
         store(broker, "a", "a")
         await let_messages_expire(broker)
-        await until(lambda: not broker.broker._maintenance.cleaning.behind_bytes, "the entries are gone")
+        await until(lambda: not broker.broker._maintenance.cleaning.lag_bytes, "the entries are gone")
         a = await call(broker, "GetLiteTopic", pb.GetLiteTopicRequest(topic="P", lite_topic="a"))
         assert (a.minimum_offset, a.maximum_offset, a.HasField("last_stored_at_ms")) == (2, 2, False)
 

@@ -214,9 +214,9 @@ def test_the_cache_is_bounded_and_never_stale(engine: KeyValueEngine) -> None:
 
 def warmed(topics: TopicTable) -> int:
     """How many pages it took."""
-    pages, behind = 0, topics.warm("")
-    while behind is not None:
-        pages, behind = pages + 1, topics.warm(behind)
+    pages, after = 0, topics.warm("")
+    while after is not None:
+        pages, after = pages + 1, topics.warm(after)
     return pages
 
 
@@ -239,13 +239,13 @@ def test_topics_can_be_at_hand_before_they_are_asked_for(engine: KeyValueEngine,
 def test_what_changes_meanwhile_is_not_taken_back(engine: KeyValueEngine) -> None:
     topics = TopicTable(engine)
     topics.add_missing(Topic(f"t{number:04d}", TopicType.NORMAL, 1, 1) for number in range(600))
-    behind = topics.warm("")
+    after = topics.warm("")
     topics.update(Topic("t0001", TopicType.FIFO, 2, 2))
     topics.update(Topic("t0599", TopicType.FIFO, 2, 2))
     topics.delete("t0002")
     topics.delete("t0598")
-    while behind is not None:
-        behind = topics.warm(behind)
+    while after is not None:
+        after = topics.warm(after)
     assert warmed(topics) > 0
     for name in ("t0001", "t0599"):
         assert topics.get(name) == Topic(name, TopicType.FIFO, 2, 2)

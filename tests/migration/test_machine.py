@@ -103,7 +103,7 @@ def test_the_queues_of_a_new_store_are_both_what_they_would_be_alone(new: OpenSt
     new.close()
 
 
-def test_what_a_step_leaves_behind_is_removed(new: OpenStore, tmp_path: Path) -> None:
+def test_what_a_step_leaves_after_is_removed(new: OpenStore, tmp_path: Path) -> None:
     send(new, 40)
     advance(new)
     assert (tmp_path / "consumequeue_rocksdb" / "CURRENT").exists()

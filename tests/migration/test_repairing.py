@@ -79,7 +79,7 @@ def test_queues_that_agree_have_equal_bounds_and_nothing_is_repaired(root: Path)
     assert done.left.agrees
 
 
-def test_bounds_tell_of_a_queue_that_is_behind(root: Path) -> None:
+def test_bounds_tell_of_a_queue_that_lags(root: Path) -> None:
     """rmq#10417 and its like: seen at the start, with the queue named, and not by a consumer weeks later."""
     spoil(root)
     report = bounds_of(root)

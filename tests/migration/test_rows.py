@@ -40,7 +40,7 @@ def test_steps_are_read_in_the_order_in_which_they_were_taken() -> None:
     assert list(kept.steps()) == taken
 
 
-def test_a_step_writes_the_phase_and_what_it_leaves_behind() -> None:
+def test_a_step_writes_the_phase_and_what_it_leaves_after() -> None:
     engine = MemoryEngine(FAMILIES, write_ahead_log=True)
     kept = MigrationRows(engine)
     assert kept.removing() is None

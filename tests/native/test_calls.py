@@ -75,7 +75,7 @@ class Pair:
     def receive(self, piece: bytes, frames_max: int = 1 << 60) -> None:
         for engine in self.engines:
             engine.connection.receive(piece, frames_max)
-            while engine.connection.behind_size:
+            while engine.connection.backlog_size:
                 engine.connection.receive(b"", frames_max)
         self.compare()
 

@@ -155,10 +155,10 @@ def test_what_is_written_meanwhile_is_what_counts(
     monkeypatch.setattr(bounds, "ROWS_PER_PAGE", 7)
     queues = queues_over(engine)
     queues.use(native)
-    behind: bytes | None = b""
+    after: bytes | None = b""
     record, ends = 100_000, {queue: int(queues.next_offset(queue)) for queue in QUEUES}
-    while behind is not None:
-        behind = queues.warm(behind)
+    while after is not None:
+        after = queues.warm(after)
         for queue in QUEUES[::3]:
             put(queues, [request(record, queue, ends[queue])])
             ends[queue] += 1

@@ -38,9 +38,9 @@ NO_TROUBLE: Final = Trouble()
 class FaultyProxy:
     """`trouble` and `down` may be changed at any time. A request has the trouble that there was when it came."""
 
-    def __init__(self, behind: int) -> None:
+    def __init__(self, upstream_port: int) -> None:
         """`behind` is the port of the server that answers."""
-        self._behind = behind
+        self._upstream_port = upstream_port
         self._server: _Server | None = None
         self._thread: Thread | None = None
         self._reserved = _bound(0)
@@ -99,7 +99,7 @@ class FaultyProxy:
 
     def ask(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[HTTPResponse, bytes]:
         """What the server behind says."""
-        connection = HTTPConnection(HOST, self._behind)
+        connection = HTTPConnection(HOST, self._upstream_port)
         try:
             connection.request(method, path, body=body, headers=headers)
             answer = connection.getresponse()

@@ -262,7 +262,7 @@ def test_lag_of_a_store_of_rocketmq_comes_from_its_own_offsets(
                 expected[group, topic] += max(bounds.maximum - at, 0)
     lag = lag_of_groups(spark, DISK, root, Wanted(top=1000))
     assert {(each.group, each.topic): each.lag for each in lag.groups if each.lag} == {
-        key: behind for key, behind in expected.items() if behind
+        key: expected_lag for key, expected_lag in expected.items() if expected_lag
     }
     assert lag.lag == sum(expected.values())
     assert lag.in_flight is None

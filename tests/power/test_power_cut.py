@@ -111,23 +111,23 @@ class PowerCuts:
             shown = seen - found
             assert not shown, f"{ledger.topic}: consumers saw what is gone: {sorted(shown)[:5]}"
         else:
-            gap = behind_a_gap(list(acknowledged), found)
+            gap = after_a_gap(list(acknowledged), found)
             assert not gap, f"{ledger.topic}: there, though earlier ones of the same sender are lost: {gap[:5]}"
             figures.note_loss([(cut_s - acknowledged[each]) * 1000 for each in gone])
         self.kept |= found
 
 
-def behind_a_gap(acknowledged: list[str], found: set[str]) -> list[str]:
+def after_a_gap(acknowledged: list[str], found: set[str]) -> list[str]:
     """Messages that are there though one that the same sender sent before is not: only the end may be lost."""
-    behind = []
+    lost = []
     lossy: set[str] = set()
     for each in acknowledged:
         sender = each.split("-")[1]
         if each not in found:
             lossy.add(sender)
         elif sender in lossy:
-            behind.append(each)
-    return behind
+            lost.append(each)
+    return lost
 
 
 @pytest.fixture

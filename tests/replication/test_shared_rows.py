@@ -125,7 +125,7 @@ def test_pages_are_bounded_in_rows_and_bytes() -> None:
     assert two.content() == one.content()
 
 
-def test_a_page_that_begins_behind_what_was_read_leaves_the_position() -> None:
+def test_a_page_that_begins_after_what_was_read_leaves_the_position() -> None:
     """Otherwise a page that was lost would never be asked for again."""
     one, two = member("one"), member("two")
     for number in range(3):
@@ -399,7 +399,7 @@ def test_ten_thousand_topics_are_enabled_and_exchanged_in_seconds() -> None:
     assert fresh.content() == older.content()
 
 
-def test_the_clock_is_not_behind_what_was_seen_before_a_restart() -> None:
+def test_the_clock_is_not_after_what_was_seen_before_a_restart() -> None:
     one, two = member("one"), member("two")
     two.clock.jump(1800)
     two.topic("orders", 1)

@@ -165,7 +165,7 @@ def test_a_half_closed_stream_is_completed(broker: Broker) -> None:
     assert broker.clients.push_stream(CLIENT) is None
 
 
-def test_a_lost_connection_leaves_nothing_behind(broker: Broker) -> None:
+def test_a_lost_connection_leaves_nothing_after(broker: Broker) -> None:
     stream = broker.connect(producer("orders"))
     stream.call.cancel()
     assert broker.telemetry.open_streams == 0

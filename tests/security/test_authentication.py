@@ -145,7 +145,7 @@ def test_who_fails_too_often_is_told_to_wait_until_a_while_has_passed() -> None:
     assert fail(bench, times=1) == [Unauthenticated]
 
 
-def test_a_right_signature_passes_however_often_others_behind_its_address_failed_as_its_user() -> None:
+def test_a_right_signature_passes_however_often_others_after_its_address_failed_as_its_user() -> None:
     bench = Bench()
     for _ in range(PER_MINUTE * SOURCE_FACTOR):
         fail(bench, times=2)

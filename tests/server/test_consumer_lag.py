@@ -119,7 +119,7 @@ def test_messages_that_expired_are_not_ready() -> None:
     assert Lag(bench).round()[GROUP].ready == 3
 
 
-def test_a_group_whose_consumers_are_gone_is_seen_to_fall_behind() -> None:
+def test_a_group_whose_consumers_are_gone_is_seen_to_fall_after() -> None:
     bench = DeliveryBench(queues=1)
     start(bench, GROUP)
     lag = Lag(bench)
@@ -137,7 +137,7 @@ def test_a_group_whose_consumers_are_gone_is_seen_to_fall_behind() -> None:
     assert not lag.round()
 
 
-def test_the_furthest_behind_are_named_and_the_others_summed_up() -> None:
+def test_the_pairs_with_the_largest_lag_are_named_and_the_others_summed_up() -> None:
     bench = DeliveryBench(queues=1)
     start(bench, "slow", "slower", "quick", OTHER)
     for _ in range(8):
@@ -433,4 +433,4 @@ def test_a_message_that_is_handed_out_while_lag_is_measured_is_not_missed() -> N
         bench.send(b"%d" % number, queue=number % 2)
     found = measured(Lag(bench), GROUP, lambda: bench.receive(batch=4))
     assert found is not None
-    assert found.behind >= 4
+    assert found.lag >= 4

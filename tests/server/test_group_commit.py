@@ -315,7 +315,7 @@ def test_sends_that_came_in_during_a_flush_that_fails_are_told_too() -> None:
     run(test)
 
 
-def test_queues_are_flushed_behind_the_log() -> None:
+def test_queues_are_flushed_after_the_log() -> None:
     async def test(threads: LoopThreads) -> None:
         bench = Bench(threads, Durability.ASYNC, queue_flush_bytes=20_000)
         ahead: list[PhysicalOffset] = []

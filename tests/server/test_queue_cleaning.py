@@ -76,7 +76,7 @@ class Running:
             await asyncio.sleep(0.001)
 
     async def until_clean(self) -> None:
-        await self.until(lambda: self.cleaning.behind_bytes == 0 and not self.cleaning.phase)
+        await self.until(lambda: self.cleaning.lag_bytes == 0 and not self.cleaning.phase)
 
 
 def run(running: Running, test: Callable[[], Awaitable[None]]) -> None:
@@ -164,12 +164,12 @@ def test_a_round_that_was_not_finished_is_done_after_the_next_start(tmp_path: Pa
     crash(store)
     again = opened(tmp_path)
     running = Running(again)
-    assert running.cleaning.behind_bytes == 3 * SEGMENT_SIZE
+    assert running.cleaning.lag_bytes == 3 * SEGMENT_SIZE
     run(running, running.until_clean)
     assert min(places_in_rocksdb(again)) >= again.segments.minimum
     crash(again)
     once_more = opened(tmp_path)
-    assert Running(once_more).cleaning.behind_bytes == 0
+    assert Running(once_more).cleaning.lag_bytes == 0
     assert min(places_in_rocksdb(once_more)) >= once_more.segments.minimum, "what is told is durable"
     once_more.close()
 
@@ -253,7 +253,7 @@ def test_without_room_for_new_tables_the_old_ones_stay(tmp_path: Path, monkeypat
     async def test() -> None:
         running.begin_later()
         await running.until(lambda: running.counted.failures > 2)
-        assert running.cleaning.behind_bytes == 0, "the round itself was done once"
+        assert running.cleaning.lag_bytes == 0, "the round itself was done once"
         assert running.counted.rounds == 1
         room[0] = 1 << 40
         await running.until(lambda: len(running.counted.rewrites) == 1)

@@ -126,9 +126,9 @@ def test_a_topic_that_is_made_meanwhile_keeps_its_queues(
             store_in(broker, f"late-{number}", 0)
         looked = QueueRemoval._look_for_unknown
 
-        def look_then_make(self: QueueRemoval, behind: str) -> Any:
+        def look_then_make(self: QueueRemoval, after: str) -> Any:
             """Another thread has found all six; before the event loop hears of it, two of them are made."""
-            found = looked(self, behind)
+            found = looked(self, after)
             assert len(found[1]) in (6, 0)
             for number in (1, 4):
                 if broker.store.topics.get(f"late-{number}") is None:

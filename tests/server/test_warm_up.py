@@ -38,8 +38,8 @@ def test_a_page_that_cannot_be_read_is_reported_and_ends_nothing_else(
 ) -> None:
     asked: list[str] = []
 
-    def damaged(_tables: object, behind: str | bytes) -> None:
-        asked.append(type(behind).__name__)
+    def damaged(_tables: object, after: str | bytes) -> None:
+        asked.append(type(after).__name__)
         raise EngineCorrupt(f"Corruption: block checksum mismatch in 00{len(asked)}.sst")
 
     monkeypatch.setattr(TopicTable, "warm", damaged)
@@ -64,8 +64,8 @@ def test_ends_of_queues_are_at_hand_soon_after_a_start(tmp_path: Path, monkeypat
     pages: list[bytes | None] = []
     warm = OpenQueues.warm
 
-    def noted(queues: OpenQueues, behind: bytes) -> bytes | None:
-        pages.append(warm(queues, behind))
+    def noted(queues: OpenQueues, after: bytes) -> bytes | None:
+        pages.append(warm(queues, after))
         return pages[-1]
 
     monkeypatch.setattr(OpenQueues, "warm", noted)

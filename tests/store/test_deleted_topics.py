@@ -34,7 +34,7 @@ def test_rows_leave_with_the_messages_and_fall_with_the_logs_end() -> None:
     assert DeletedTopics(engine).below("b") == 260
 
 
-def test_a_topic_without_messages_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_topic_without_messages_leaves_nothing_after(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.messages.append([message("bills")])
     store.messages.delete_topic("orders")

@@ -174,11 +174,11 @@ def test_a_record_in_the_body_of_a_damaged_one_is_not_taken_for_the_next() -> No
     place = first + 88
     inner[28:36] = place.to_bytes(8, "big")
     live.store.append([message(body=bytes(inner) + b"rest")])
-    behind = live.store.append([message(body=b"behind")])[0]
+    later = live.store.append([message(body=b"behind")])[0]
     trial = Log(disk, [], live.store.flush())
     trial.write(first + 10, b"\xff")  # a bit of the body's CRC: the size is as it was
     (stretch,) = trial.damage().stretches
-    assert (stretch.begin, stretch.end) == (first, behind.physical_offset)
+    assert (stretch.begin, stretch.end) == (first, later.physical_offset)
 
 
 def test_what_was_not_durable_is_left_to_recovery() -> None:

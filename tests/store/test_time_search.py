@@ -159,8 +159,8 @@ def test_a_store_of_rocketmq_tells_what_its_records_say(golden_copy: GoldenStore
     assert len(stored) == len(found) > 100
     store = opened(root, ManualClock(), mode)
     for asked in sorted({time + shift for _, time in stored for shift in (-1, 0, 1)})[::7]:
-        behind = [offset for offset, time in stored if time >= asked]
-        assert store.messages.offset_at_time(queue, asked, LOWER) == (behind[0] if behind else stored[-1][0] + 1)
+        later = [offset for offset, time in stored if time >= asked]
+        assert store.messages.offset_at_time(queue, asked, LOWER) == (later[0] if later else stored[-1][0] + 1)
         before = [offset for offset, time in stored if time <= asked]
         assert store.messages.offset_at_time(queue, asked, UPPER) == (before[-1] if before else stored[0][0])
     store.close()

@@ -323,7 +323,7 @@ def test_what_a_light_queue_lost_after_another_one_was_removed_is_a_difference(s
     ]
 
 
-def test_damage_in_the_log_is_named_and_reading_goes_on_behind_it(golden_copy: GoldenStore) -> None:
+def test_damage_in_the_log_is_named_and_reading_goes_on_after_it(golden_copy: GoldenStore) -> None:
     """Corruption is reported, never skipped: of the segment only what a unit points at can still be found."""
     root = golden_copy("rocks-clean") / "store"
     records = golden.records(root.parent)

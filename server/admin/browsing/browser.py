@@ -153,7 +153,7 @@ class BrowsedStore(Protocol):
 
     def bounds(self, queue: QueueId) -> QueueBounds: ...
 
-    def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]: ...
+    def ends(self, topic: str, after: int, limit: int) -> list[QueueEnd]: ...
 
     def offset_at_time(self, queue: QueueId, time_ms: int, boundary: TimeBoundary) -> QueueOffset: ...
 
@@ -406,7 +406,7 @@ class _Merge:
         done = entries.pop()
         if not entries:
             queue = QueueId(self._topic, number)
-            entries = self._behind(queue, done) if self._wanted.is_ascending else self._before(queue, done)
+            entries = self._after(queue, done) if self._wanted.is_ascending else self._before(queue, done)
         if entries:
             self._open[number] = entries
             heapreplace(self._heap, (self._place(entries[-1]), number))
@@ -449,7 +449,7 @@ class _Merge:
             return False
         return None if entry.store_timestamp_ms is None else entry.store_timestamp_ms < wanted.begin_ms
 
-    def _behind(self, queue: QueueId, done: ConsumeQueueEntry) -> list[ConsumeQueueEntry]:
+    def _after(self, queue: QueueId, done: ConsumeQueueEntry) -> list[ConsumeQueueEntry]:
         return self._store.entries(queue, QueueOffset(done.queue_offset + 1), ENTRIES_AT_ONCE)[::-1]
 
     def _first_descending(self, queue: QueueId) -> list[ConsumeQueueEntry]:

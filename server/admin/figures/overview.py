@@ -46,9 +46,9 @@ def _health(sources: Sources) -> Iterator[str]:
         yield f"poisoned: {health.reason}; only a restart helps"
     if health.sends_refused:
         yield f"sends are refused: {health.sends_refused}"
-    behind = sources.dispatch_lag_bytes
-    if behind > DISPATCH_LAG_BYTES:
-        yield f"dispatch is {behind} bytes behind: consumers cannot see these messages yet"
+    lag_bytes = sources.dispatch_lag_bytes
+    if lag_bytes > DISPATCH_LAG_BYTES:
+        yield f"dispatch is {lag_bytes} bytes behind: consumers cannot see these messages yet"
 
 
 def _faults(sources: Sources) -> Iterator[str]:

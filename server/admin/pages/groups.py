@@ -79,14 +79,14 @@ class GroupPages:
         self._rates = sources.rates
         self._dead_letters = dead_letters
         self._pacing = Pacing(its.clock)
-        self._search = NameSearch(self._groups.names_behind, lambda: sources.background.names.groups, its.clock)
+        self._search = NameSearch(self._groups.names_after, lambda: sources.background.names.groups, its.clock)
 
     async def page(self, wanted: Wanted) -> GroupPage:
         """Make a page. Raises KvError, StoreDamaged."""
         rates = self._rates.now()
 
         def weights() -> dict[str, float]:
-            return self._busiest(rates) if wanted.order is Order.BUSIEST else self._furthest_behind()
+            return self._busiest(rates) if wanted.order is Order.BUSIEST else self._largest_lag()
 
         async with self._pacing.turn() as time_slice:
             page = await names_of(
@@ -136,7 +136,7 @@ class GroupPages:
             weights[group] = weights.get(group, 0.0) + rate
         return weights
 
-    def _furthest_behind(self) -> dict[str, float]:
+    def _largest_lag(self) -> dict[str, float]:
         return longest_lag(self._lag.found.values(), _group_of)
 
 

@@ -143,7 +143,7 @@ KEPT_SEARCHES: Final = 16
 KEPT_NAMES: Final = 1_000
 """Names that are kept of one search; if there are more, each page walks to them again."""
 
-NamesBehind = Callable[[str, int, str], NamesFound]
+NamesAfter = Callable[[str, int, str], NamesFound]
 """Read at most some number of rows after a name, and return those whose names contain a text.
 
 See `NamedRows.names_behind`.
@@ -168,9 +168,9 @@ class _Search(NamedTuple):
 class NameSearch:
     """Searches the names of one table. Lives on the event loop's thread."""
 
-    def __init__(self, names_behind: NamesBehind, count: Callable[[], int | None], clock: Clock) -> None:
+    def __init__(self, names_after: NamesAfter, count: Callable[[], int | None], clock: Clock) -> None:
         """`count` returns the number of all names, None until they are counted."""
-        self._names_behind = names_behind
+        self._names_after = names_after
         self._count = count
         self._clock = clock
         self._searches: OrderedDict[str, _Search] = OrderedDict()
@@ -201,15 +201,15 @@ class NameSearch:
     async def _look_at_all(self, part: str) -> _Search:
         time_slice = TimeSlice(self._clock, pauses=PAUSES_PER_STEP)
         names: list[str] = []
-        matching, behind = 0, ""
+        matching, after = 0, ""
         while True:
-            found = self._names_behind(behind, ROWS_PER_STEP, part)
+            found = self._names_after(after, ROWS_PER_STEP, part)
             matching += len(found.names)
             if len(names) <= KEPT_NAMES:
                 names += found.names
             if found.last is None:
                 break
-            behind = found.last
+            after = found.last
             await time_slice.pause()
         search = _Search(self._clock.monotonic_s(), matching, names if matching <= KEPT_NAMES else None)
         self._searches[part] = search
@@ -220,13 +220,13 @@ class NameSearch:
 
     async def _walk(self, part: str, after: str, limit: int, time_slice: TimeSlice) -> list[str]:
         names: list[str] = []
-        behind = after
+        last = after
         while len(names) < limit:
-            found = self._names_behind(behind, ROWS_PER_STEP, part)
+            found = self._names_after(last, ROWS_PER_STEP, part)
             names += found.names
             if found.last is None:
                 break
-            behind = found.last
+            last = found.last
             await time_slice.pause()
         return names[:limit]
 

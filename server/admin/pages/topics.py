@@ -93,7 +93,7 @@ class TopicPages:
         self._lag: ConsumerLag = sources.background.lag
         self._rates = sources.rates
         self._pacing = Pacing(its.clock)
-        self._search = NameSearch(self._topics.names_behind, lambda: sources.background.names.topics, its.clock)
+        self._search = NameSearch(self._topics.names_after, lambda: sources.background.names.topics, its.clock)
         self._search_all = NameSearch(self._names_of_all, lambda: None, its.clock)
 
     async def page(self, wanted: Wanted, *, include_system: bool = False) -> TopicPage:
@@ -101,7 +101,7 @@ class TopicPages:
         rates = self._rates.now()
 
         def weights() -> dict[str, float]:
-            return self._busiest(rates) if wanted.order is Order.BUSIEST else self._furthest_behind()
+            return self._busiest(rates) if wanted.order is Order.BUSIEST else self._largest_lag()
 
         async with self._pacing.turn() as time_slice:
             search = self._search_all if include_system else self._search
@@ -160,8 +160,8 @@ class TopicPages:
             return self._messages.read(newest).store_timestamp_ms
         return None
 
-    def _names_of_all(self, behind: str, limit: int, contains: str) -> NamesFound:
-        return self._topics.names_behind(behind, limit, contains, include_system=True)
+    def _names_of_all(self, after: str, limit: int, contains: str) -> NamesFound:
+        return self._topics.names_after(after, limit, contains, include_system=True)
 
     def _is_there(self, name: str, *, include_system: bool) -> bool:
         topic = self._topics.get(name)
@@ -173,7 +173,7 @@ class TopicPages:
             weights[topic] = weights.get(topic, 0.0) + rate
         return weights
 
-    def _furthest_behind(self) -> dict[str, float]:
+    def _largest_lag(self) -> dict[str, float]:
         return longest_lag(self._lag.found.values(), _topic_of)
 
 

@@ -71,10 +71,10 @@ class StorageService(StorageServiceServicer):
         topic = self._topics.get(name)
         if topic is None:
             raise TopicNotFound(f"topic: no topic {name}")
-        behind = not_negative("after", request.after) if request.HasField("after") else -1
+        after = not_negative("after", request.after) if request.HasField("after") else -1
         limit = min(request.limit or SPANS_DEFAULT, SPANS_MAX)
         async with self._pacing.turn() as time_slice:
-            spans, has_more = await self._look.spans(topic, behind, limit, time_slice)
+            spans, has_more = await self._look.spans(topic, after, limit, time_slice)
         answer = pb.ListQueueSpansResponse(queues=map(_span, spans), has_more=has_more)
         if request.group and self._progress.reads(request.group, name):
             for each in answer.queues:

@@ -40,13 +40,13 @@ class ConsumedBefore:
 
     def _is_done(self, position: int, pair: Pair) -> bool:
         for queue in self._source.iterate_queues(pair.topic):
-            end = self._first_behind(queue, position)
+            end = self._first_after(queue, position)
             # a group that never read here has still to get everything that the queue holds
             if end > self._source.bounds(queue).minimum and not self._progress.is_done_before(pair.group, queue, end):
                 return False
         return True
 
-    def _first_behind(self, queue: QueueId, position: int) -> QueueOffset:
+    def _first_after(self, queue: QueueId, position: int) -> QueueOffset:
         """Return the first offset of the queue whose entry lies at the log position or after it."""
         low, high = self._source.bounds(queue)
         while low < high:

@@ -53,7 +53,7 @@ class StateWriter:
         self._written: list[Written] = []
         self._gathered: list[Callable[[], None]] = []
         # why not everything is written: texts, since an error object that is raised twice keeps the frames of both
-        self._behind: str | None = None
+        self._full_error: str | None = None
         self._failure: str | None = None
         self._stage_all: Callable[[WriteBatch], None] = lambda _: None
 
@@ -62,9 +62,9 @@ class StateWriter:
         self._stage_all = stage_all
 
     @property
-    def is_behind(self) -> bool:
+    def is_full(self) -> bool:
         """Return whether memory holds changes that could not be written yet, so that none of it may be dropped."""
-        return self._behind is not None
+        return self._full_error is not None
 
     def batch(self) -> WriteBatch:
         """Return the batch of this loop iteration, which is written when the iteration ends."""
@@ -85,7 +85,7 @@ class StateWriter:
 
     def try_again(self) -> None:
         """Try again to write what could not be written, even if there is nothing else to write."""
-        if self._behind is not None:
+        if self._full_error is not None:
             self._stage_probe(self.batch())
 
     def write_now(self) -> None:
@@ -98,8 +98,8 @@ class StateWriter:
         self._write(sync=True)
         if self._failure is not None:
             raise StorePoisoned(self._failure)
-        if self._behind is not None:
-            raise EngineFull(self._behind)
+        if self._full_error is not None:
+            raise EngineFull(self._full_error)
 
     def require_room(self) -> None:
         """Check by a small durable write whether changes can be stored, before memory is changed.
@@ -120,14 +120,14 @@ class StateWriter:
             return
         if len(batch) and self._failure is None:
             try:
-                if self._behind is not None:
+                if self._full_error is not None:
                     self._catch_up()
                 if self._sign is not None:
                     self._sign(batch)
                 self._engine.write(batch, sync=sync)
-                self._behind = None
+                self._full_error = None
             except EngineFull as error:
-                self._behind = str(error)
+                self._full_error = str(error)
             except Exception as error:  # noqa: BLE001 - handed to every caller that waits for this write
                 self._fail(error)
         for written in callbacks:
@@ -153,7 +153,7 @@ class StateWriter:
         """Return the error for which not everything is written, as a new object for each caller."""
         if self._failure is not None:
             return StorePoisoned(self._failure)
-        return None if self._behind is None else EngineFull(self._behind)
+        return None if self._full_error is None else EngineFull(self._full_error)
 
     def _fail(self, error: Exception) -> None:
         self._failure = f"delivery state cannot be written: {error}"

@@ -72,7 +72,7 @@ class Connection:
         self.calls = Calls(board, client, self.sender)
         self.state = State.NEW
         self.frames_received = 0
-        self.behind_size = 0
+        self.backlog_size = 0
         self.ended_with: PeerError | None = None
         self._board = board
         self._rest = b""  # bytes that came in and are not handled yet, from _begin on
@@ -98,7 +98,7 @@ class Connection:
         self.calls.now_s = self._board.clock()
         if self.state is State.OVER:
             return
-        self.behind_size = 0
+        self.backlog_size = 0
         if self._rest:
             data, self._begin = (self._rest[self._begin :] + data, 0) if data else (self._rest, self._begin)
         try:
@@ -121,7 +121,7 @@ class Connection:
             if start + size > end:
                 break
             if self.frames_received >= frames_end or clock() > end_s:
-                self.behind_size = end
+                self.backlog_size = end
                 break
             if kind == _HEADERS and self._scanner is not None and self.state is State.OPEN and self._expected is None:
                 found_end = self._take_found(self._scanner, data, position, frames_end, end_s)
@@ -137,11 +137,11 @@ class Connection:
             else:
                 self._spend(1)
         # not cut off while more of it is to be handled: that would copy all of it in every turn
-        self._rest, self._begin = (data, position) if self.behind_size else (data[position:], 0)
+        self._rest, self._begin = (data, position) if self.backlog_size else (data[position:], 0)
         if self._received >= CONNECTION_WINDOW // 2:
             self.sender.control(frames.window_update(0, self._received))
             self._received = 0
-        if not self.behind_size:
+        if not self.backlog_size:
             self.calls.read_ended()
 
     def _take_found(self, scanner: Scanner, data: bytes, position: int, frames_end: int, end_s: float) -> int:
@@ -456,7 +456,7 @@ class Connection:
     def _end_connection(self, error: PeerError) -> None:
         # a new object: the one raised refers to its frames, also by its cause, and so to everything that was read
         self.ended_with = PeerError(error.code, error.reason)
-        self._rest, self.behind_size = b"", 0
+        self._rest, self.backlog_size = b"", 0
         self._drop_partial()
         self._move(State.OVER)
         self.calls.lose_all()

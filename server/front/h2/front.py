@@ -59,7 +59,7 @@ class H2Protocol(asyncio.Protocol):
         self._source: Source | None = None  # set while the connection belongs to the front
         self._put_off = bytearray()  # bytes that came in while the turn of its address was over
         self._waiting_size = 0  # bytes of `_put_off` and of the connection's backlog, as its address knows them
-        self._is_behind = False  # whether something waits for the next turn
+        self._has_backlog = False  # whether something waits for the next turn
         self._is_deaf = False  # not read from until the peer reads
         self._is_to_drain = False  # to be drained when its first call has come
         self._has_left = False  # the last bytes are written
@@ -100,7 +100,7 @@ class H2Protocol(asyncio.Protocol):
         self._front.figures.bytes_received += len(data)
         if self._connection.state is State.OVER:
             return  # it is only read from so that it can read the reason
-        if self._is_behind or not source.has_turn(self._front.turns.number):
+        if self._has_backlog or not source.has_turn(self._front.turns.number):
             self._put_off += data
             self._account(self._connection, source)
             self._wait_for_turn(source)
@@ -116,9 +116,9 @@ class H2Protocol(asyncio.Protocol):
             self.abort()
             return
         data, self._put_off = bytes(self._put_off), bytearray()
-        self._is_behind = False
+        self._has_backlog = False
         self._handle(self._connection, source, data)
-        if not self._is_behind:
+        if not self._has_backlog:
             self.listen()
 
     def listen(self) -> None:
@@ -126,7 +126,7 @@ class H2Protocol(asyncio.Protocol):
         transport, source = self._transport, self._source
         if transport is None or source is None or transport.is_closing():
             return
-        if self._is_behind or self._is_deaf or source.is_held:
+        if self._has_backlog or self._is_deaf or source.is_held:
             if transport.is_reading():
                 transport.pause_reading()
         elif not transport.is_reading():
@@ -139,7 +139,7 @@ class H2Protocol(asyncio.Protocol):
         connection.receive(data, source.frames_left, source.seconds_left)
         source.spend(connection.frames_received - before, self._front.board.clock() - connection.calls.now_s)
         self._account(connection, source)
-        if connection.behind_size:
+        if connection.backlog_size:
             self._wait_for_turn(source)
         if self._is_to_drain:
             self.see_off()
@@ -151,7 +151,7 @@ class H2Protocol(asyncio.Protocol):
 
     def _account(self, connection: Connection, source: Source) -> None:
         """Report to the address how many of its bytes wait here."""
-        size = len(self._put_off) + connection.behind_size
+        size = len(self._put_off) + connection.backlog_size
         if size != self._waiting_size:
             grown, self._waiting_size = size - self._waiting_size, size
             source.grew(grown)
@@ -162,7 +162,7 @@ class H2Protocol(asyncio.Protocol):
         return connected is None or has_hung_up(connected)
 
     def _wait_for_turn(self, source: Source) -> None:
-        self._is_behind = True
+        self._has_backlog = True
         self._front.turns.put_off(source, self)
         self.listen()
 
@@ -197,7 +197,7 @@ class H2Protocol(asyncio.Protocol):
     @property
     def has_calls(self) -> bool:
         """Return whether calls are open, or may be in what was put off."""
-        return self._connection is not None and (self._is_behind or bool(self._connection.calls.open))
+        return self._connection is not None and (self._has_backlog or bool(self._connection.calls.open))
 
     @property
     def open_paths(self) -> list[str]:

@@ -27,7 +27,7 @@ class CleaningFigures(Protocol):
     def phase(self) -> str: ...
 
     @property
-    def behind_bytes(self) -> int: ...
+    def lag_bytes(self) -> int: ...
 
 
 class QueueCleaningMetrics:
@@ -84,7 +84,7 @@ def cleaning_figures(cleaning: CleaningFigures) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "quarry_queue_cleaning_behind_bytes",
         "Bytes by which the clean-up of the consume queues lags behind the start of the log",
-        value=cleaning.behind_bytes,
+        value=cleaning.lag_bytes,
     )
 
 
@@ -131,11 +131,11 @@ class KeyIndexMetrics:
 
 
 def index_figures(indexes: KeyIndexes) -> Iterator[Metric]:
-    behind = max((index.handed_over - index.written_up_to for index in indexes.followers), default=0)
+    lag = max((index.handed_over - index.written_up_to for index in indexes.followers), default=0)
     yield GaugeMetricFamily(
         "quarry_index_behind_bytes",
         "Bytes of commit log that are dispatched and not in the key index yet",
-        value=max(0, behind),
+        value=max(0, lag),
     )
     files = GaugeMetricFamily("quarry_index_files", "Key index files by stage", labels=["stage"])
     stages = Counts(each.stage for each in indexes.tiered.files) if indexes.tiered is not None else Counts()

@@ -212,9 +212,9 @@ class FileQueue:
                 self.firsts.remove(first)
                 continue
             begin = max(end - first, 0) * UNIT_SIZE
-            behind = min(self._disk.data_end(self._path(first)), self._units_max * UNIT_SIZE)
-            while begin < behind:
-                zeros = bytes(min(behind - begin, UNITS_PER_STEP * UNIT_SIZE))
+            after = min(self._disk.data_end(self._path(first)), self._units_max * UNIT_SIZE)
+            while begin < after:
+                zeros = bytes(min(after - begin, UNITS_PER_STEP * UNIT_SIZE))
                 self._files.write(self.directory, first, begin, zeros)
                 begin += len(zeros)
             break

@@ -209,9 +209,9 @@ class FileConsumeQueues(OneByOne):
             unit = known.unit_before(known.maximum if end is None else end.queue_offset)
         return None if unit is None or unit.queue_offset < first else unit
 
-    def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]:
+    def ends(self, topic: str, after: int, limit: int) -> list[QueueEnd]:
         with _named_errors():
-            numbers = sorted(each.number for each in self.queues(topic) if each.number > behind)
+            numbers = sorted(each.number for each in self.queues(topic) if each.number > after)
         return [QueueEnd(each, self.last_physical(QueueId(topic, each))) for each in numbers[:limit]]
 
     def unread_below(self, queue: QueueId, start: QueueOffset, at: PhysicalOffset) -> int:
@@ -260,10 +260,10 @@ class FileConsumeQueues(OneByOne):
 
     # -- changes of many queues
 
-    def topics_behind(self, behind: str, limit: int) -> list[str]:
+    def topics_after(self, after: str, limit: int) -> list[str]:
         with _named_errors():
             topics = self._topics()
-        return [each for each in topics if topic_order(each) > topic_order(behind) and not is_light_queue(each)][:limit]
+        return [each for each in topics if topic_order(each) > topic_order(after) and not is_light_queue(each)][:limit]
 
     def light_queues_ended(
         self,

@@ -112,7 +112,7 @@ class RocksBounds:
         """Use the native second cache from now on."""
         self._table = native.MaximaTable(TABLE_QUEUES)
 
-    def warm(self, behind: bytes) -> bytes | None:
+    def warm(self, after: bytes) -> bytes | None:
         """Load more stored max offsets into the native cache, from the keys after `behind`; b"" begins.
 
         Returns the key after which there may be more; None when there are none, or no space for them. Once all are
@@ -120,9 +120,9 @@ class RocksBounds:
         """
         if self._table is None or self._warmed >= TABLE_QUEUES:
             return None
-        if not behind:
+        if not after:
             self._table.begin_all()
-        page = self._offsets.scan(KeyRange(behind + b"\0", None), limit=ROWS_PER_PAGE)
+        page = self._offsets.scan(KeyRange(after + b"\0", None), limit=ROWS_PER_PAGE)
         maxima = [row for row in page if is_maximum(*row)]
         self._table.put_all(maxima)
         self._warm_begins([key for key, _ in maxima], page)

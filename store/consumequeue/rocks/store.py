@@ -24,7 +24,7 @@ from quarry_mq.store.consumequeue.names import (
     light_queues_ended,
     maxima_of,
     queue_ends,
-    topics_behind,
+    topics_after,
 )
 from quarry_mq.store.consumequeue.rocks.bounds import KnownQueue, LastEntries, RocksBounds, maximum_of, new_maxima
 from quarry_mq.store.consumequeue.rocks.entries import RocksEntries
@@ -105,9 +105,9 @@ class RocksConsumeQueues:
         self._bounds.use(native)
         self._entries.use(native)
 
-    def warm(self, behind: bytes) -> bytes | None:
+    def warm(self, after: bytes) -> bytes | None:
         """Load more stored max offsets into the native cache, see `RocksBounds.warm`."""
-        return self._bounds.warm(behind)
+        return self._bounds.warm(after)
 
     # -- writing
 
@@ -286,8 +286,8 @@ class RocksConsumeQueues:
         self._bounds.stored(maxima)
         return [QueueId(topic, number_in(key)) for key, _ in maxima]
 
-    def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]:
-        return queue_ends(self._offsets, topic, behind, limit)
+    def ends(self, topic: str, after: int, limit: int) -> list[QueueEnd]:
+        return queue_ends(self._offsets, topic, after, limit)
 
     def unread_below(self, queue: QueueId, start: QueueOffset, at: PhysicalOffset) -> int:
         # runs on any thread, so it reads the database alone
@@ -387,8 +387,8 @@ class RocksConsumeQueues:
         for queue in queues:
             self._bounds.replaced(queue, None)
 
-    def topics_behind(self, behind: str, limit: int) -> list[str]:
-        return topics_behind(self._offsets, behind, limit)
+    def topics_after(self, after: str, limit: int) -> list[str]:
+        return topics_after(self._offsets, after, limit)
 
     def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = LIGHT_QUEUE_PREFIX) -> LightQueueStep:
         return light_queues_ended(self._offsets, below, key, prefix)

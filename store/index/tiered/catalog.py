@@ -13,7 +13,7 @@ from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.index.key_files import Unread
 from quarry_mq.store.index.tiered.chain_file import header_of
-from quarry_mq.store.index.tiered.folders import STAGES_BEHIND_FILLING, IndexFolders, Stage, TieredFile
+from quarry_mq.store.index.tiered.folders import STAGES_AFTER_FILLING, IndexFolders, Stage, TieredFile
 from quarry_mq.store.index.tiered.layout import FileHeader, Kind
 from quarry_mq.store.index.tiered.object_store.uploaded import UploadNote
 
@@ -34,7 +34,7 @@ class Catalog:
         """The lock of a caller that moves a file and enters it here: it is held for both."""
         files: dict[str, TieredFile] = {}
         damaged: dict[str, Unread] = {}
-        for stage in STAGES_BEHIND_FILLING:
+        for stage in STAGES_AFTER_FILLING:
             for name in folders.names(stage):
                 self._admit(files, damaged, name, stage)
         for name in folders.damaged_names():

@@ -49,7 +49,7 @@ class TieredFile(NamedTuple):
     """The name of an uploaded file in the object store."""
 
 
-STAGES_BEHIND_FILLING: Final = (Stage.SEALED, Stage.COMPACTED, Stage.UPLOADED)
+STAGES_AFTER_FILLING: Final = (Stage.SEALED, Stage.COMPACTED, Stage.UPLOADED)
 DAMAGED: Final = "damaged"
 REMOVING: Final = "removing"
 ID: Final = "id"
@@ -132,7 +132,7 @@ class IndexFolders:
 
     def set_aside(self, name: str) -> None:
         """Move a file to `damaged`: it is in no other stage then."""
-        found = [path for stage in STAGES_BEHIND_FILLING if self._disk.exists(path := self.path(stage, name))]
+        found = [path for stage in STAGES_AFTER_FILLING if self._disk.exists(path := self.path(stage, name))]
         for path in found[:-1]:
             self._disk.remove(path)
         for path in found[-1:]:

@@ -23,7 +23,7 @@ class Gap(NamedTuple):
 
     names: tuple[str, ...]
     before: TieredFile | None
-    behind: TieredFile
+    after: TieredFile
 
     @property
     def begin_place(self) -> int:
@@ -33,13 +33,13 @@ class Gap(NamedTuple):
     @property
     def end_place(self) -> int:
         """The highest place of an item in the gap."""
-        return self.behind.header.begin_place
+        return self.after.header.begin_place
 
     @property
     def edges(self) -> list[tuple[str, int]]:
         """The files beside the gap, each with the place at which both may have items."""
         before = [] if self.before is None else [(self.before.name, self.begin_place)]
-        return [*before, (self.behind.name, self.end_place)]
+        return [*before, (self.after.name, self.end_place)]
 
     def covers(self, places: Integers) -> NDArray[np.bool_]:
         return (places >= self.begin_place) & (places <= self.end_place)

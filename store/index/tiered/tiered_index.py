@@ -28,7 +28,7 @@ from quarry_mq.store.index.key_files import Answer, Unread
 from quarry_mq.store.index.tiered.catalog import Catalog
 from quarry_mq.store.index.tiered.chain_file import ChainedFile, Found, IndexItems, IndexShape
 from quarry_mq.store.index.tiered.compaction import Compaction
-from quarry_mq.store.index.tiered.folders import STAGES_BEHIND_FILLING, IndexFolders, Stage, TieredFile
+from quarry_mq.store.index.tiered.folders import STAGES_AFTER_FILLING, IndexFolders, Stage, TieredFile
 from quarry_mq.store.index.tiered.full_files import FullFile, FullFiles
 from quarry_mq.store.index.tiered.layout import FileHeader, chain_shape
 from quarry_mq.store.index.tiered.object_store.protocol import ObjectStore
@@ -307,7 +307,7 @@ class TieredIndex:
             self._folders.retire(self._folders.object_name(name))  # it may have been uploaded
         self._catalog.leave_out(name)
         self._folders.remove_damaged(name)
-        for stage in STAGES_BEHIND_FILLING:
+        for stage in STAGES_AFTER_FILLING:
             self._folders.remove(stage, name)
 
     # -- damaged files
@@ -343,12 +343,12 @@ class TieredIndex:
         left = sum(len(self._not_beside(gap, some)) for some in items())
         batches = (self._not_beside(gap, some) for some in items())
         rest: IndexItems | None = None
-        for behind, name in zip(reversed(range(len(gap.names))), gap.names, strict=True):
+        for following, name in zip(reversed(range(len(gap.names))), gap.names, strict=True):
             if not left:
                 self._forget(name)
                 continue
             # one item is left for each of the other files, so that no name is missing
-            path, shape = self._folders.rebuilding(name), self._shape._replace(items_max=max(1, left - behind))
+            path, shape = self._folders.rebuilding(name), self._shape._replace(items_max=max(1, left - following))
             self._disk.remove(path)
             size = chain_shape(*shape).file_size
             with closing(ChainedFile.begin(self._disk.create_segment(path, size), shape)) as file:

@@ -53,7 +53,7 @@ TABLES_HEIGHT_MIN: Final = 11
 PEAK_WIDTH: Final = 24
 
 
-def _behind_by(overview: Overview) -> str:
+def _lag_text(overview: Overview) -> str:
     return least_text(span_ms_text(overview.lag_ms), is_whole=overview.lag_is_whole)
 
 
@@ -184,7 +184,7 @@ def first_figures(known: Known, overview: Overview, width: int) -> list[Text]:
             [
                 item("ready", least_text(count_text(overview.ready_messages), is_whole=overview.lag_is_whole)),
                 item("in flight", least_text(count_text(overview.in_flight_messages), is_whole=overview.lag_is_whole)),
-                item("behind by", _behind_by(overview)),
+                item("behind by", _lag_text(overview)),
             ],
             width,
         ),
@@ -305,7 +305,7 @@ def _member_columns(members: Sequence[Member]) -> Sequence[Column]:
         Column("state", 8, 1, lambda row, _: row.state, is_right=False),
         Column("in/s", 8, 2, lambda row, _: _of(row, lambda told: rate_text(told.sent_per_second))),
         Column("out/s", 8, 3, lambda row, _: _of(row, lambda told: rate_text(told.received_per_second))),
-        Column("behind by", 11 if is_whole else 20, 4, lambda row, _: _of(row, _behind_by)),
+        Column("behind by", 11 if is_whole else 20, 4, lambda row, _: _of(row, _lag_text)),
         Column("disk", 7, 5, lambda row, _: _of(row, lambda told: percent_text(told.disk_used_share))),
         Column("", 6, 0, lambda row, _: "chosen" if row.is_self else "", is_right=False, style=lambda _: STRONG),
     )
