@@ -27,7 +27,7 @@ from bench.send_load import figures
 from quarry_mq.kv.options import MIB
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.protocol.messages.property_names import DELIVER_AT_MS
-from quarry_mq.server.held.copies import held_until
+from quarry_mq.server.pending.copies import scheduled
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.message import Message
 from quarry_mq.store.metadata import Topic, TopicType
@@ -129,7 +129,7 @@ def _append(store: OpenStore, template: Message, times_ms: Iterator[int]) -> Non
             number += 1
             properties = {**template.properties, "UNIQ_KEY": f"{due_ms:016X}{number:018X}", DELIVER_AT_MS: str(due_ms)}
             message = template._replace(queue_number=number % QUEUES, properties=properties)
-            messages.append(held_until(message, due_ms))
+            messages.append(scheduled(message, due_ms))
         store.messages.append(messages)
 
 

@@ -41,7 +41,6 @@ from quarry_mq.server.delivery.pulls import Pulls
 from quarry_mq.server.exported_metrics import export
 from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front import make_front
-from quarry_mq.server.held import DelayedDelivery, TransactionChecks, Transactions
 from quarry_mq.server.lite.counts import LiteBirths
 from quarry_mq.server.maintenance.maintenance import Maintenance, Surroundings
 from quarry_mq.server.maintenance.warm_up import warm_up
@@ -49,6 +48,7 @@ from quarry_mq.server.observability.instrumentation import Background, make_back
 from quarry_mq.server.observability.logs import set_log_level
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics
 from quarry_mq.server.observability.tracing import make_tracing
+from quarry_mq.server.pending import DelayedDelivery, TransactionChecks, Transactions
 from quarry_mq.server.process.certificates import Certificates
 from quarry_mq.server.process.descriptors import front_limits, plan_here
 from quarry_mq.server.process.health import HealthState
@@ -107,7 +107,7 @@ class Broker:
         self._edge = self._make_edge()
         self._handle_key = HandleKey(*store.identity.handle_key(store.messages.dispatched_up_to), self._native)
         self._commit = self._make_commit(health, threads)
-        self._copies = Copies(self._commit.send, self._identity.store_host, self._metrics.held)
+        self._copies = Copies(self._commit.send, self._identity.store_host, self._metrics.pending)
         self._delivery = self._make_delivery(health)
         self._clients.on_lost(self._delivery.client_lost)
         self._clients.on_lost(self._delivery.end_waiting)
@@ -226,7 +226,7 @@ class Broker:
         )
 
     def _buried(self, group: str, topic: str) -> None:
-        self._metrics.held.buried()
+        self._metrics.pending.buried()
         self._metrics.traffic.buried(group, topic)
 
     def _make_commit(self, health: HealthState, threads: LoopThreads) -> GroupCommit:
@@ -255,7 +255,7 @@ class Broker:
             clock=self._clock,
             timers=asyncio.get_running_loop(),
             faults=self._faults,
-            metrics=self._metrics.held,
+            metrics=self._metrics.pending,
             handle_key=self._handle_key,
         )
 
@@ -265,7 +265,7 @@ class Broker:
             messages,
             self._copies,
             clock=self._clock,
-            metrics=self._metrics.held,
+            metrics=self._metrics.pending,
             handle_key=self._handle_key,
         )
         sends = SendStore(
@@ -299,7 +299,7 @@ class Broker:
             ask=self._messaging.telemetry.push_check,
             clock=self._clock,
             faults=self._faults,
-            metrics=self._metrics.held,
+            metrics=self._metrics.pending,
         )
 
     @contextlib.asynccontextmanager

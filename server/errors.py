@@ -25,7 +25,7 @@ class InvalidTransactionId(Invalid):
     """The id names no transaction of this topic, or the transaction has ended the other way."""
 
 
-class NotHeld(BrokerError):
+class NotWaiting(BrokerError):
     """A pending record does not say where the message has to go."""
 
 

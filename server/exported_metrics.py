@@ -25,7 +25,7 @@ def export(metrics: ServerMetrics, sources: Sources, settings: BrokerSettings) -
     metrics.watch_limits(its.edge.limits_met, front)
     metrics.watch_delivery(its.delivery)
     metrics.watch_clients(its.edge.clients)
-    metrics.watch_engines(store.queues, store.state_engine, store.messages.held)
+    metrics.watch_engines(store.queues, store.state_engine, store.messages.pending)
     metrics.watch_migration(store.migration)
     metrics.watch_expiry(store.expiry, lambda: maintenance.retention.used_ratios)
     metrics.watch_lite_topics(maintenance.lite_topics.counts)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from quarry_mq.kv import KeyValueEngine
 from quarry_mq.store.consumequeue import open_consume_queue_engine
-from quarry_mq.store.pending import open_held_engine
+from quarry_mq.store.pending import open_pending_engine
 from quarry_mq.store.state.families import open_state_engine
 
 
@@ -25,7 +25,7 @@ class StoreEngines(Protocol):
         With `read_only` nothing in the directory is changed.
         """
 
-    def open_held(self, directory: Path, *, create: bool) -> KeyValueEngine:
+    def open_pending(self, directory: Path, *, create: bool) -> KeyValueEngine:
         """Open the database of pending messages, which has no write-ahead log."""
 
 
@@ -38,5 +38,5 @@ class RocksStoreEngines:
     def open_state(self, directory: Path, *, create: bool, read_only: bool = False) -> KeyValueEngine:
         return open_state_engine(directory, create=create, read_only=read_only)
 
-    def open_held(self, directory: Path, *, create: bool) -> KeyValueEngine:
-        return open_held_engine(directory, create=create)
+    def open_pending(self, directory: Path, *, create: bool) -> KeyValueEngine:
+        return open_pending_engine(directory, create=create)

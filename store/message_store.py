@@ -33,7 +33,7 @@ from quarry_mq.store.index import NO_INDEXES, KeyIndexes
 from quarry_mq.store.message import Appended, DispatchRequest, EncodedMessage, Message, MessageCopy, Round
 from quarry_mq.store.native import MakeRound, Native
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
-from quarry_mq.store.pending import HeldMessages
+from quarry_mq.store.pending import PendingMessages
 from quarry_mq.store.record import (
     REPLACED_TOPIC,
     Corrupt,
@@ -65,7 +65,7 @@ class MessageStore:
         flusher: CommitLogFlusher,
         reader: CommitLogReader,
         offsets: QueueOffsets,
-        held: HeldMessages,
+        pending: PendingMessages,
         deleted_topics: DeletedTopics | None = None,
         indexes: KeyIndexes = NO_INDEXES,
     ) -> None:
@@ -74,7 +74,7 @@ class MessageStore:
         self._writer = writer = flusher.writer
         self._flusher = flusher
         self._reader = reader
-        self._held = held
+        self._pending = pending
         self._indexes = indexes
         self._deleted_topics = deleted_topics
         self._offsets = offsets
@@ -89,9 +89,9 @@ class MessageStore:
         self._begun_stored_ms = self._times.last_ms  # for when the begun flush has ended
 
     @property
-    def held(self) -> HeldMessages:
+    def pending(self) -> PendingMessages:
         """Return the index of pending messages (delayed and half messages)."""
-        return self._held
+        return self._pending
 
     @property
     def indexes(self) -> KeyIndexes:
@@ -317,7 +317,7 @@ class MessageStore:
         if end <= self._dispatched_up_to:
             return []
         self._queues.put(requests, end)
-        self._held.put(requests, end)
+        self._pending.put(requests, end)
         for index in self._indexes.followers:
             index.hand_over(requests, end)
         self._offsets.dispatched(requests)
@@ -331,7 +331,7 @@ class MessageStore:
     def flush_queues(self) -> None:
         """Make the dispatched entries and then the watermark durable. `dispatch` must not run meanwhile."""
         self._queues.flush()
-        self._held.flush()
+        self._pending.flush()
         self._queues_durable_up_to = self._dispatched_up_to
 
     # -- reading

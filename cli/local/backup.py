@@ -86,7 +86,7 @@ def _of_live(address: str, folder: Path, *, may_link: bool) -> BackupReport:
     with (
         reporting_errors(folder),
         admin_port(address) as broker,
-        _held(broker, address) as (point, lease),
+        _point_in_use(broker, address) as (point, lease),
         shown_progress() as show_progress,
     ):
         _require_apart(point.root, folder)
@@ -141,7 +141,7 @@ class _Lease:
 
 
 @contextmanager
-def _held(broker: AdminServiceStub, address: str) -> Iterator[tuple[BackupPoint, _Lease]]:
+def _point_in_use(broker: AdminServiceStub, address: str) -> Iterator[tuple[BackupPoint, _Lease]]:
     """Give a backup point of the broker, and release it at the end.
 
     If the command is killed, the point's lease expires.

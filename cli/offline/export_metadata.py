@@ -31,15 +31,15 @@ def export_metadata(
     """
     with opened(store) as open_store:
         now_ms = SystemClock().wall_ms()
-        held = open_store.held_progress(now_ms)
-        done = export(open_store.disk, open_store.state_engine(), to, form or Form.JSON, now_ms=now_ms, held=held)
+        pending = open_store.pending_progress(now_ms)
+        done = export(open_store.disk, open_store.state_engine(), to, form or Form.JSON, now_ms=now_ms, pending=pending)
         stale = [path for name in TIMER_STATE if open_store.disk.exists(path := open_store.paths.root / name)]
     fields = {
         "topics": done.topics,
         "groups": done.groups,
         "offsets": done.offsets,
         "setBack": done.lowered,
-        "held": held is not None,
+        "held": pending is not None,
         "remove": [str(path) for path in stale],
         "paths": [str(path) for path in done.paths],
     }
@@ -49,7 +49,7 @@ def export_metadata(
     say(f"{done.topics} topics, {done.groups} groups, {done.offsets} consumer offsets")
     if done.lowered:
         say(f"{done.lowered} offsets were set back to messages in flight, which will be delivered again")
-    if held is None:
+    if pending is None:
         say("the progress of delayed messages is unknown: start and stop a broker on the store first")
     for path in stale:
         say(f"{path}: remove this before RocketMQ starts, or it delivers delayed messages again")

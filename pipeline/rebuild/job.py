@@ -35,7 +35,7 @@ from quarry_mq.store.layout.queue_phase import QueuePhase, phase_of
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.opening.parts import open_identity
 from quarry_mq.store.opening.repair import free_database_place
-from quarry_mq.store.pending import HeldMessages, reading
+from quarry_mq.store.pending import PendingMessages, reading
 from quarry_mq.store.recovery.recovery import bring_up_to
 from quarry_mq.store.state.identity import StoreIdentity
 
@@ -88,8 +88,8 @@ def _find_waiting(disk: Disk, root: Path, identity: StoreIdentity, end: Physical
     """Apply every record to the pending messages, as a start of a broker does. Returns how many are pending."""
     if not identity.metadata_imported:
         return None  # with them comes how far RocketMQ had got with its own
-    engine = RocksStoreEngines().open_held(StorePaths(root).held_messages, create=True)
+    engine = RocksStoreEngines().open_pending(StorePaths(root).pending_messages, create=True)
     with closing(engine), closing(open_segments(disk, root)) as segments:
-        held = HeldMessages(engine, reading(CommitLogReader(segments)), before=identity.held_before)
-        bring_up_to(held, segments, end, silent)
-        return sum(1 for _ in held.waiting_messages())
+        pending = PendingMessages(engine, reading(CommitLogReader(segments)), before=identity.pending_before)
+        bring_up_to(pending, segments, end, silent)
+        return sum(1 for _ in pending.waiting_messages())

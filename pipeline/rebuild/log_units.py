@@ -11,7 +11,7 @@ from typing import Protocol
 from quarry_mq.store.consumequeue import FileConsumeQueues, UnitColumns
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.migration.held_units import HeldNumbering, HeldUnits
+from quarry_mq.store.migration.present_entries import PresentEntries, PresentNumbering
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.scan import RecordBatch, ScannedRequests
 from quarry_mq.store.verify.log import units_in
@@ -55,12 +55,12 @@ class FileUnits:
 
     @contextmanager
     def opened(self, root: Path) -> Iterator[UnitsOf]:
-        with closing(self.files(root)) as files, closing(HeldUnits(PosixDisk(), files)) as held:
-            numbering = HeldNumbering(held)
+        with closing(self.files(root)) as files, closing(PresentEntries(PosixDisk(), files)) as present_entries:
+            numbering = PresentNumbering(present_entries)
 
             def units_of(batch: RecordBatch) -> UnitColumns:
                 units = ScannedRequests(batch, slice(None), numbering).units
-                return units.select(held.mask(units)).compact()
+                return units.select(present_entries.mask(units)).compact()
 
             yield units_of
 

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from quarry_mq.kv import KvError
 from quarry_mq.protocol.clock import DAY_MS, Clock
 from quarry_mq.protocol.messages.property_names import REAL_TOPIC, UNIQUE_KEY
-from quarry_mq.server.held import DelayedDelivery, TransactionChecks
 from quarry_mq.server.observability.samples import WaitingFigures
+from quarry_mq.server.pending import DelayedDelivery, TransactionChecks
 from quarry_mq.server.tasks.time_slice import PAUSE_S
 from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.store.errors import BrokerError
@@ -80,7 +80,7 @@ class PendingLook:
         clock: Clock,
     ) -> None:
         self._store = store
-        self._held = store.held
+        self._pending = store.pending
         self._delays = delays
         self._checks = checks
         self._figures = figures
@@ -102,14 +102,14 @@ class PendingLook:
         if first is None:
             return []
         return [
-            TimerView(each, self._record(each.physical_offset)) for each in self._held.due(FOREVER_MS, limit, first)
+            TimerView(each, self._record(each.physical_offset)) for each in self._pending.due(FOREVER_MS, limit, first)
         ]
 
     async def _due(self, first: DueMessage | None) -> tuple[dict[int, int], int]:
         due, looked_at = dict.fromkeys(WITHIN_MS, 0), 0
         now_ms = self._clock.wall_ms()
         while first is not None and looked_at < DUE_LOOKED_AT_MAX:
-            rows = await self._worker.run(self._held.due, FOREVER_MS, ROWS_AT_ONCE, first)
+            rows = await self._worker.run(self._pending.due, FOREVER_MS, ROWS_AT_ONCE, first)
             for each in rows:
                 within_ms = next((bound for bound in WITHIN_MS if each.due_ms - now_ms <= bound), None)
                 if within_ms is not None:
@@ -120,7 +120,7 @@ class PendingLook:
         return due, looked_at
 
     def _first_transactions(self, limit: int, checked_until_ms: int) -> list[TransactionView]:
-        halves = self._held.halves(self._halves_from, limit)
+        halves = self._pending.halves(self._halves_from, limit)
         if halves:
             self._halves_from = halves[0].queue_offset
         checks = self._checks_of({each.queue_offset for each in halves}, checked_until_ms)
@@ -133,7 +133,7 @@ class PendingLook:
         found: dict[QueueOffset, CheckDue] = {}
         looked_at = 0
         while len(found) < len(wanted) and looked_at < CHECKS_LOOKED_AT_MAX:
-            rows = self._held.checks_due(from_ms, FOREVER_MS, ROWS_AT_ONCE)
+            rows = self._pending.checks_due(from_ms, FOREVER_MS, ROWS_AT_ONCE)
             found.update((each.queue_offset, each) for each in rows if each.queue_offset in wanted)
             looked_at += len(rows)
             if len(rows) < ROWS_AT_ONCE:

@@ -192,7 +192,7 @@ class StorageLook:
         engines: dict[str, EngineFigures] = {
             "queues": store.queues,
             "state": store.state_engine,
-            "held": store.messages.held,
+            "held": store.messages.pending,
         }
         for database, engine in engines.items():
             found: dict[str, dict[str, int]] = {}

@@ -24,13 +24,13 @@ from quarry_mq.server.admin_port.overview.service import make_overview_service
 from quarry_mq.server.admin_port.server import MoreService
 from quarry_mq.server.admin_port.storage.storage import StorageService
 from quarry_mq.server.delivery import InFlightTable
-from quarry_mq.server.held import TransactionChecks
 from quarry_mq.server.jobs import JobKind, Jobs
 from quarry_mq.server.lag.group_progress import GroupProgress
 from quarry_mq.server.lag.lite_backlog import LiteBacklog
 from quarry_mq.server.lite.wanted import WantedLiteTopics
 from quarry_mq.server.maintenance.maintenance import Maintenance
 from quarry_mq.server.observability.samples import WaitingFigures
+from quarry_mq.server.pending import TransactionChecks
 from quarry_mq.server.rpc.messaging import Messaging
 from quarry_mq.server.tasks.supervision import Supervisor
 from quarry_mq.server.tasks.time_slice import Pacing

@@ -35,7 +35,7 @@ from quarry_mq.server.wire.property_room import LIGHT_QUEUE_OFFSET_SIZE
 from quarry_mq.store.consumequeue.dispatch import may_name_light_queues
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import Host, Message, MessageCopy
-from quarry_mq.store.pending.topics import HELD_TOPICS
+from quarry_mq.store.pending.topics import PENDING_TOPICS
 from quarry_mq.store.record import StoredMessage, encode_properties
 from quarry_mq.store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
 
@@ -125,7 +125,7 @@ def fitted(topic: str, properties: Mapping[str, str]) -> tuple[Mapping[str, str]
 
 def _in_turn(topic: str, sizes: Mapping[str, int]) -> Iterator[str]:
     """Yield the names of the properties in the order in which they are left out."""
-    waits = topic in HELD_TOPICS and RECALLED_KEY not in sizes
+    waits = topic in PENDING_TOPICS and RECALLED_KEY not in sizes
     first = [name for name in _SAID_ELSEWHERE if name in sizes and not (waits and name in _WHERE_IT_GOES)]
     largest = sorted((name for name in sizes if name not in first), key=lambda name: -sizes[name])
     of_user = [name for name in largest if name not in RESERVED_PROPERTIES and name != LIGHT_QUEUES]

@@ -265,7 +265,7 @@ class GroupCommit:
         self._queue_flush_repeats = False
         self._queue_flush_succeeded = False
         self._queues_flushed_up_to = store.dispatched_up_to
-        self._dispatch_held = False
+        self._is_dispatch_deferred = False
         # why sends are refused: texts, since an error object that is raised twice keeps the frames of both
         self._failure: str | None = None
         self._no_room: str | None = None
@@ -445,10 +445,10 @@ class GroupCommit:
         """
         if self._store.flushed_up_to < self._store.appended_up_to:
             return True
-        return self._durability is Durability.SYNC and bool(self._waiting) and not self._dispatch_held
+        return self._durability is Durability.SYNC and bool(self._waiting) and not self._is_dispatch_deferred
 
     def _make_visible(self, up_to: PhysicalOffset) -> None:
-        if self._dispatch_held:
+        if self._is_dispatch_deferred:
             return
         began_s = dispatched_s = self._clock.monotonic_s()
         try:
@@ -552,12 +552,12 @@ class GroupCommit:
 
     async def _flush_queues_once(self) -> None:
         await self._log_flushes.flush_entries()
-        self._dispatch_held = True
+        self._is_dispatch_deferred = True
         try:
             dispatched = self._store.dispatched_up_to
             await self._log_flushes.flush_queues()
         finally:
-            self._dispatch_held = False
+            self._is_dispatch_deferred = False
         self._queues_flushed_up_to = dispatched
 
     @property

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.cluster.grouped_sends import FORWARDED_SIZE_MAX, GroupedSends
-from quarry_mq.server.cluster.handover.barriers import Barriers, HeldTopics
+from quarry_mq.server.cluster.handover.barriers import Barriers, OrderedTopics
 from quarry_mq.server.cluster.handover.consumed import ConsumedBefore
 from quarry_mq.server.cluster.handover.handover_row import HandoverRow
 from quarry_mq.server.cluster.lite_spreading import LiteSpreading
@@ -83,7 +83,7 @@ class Cluster:
         )
         self.peers = peers = Peers(self.members, connected)
         barriers = Barriers(clock, ask=peers.consumed, released=lambda pair: delivery.let_go(pair.group, pair.topic))
-        delivery.hold_ordered(HeldTopics(store.topics, barriers).held_from)
+        delivery.hold_ordered(OrderedTopics(store.topics, barriers).barrier_of)
         self.groups = MessageGroups(
             name,
             self.members,

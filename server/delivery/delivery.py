@@ -22,7 +22,7 @@ from quarry_mq.protocol.clock import Clock, SteadyClock
 from quarry_mq.protocol.names import RETRY_PREFIX, is_light_queue
 from quarry_mq.server.counters.stages import ReceiveStages
 from quarry_mq.server.delivery.deliveries import Deliveries, Event
-from quarry_mq.server.delivery.fetch import DeadLetters, Forwarded, HeldFrom, Taking
+from quarry_mq.server.delivery.fetch import BarrierOf, DeadLetters, Forwarded, Taking
 from quarry_mq.server.delivery.handles import ReceiptHandle, topic_of
 from quarry_mq.server.delivery.lite import LightQueues, LiteDelivery
 from quarry_mq.server.delivery.long_poll import Serving
@@ -421,9 +421,9 @@ class Delivery:
                 subscription.mark(LIGHT_QUEUE_NUMBER)
             self.lite.arrived(name)
 
-    def hold_ordered(self, held_from: HeldFrom) -> None:
+    def hold_ordered(self, barrier_of: BarrierOf) -> None:
         """Set the function to ask before anything new is handed out in order. Call `let_go` when its answer changes."""
-        self._taking.hold_ordered(held_from)
+        self._taking.hold_ordered(barrier_of)
 
     def let_go(self, group: str, topic: str) -> None:
         """Let the group have the topic's messages that were held back from it."""

@@ -119,7 +119,7 @@ class Taken:
 ENTRIES_PER_SCAN: Final = 32
 
 Forwarded = Callable[[Exception | None], None]
-HeldFrom = Callable[[str, str], int | None]
+BarrierOf = Callable[[str, str], int | None]
 """Function of a group and a topic: returns the log position from which on the group gets no messages yet, or None."""
 
 
@@ -164,14 +164,14 @@ class Taking:
         self.redeliveries = 0
         self._forwarding: set[int] = set()
         """Ids of deliveries whose copies are being appended to the dead letters; their outcome is not known yet."""
-        self._held_from: HeldFrom = _nothing_is_held
+        self._barrier_of: BarrierOf = _no_barrier
 
     def configure(self, limits: LimitsSection) -> None:
         self._limits = limits
 
-    def hold_ordered(self, held_from: HeldFrom) -> None:
+    def hold_ordered(self, barrier: BarrierOf) -> None:
         """Set the function that returns from which log position on an ordered group gets no messages yet."""
-        self._held_from = held_from
+        self._barrier_of = barrier
 
     def take(self, subscription: Subscription, request: ReceiveRequest) -> list[Delivered]:
         """Return messages for the receive, the oldest candidates first.
@@ -418,8 +418,8 @@ class Taking:
     ) -> bool:
         """Take new messages from the next offset on; return whether the queue has no more, or only held-back ones."""
         before = progress.next_offset
-        is_held = request.is_ordered and not subscription.is_retry
-        held_from = self._held_from(subscription.group, subscription.topic) if is_held else None
+        has_barrier = request.is_ordered and not subscription.is_retry
+        barrier = self._barrier_of(subscription.group, subscription.topic) if has_barrier else None
         wanted, drained = for_group(request.filter, subscription.group, subscription.topic), False
         wants_all = wanted.wants_all
         found: list[tuple[QueueOffset, StoredMessage]] = []
@@ -429,7 +429,7 @@ class Taking:
                 entries = self._source.entries(progress.queue, progress.next_offset, limit)
                 drained = len(entries) < limit
                 for entry in entries:
-                    if held_from is not None and entry.physical_offset >= held_from:
+                    if barrier is not None and entry.physical_offset >= barrier:
                         return True
                     may_match = wants_all or wanted.may_match(entry.tags_code)
                     if may_match and not (taken.has_room_for(entry) and taken.may_add_new()):
@@ -474,7 +474,7 @@ class Taking:
         self._faults.report(failure, group=subscription.group, topic=subscription.owner.topic)
 
 
-def _nothing_is_held(_group: str, _topic: str) -> None:
+def _no_barrier(_group: str, _topic: str) -> None:
     return None
 
 

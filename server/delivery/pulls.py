@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from quarry_mq.server.delivery.fetch import ANSWER_SIZE_MAX, ENTRIES_SCANNED_MAX, LENGTH_PER_ENTRY
 from quarry_mq.server.delivery.model import MessageSource, Timer, Timers
-from quarry_mq.server.delivery.state.subscription import HeldFilters
+from quarry_mq.server.delivery.state.subscription import KeptFilters
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.filters import MessageFilter
 from quarry_mq.server.settings.broker_settings import BrokerSettings
@@ -67,7 +67,7 @@ class Pulls:
         self._timers = timers
         self.configure(settings)
         self._of_client: Counter[str] = Counter()
-        self._filters = HeldFilters()
+        self._filters = KeptFilters()
         self._waiting: dict[QueueId, dict[WaitingPull, None]] = {}
         self._count = 0
         self._is_draining = False

@@ -103,7 +103,7 @@ class BackupPoints:
         self._disk = disk
         self._clock = clock
         self._write_state = write_state
-        self._held: dict[str, BackupPoint] = {}
+        self._points: dict[str, BackupPoint] = {}
         self._last_ms = 0
         for entry in disk.list_directory(self._paths.backup_points):
             if entry.is_directory and _NAME.fullmatch(entry.name):  # other names are not the broker's
@@ -114,7 +114,7 @@ class BackupPoints:
 
         Raises Busy, KvError, StorePoisoned or OSError; then nothing is left behind.
         """
-        if len(self._held) >= POINTS_MAX:
+        if len(self._points) >= POINTS_MAX:
             raise Busy(f"{POINTS_MAX} backups are already being made")
         self._last_ms = max(self._clock.wall_ms(), self._last_ms + 1)
         name = str(self._last_ms)
@@ -134,7 +134,7 @@ class BackupPoints:
                 segment_size=self._segments.segment_size,
             )
             self._pins.renew(name, LEASE_S)
-            self._held[name] = point
+            self._points[name] = point
             on_failure.pop_all()
         log.info("backup point made", name=name, log_begin=point.log_begin, log_end=point.log_end)
         return point
@@ -145,13 +145,13 @@ class BackupPoints:
 
     def end(self, name: str) -> None:
         """Remove the point. Raises Invalid when there is none of the name."""
-        if name not in self._held:
+        if name not in self._points:
             raise Invalid(f"there is no backup point {name}")
         self._forget(name)
 
     def sweep(self) -> None:
         """Remove the points whose lease is over."""
-        for name in list(self._held):
+        for name in list(self._points):
             if not self._pins.holds(name):
                 log.warning("the lease of a backup point is over, it is removed", name=name)
                 self._forget(name)
@@ -184,7 +184,7 @@ class BackupPoints:
         self._disk.replace_atomically(directory / self._paths.checkpoint.name, checkpoint)
 
     def _forget(self, name: str) -> None:
-        self._held.pop(name, None)
+        self._points.pop(name, None)
         self._pins.release(name)
         try:
             self._disk.remove_tree(self._paths.backup_points / name)

@@ -8,10 +8,10 @@ from typing import Final
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.delivery import Delivery
-from quarry_mq.server.held import DelayedDelivery
 from quarry_mq.server.lag.consumer_lag import ConsumerLag
 from quarry_mq.server.lag.measurement import GroupTopic
 from quarry_mq.server.observability.samples import NameCounts, Sampling, Steps, WaitingFigures
+from quarry_mq.server.pending import DelayedDelivery
 from quarry_mq.server.settings.sections import MetricsSection
 from quarry_mq.store.opening.open_store import OpenStore
 

@@ -12,8 +12,8 @@ import structlog
 
 from quarry_mq.kv import KvError
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.server.held import DelayedDelivery
 from quarry_mq.server.lag.measurement import RunningCount
+from quarry_mq.server.pending import DelayedDelivery
 from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.errors import BrokerError
 from quarry_mq.store.message_store import MessageStore
@@ -130,7 +130,7 @@ class WaitingFigures:
         clock: Clock,
     ) -> None:
         self._store = store
-        self._held = store.held
+        self._pending = store.pending
         self._delays = delays
         self._log_begin = log_begin
         self._clock = clock
@@ -143,8 +143,8 @@ class WaitingFigures:
         """Update all figures, in small steps."""
         if self._counts is None:
             self._counts = (
-                RunningCount(self._held.waiting_messages(), self._held.timer_changes),
-                RunningCount(self._held.waiting_halves(), self._held.half_changes),
+                RunningCount(self._pending.waiting_messages(), self._pending.timer_changes),
+                RunningCount(self._pending.waiting_halves(), self._pending.half_changes),
             )
         for count in self._counts:
             while not count.step(ROWS_PER_STEP):
@@ -161,11 +161,11 @@ class WaitingFigures:
 
     @property
     def timers(self) -> int | None:
-        return None if self._counts is None else self._counts[0].value(self._held.timer_changes)
+        return None if self._counts is None else self._counts[0].value(self._pending.timer_changes)
 
     @property
     def halves(self) -> int | None:
-        return None if self._counts is None else self._counts[1].value(self._held.half_changes)
+        return None if self._counts is None else self._counts[1].value(self._pending.half_changes)
 
     @property
     def next_due_s(self) -> float | None:

@@ -52,7 +52,7 @@ class LimitsMet(Counter[str]):
             self[error.limit] += 1
 
 
-class HeldSizes:
+class WaitingSizes:
     """Counts the bytes that wait on behalf of clients, in all and for each client, and enforces the limits on them."""
 
     def __init__(self, name: str, *, total_max: int, client_max: int) -> None:
@@ -75,12 +75,12 @@ class HeldSizes:
 
         Raises OverLimit, unless none are waiting: a request of allowed size must pass.
         """
-        held = self._sizes.get(client_id, 0)
-        if held and held + size > self._client_max:
-            raise OverLimit(f"{self._name}_per_client", f"{held} bytes of this client are already waiting")
+        waiting = self._sizes.get(client_id, 0)
+        if waiting and waiting + size > self._client_max:
+            raise OverLimit(f"{self._name}_per_client", f"{waiting} bytes of this client are already waiting")
         if self._total and self._total + size > self._total_max:
             raise OverLimit(self._name, f"{self._total} bytes of all clients are already waiting")
-        self._sizes[client_id] = held + size
+        self._sizes[client_id] = waiting + size
         self._total += size
 
     def give(self, client_id: str, size: int) -> None:

@@ -22,8 +22,8 @@ from quarry_mq.server.lite.subscriptions import make_lite_subscriptions
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.observability.tracing import Tracing
 from quarry_mq.server.rpc.context import Edge
-from quarry_mq.server.rpc.held import HeldMessageService
 from quarry_mq.server.rpc.lite import LiteService
+from quarry_mq.server.rpc.pending import PendingMessageService
 from quarry_mq.server.rpc.pulls import OffsetService, PullService
 from quarry_mq.server.rpc.receives import MessageService
 from quarry_mq.server.rpc.routes import RouteService
@@ -213,7 +213,7 @@ class Messaging:
             RouteService(edge, edge.clients, directory, its.sends.identity, members).methods(),
             SessionService(edge, edge.clients).methods(),
             OffsetService(edge, directory, its.store.messages).methods(),
-            HeldMessageService(
+            PendingMessageService(
                 edge,
                 directory=directory,
                 delays=its.sends.delays,

@@ -26,14 +26,14 @@ from quarry_mq.server.cluster.message_groups import Place
 from quarry_mq.server.cluster.peers import ForwardedSend
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.front.contract import MessageHandler
-from quarry_mq.server.held import DelayedDelivery, Transactions, half_of, held_until
 from quarry_mq.server.lite.counts import LiteBirths
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics
+from quarry_mq.server.pending import DelayedDelivery, Transactions, half_of, scheduled
 from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.rpc.access import publish
 from quarry_mq.server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, GATHERED_SIZE_MAX, Edge, RequestHandler
-from quarry_mq.server.rpc.limits import HeldSizes
+from quarry_mq.server.rpc.limits import WaitingSizes
 from quarry_mq.server.security.credentials import Identity
 from quarry_mq.server.settings.sections import LimitsSection
 from quarry_mq.server.wire.message_types import ACCEPTED_TYPES, TYPE_WORDS, check_types
@@ -84,7 +84,7 @@ class SendStore:
         self.clock: Final = clock
         self.metrics: Final = metrics
         self.queues: Final = QueueChooser()
-        self.waiting_sizes: Final = HeldSizes("waiting_sends", **_waiting_sizes(limits))
+        self.waiting_sizes: Final = WaitingSizes("waiting_sends", **_waiting_sizes(limits))
         """Counts the bodies of sends that are not answered yet."""
 
     def configure(self, limits: LimitsSection) -> None:
@@ -112,7 +112,7 @@ class SendStore:
         due = [_due_ms(each, now_ms) for each in checked.messages] if may_wait else []
         if may_wait:
             messages = [
-                _as_held(message, kind, due_ms) for message, kind, due_ms in zip(messages, types, due, strict=True)
+                _as_pending(message, kind, due_ms) for message, kind, due_ms in zip(messages, types, due, strict=True)
             ]
         started_s = self.clock.monotonic_s()
         size = sum(len(each.body) for each in messages)
@@ -322,11 +322,11 @@ def _check_for(topic: Topic, checked: CheckedSend, *, is_again: bool = False) ->
         raise Forbidden(f"no writable queue: topic {topic.name} may not be written")
 
 
-def _as_held(message: Message, kind: definition.MessageType, due_ms: int | None) -> Message:
+def _as_pending(message: Message, kind: definition.MessageType, due_ms: int | None) -> Message:
     """Return the message as it is stored: scheduled and prepared messages lie in the topics of pending messages."""
     if kind == definition.TRANSACTION:
         return half_of(message)
-    return message if due_ms is None else held_until(message, due_ms)
+    return message if due_ms is None else scheduled(message, due_ms)
 
 
 def _due_ms(checked: CheckedMessage, now_ms: int) -> int | None:

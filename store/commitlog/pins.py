@@ -40,10 +40,10 @@ class SegmentPins:
         """Let the lease last `lease_s` seconds from now. Raises Invalid when it is over: segments may be gone."""
         with self._lock:
             self._forget_ended()
-            held = self._pins.get(name)
-            if held is None:
+            pin = self._pins.get(name)
+            if pin is None:
                 raise Invalid(f"backup point {name} is gone: its lease has ended")
-            self._pins[name] = held._replace(ends_at_s=self._clock.monotonic_s() + lease_s)
+            self._pins[name] = pin._replace(ends_at_s=self._clock.monotonic_s() + lease_s)
 
     def release(self, name: str) -> None:
         """Give the pin up. A pin that does not exist is no error."""

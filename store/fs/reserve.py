@@ -25,19 +25,19 @@ class Reserve:
 
     def __init__(self) -> None:
         self._size = 0
-        self._held: list[int] = []
+        self._spares: list[int] = []
 
     def hold(self, size: int) -> None:
         """Hold this number of descriptors from now on. Raises OSError."""
         self._size = size
-        while len(self._held) < size:
-            self._held.append(_spare())
+        while len(self._spares) < size:
+            self._spares.append(_spare())
 
     def release(self) -> None:
         """Release all reserved descriptors."""
         self.hold(0)
-        while self._held:
-            os.close(self._held.pop())
+        while self._spares:
+            os.close(self._spares.pop())
 
     def opened(self, open_it: Callable[[], _Opened]) -> _Opened:
         """Return what `open_it` returns; it may be called more than once. Raises its OSError."""
@@ -48,7 +48,7 @@ class Reserve:
                 if error.errno not in STARVED:
                     raise
                 try:
-                    os.close(self._held.pop())
+                    os.close(self._spares.pop())
                 except IndexError:
                     raise error from None
             else:
@@ -56,9 +56,9 @@ class Reserve:
                 return opened
 
     def _fill(self) -> None:
-        if len(self._held) < self._size:
+        if len(self._spares) < self._size:
             with suppress(OSError):
-                self._held.append(_spare())
+                self._spares.append(_spare())
 
 
 def _spare() -> int:

@@ -70,7 +70,13 @@ def inspect_store(disk: Disk, root: Path) -> FoundStore:
     entries = {entry.name: entry for entry in _list(disk, root)}
     if paths.restoring.name in entries:
         raise NotAStore(paths.restoring, "a restore did not finish here: empty the directory and restore again")
-    for path in (paths.commit_log, paths.consume_queue, paths.consume_queue_rocksdb, paths.quarry, paths.held_messages):
+    for path in (
+        paths.commit_log,
+        paths.consume_queue,
+        paths.consume_queue_rocksdb,
+        paths.quarry,
+        paths.pending_messages,
+    ):
         if path.name in entries and not entries[path.name].is_directory:
             raise NotAStore(path, "a file where a store has a directory")
     rocksdb_directory, has_rocksdb = _rocksdb_directory(disk, paths)
@@ -148,7 +154,7 @@ def _has_segments(disk: Disk, paths: StorePaths) -> bool:
 
 def _is_new(disk: Disk, paths: StorePaths, entries: dict[str, DirectoryEntry], *, has_segments: bool) -> bool:
     """Return whether there is nothing but the lock, Quarry's own database and empty directories of a store."""
-    own = (paths.commit_log, paths.consume_queue_rocksdb, paths.quarry, paths.held_messages)
+    own = (paths.commit_log, paths.consume_queue_rocksdb, paths.quarry, paths.pending_messages)
     if has_segments or entries.keys() - IGNORED_NAMES - {path.name for path in own}:
         return False
     return not _exists(disk, paths.consume_queue_rocksdb / DATABASE_MARKER)

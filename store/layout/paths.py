@@ -94,7 +94,7 @@ class StorePaths:
         return self.root / "quarry"
 
     @property
-    def held_messages(self) -> Path:
+    def pending_messages(self) -> Path:
         """Return the directory of the pending messages (delayed messages and half messages), which are derived from the
         log.
         """

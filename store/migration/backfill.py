@@ -5,7 +5,7 @@
 
 The log is read in bulk and holds every field of an entry; the file queues show whether the entry is still valid. A
 topic that was deleted has no entries there any more, though the log has its records, and light queues have the offsets
-that their readers know (`store.migration.held_units`). So RocksDB gets exactly what the files hold, and no deleted
+that their readers know (`store.migration.present_entries`). So RocksDB gets exactly what the files hold, and no deleted
 entry.
 
 Reading and looking up run on their own thread; puts are small and run on the thread that dispatches. If a topic is
@@ -28,8 +28,8 @@ from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.consumequeue import ColumnRequests, FileConsumeQueues, RocksConsumeQueues, UnitColumns
 from quarry_mq.store.errors import OffsetOutOfRange, StoreDamaged
 from quarry_mq.store.fs import Disk
-from quarry_mq.store.migration.held_units import HeldNumbering, HeldUnits
 from quarry_mq.store.migration.open_queues import OpenQueues
+from quarry_mq.store.migration.present_entries import PresentEntries, PresentNumbering
 from quarry_mq.store.offsets import PhysicalOffset, QueueId
 from quarry_mq.store.scan import FoundRecords, found_in, scan_log
 from quarry_mq.store.state.identity import StoreIdentity
@@ -50,7 +50,7 @@ class Portion:
     end: PhysicalOffset
     found: UnitColumns
     """All entries of its records, queue by queue. Those of light queues are in the files."""
-    held: UnitColumns
+    in_files: UnitColumns
     """The entries of `found` that the file queues hold."""
     removals: int
     """`DoubleWriteConsumeQueues.removals` at the look-up."""
@@ -76,8 +76,8 @@ class Backfill:
         self._rocks: RocksConsumeQueues = rocks
         self._segments = segments
         self._identity = identity
-        self._held = HeldUnits(disk, files)
-        self._numbering = HeldNumbering(self._held)
+        self._entries = PresentEntries(disk, files)
+        self._numbering = PresentNumbering(self._entries)
         self._looked_up_at = queues.removals
         self._at = max(identity.backfilled_to or PhysicalOffset(0), segments.minimum)
         goal = identity.backfill_end or PhysicalOffset(0)
@@ -109,7 +109,7 @@ class Backfill:
             units.append(_units(run))
             self._at = run.end
         found = UnitColumns.joined(units).grouped()
-        return Portion(begin, self._at, found, self._held_of(found), removals)
+        return Portion(begin, self._at, found, self._in_files(found), removals)
 
     def look_up_again(self, portion: Portion) -> None:
         """Look up the entries of a portion again: since it was read, the files may have lost some."""
@@ -117,25 +117,25 @@ class Backfill:
         self._look_anew(portion.removals)
         # light queues need no new offsets: an entry no longer at its offset is deleted, and later ones do not
         # belong to this portion
-        portion.held, portion.put = self._held_of(portion.found), 0
+        portion.in_files, portion.put = self._in_files(portion.found), 0
 
     def close(self) -> None:
         """Close what is open. No other thread may be using it."""
         self._records = None
-        self._held.close()
+        self._entries.close()
 
     def _look_anew(self, removals: int) -> None:
         if removals != self._looked_up_at:
             self._looked_up_at = removals
-            self._held.forget()
+            self._entries.forget()
             self._numbering.forget()
 
-    def _held_of(self, found: UnitColumns) -> UnitColumns:
-        held = self._held.mask(found)
+    def _in_files(self, found: UnitColumns) -> UnitColumns:
+        in_files = self._entries.mask(found)
         doubled = self._queues.doubled
         if doubled is not None:
-            held &= np.array([doubled(queue.topic) for queue in found.queues], np.bool_)[found.queue_index]
-        return found.select(held)
+            in_files &= np.array([doubled(queue.topic) for queue in found.queues], np.bool_)[found.queue_index]
+        return found.select(in_files)
 
     def _next_run(self) -> FoundRecords | None:
         """Return the next records; None at the end, and when the log's min offset has risen: it continues there."""
@@ -170,11 +170,11 @@ class Backfill:
 
     def put(self, portion: Portion) -> bool:
         """Put a few entries; return whether any are left. Raises kv.KvError, after which it may be called again."""
-        units = portion.held.select(slice(portion.put, portion.put + UNITS_PER_PUT))
+        units = portion.in_files.select(slice(portion.put, portion.put + UNITS_PER_PUT))
         if len(units):
             self._rocks.put_missing_units(units.compact())
         portion.put += len(units)
-        return portion.put < len(portion.held)
+        return portion.put < len(portion.in_files)
 
     def raise_maxima(self) -> bool:
         """Raise a few queues to their next offsets in the files, after all puts. Returns whether any are left."""

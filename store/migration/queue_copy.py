@@ -13,7 +13,7 @@ from quarry_mq.store.consumequeue.files.layout import is_file_name
 from quarry_mq.store.consumequeue.search import first_at_least
 from quarry_mq.store.consumequeue.windows import UnitReader, UnitWindow
 from quarry_mq.store.fs import Disk
-from quarry_mq.store.migration.held_units import HeldNumbering, HeldUnits
+from quarry_mq.store.migration.present_entries import PresentEntries, PresentNumbering
 from quarry_mq.store.offsets import PhysicalOffset, QueueId
 from quarry_mq.store.recovery.recovery import whole_runs
 
@@ -34,11 +34,11 @@ def files_to_rocksdb(
     """
     start, end = segments.minimum, files.dispatched_up_to() or segments.minimum
     flushed = start
-    with closing(HeldUnits(disk, files)) as held:
-        for run in whole_runs(segments, start, end, HeldNumbering(held)):
+    with closing(PresentEntries(disk, files)) as present_entries:
+        for run in whole_runs(segments, start, end, PresentNumbering(present_entries)):
             assert isinstance(run.requests, ColumnRequests)
             units = run.requests.units
-            units = units.select(held.mask(units)).compact()
+            units = units.select(present_entries.mask(units)).compact()
             if len(units):
                 rocks.put_missing_units(units)
             report(Progress("bringing the queues into RocksDB", run.end - start, end - start))

@@ -25,7 +25,7 @@ from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueuePhase, parse_phase
 from quarry_mq.store.message import ConsumeQueueEntry
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from quarry_mq.store.pending import HeldBefore, HeldMessages, open_held_engine, progress_now, reading
+from quarry_mq.store.pending import PendingBefore, PendingMessages, open_pending_engine, progress_now, reading
 from quarry_mq.store.record import Corrupt, Decoded, EndOfData, StoredMessage, Torn
 from quarry_mq.store.state.families import META, open_state_engine
 from quarry_mq.store.state.identity import check_format
@@ -81,10 +81,10 @@ class OfflineStore:
         self._queues: dict[QueueSource, QueueReader] = {}
         self._queue_engine: KeyValueEngine | None = None
         self._state_engine: KeyValueEngine | None = None
-        self._held_engine: KeyValueEngine | None = None
+        self._pending_engine: KeyValueEngine | None = None
         self._lock: DiskLock | None = None
         self._state_directory = paths.quarry
-        self._has_held_messages = found.kind is StoreKind.QUARRY
+        self._has_pending_messages = found.kind is StoreKind.QUARRY
         self.log_limit: PhysicalOffset | None = None
         """The offset where reading the log ends; None: at the end of the log."""
 
@@ -107,7 +107,7 @@ class OfflineStore:
         paths = StorePaths(root)
         store = cls(disk, found, paths, open_log(disk, paths))
         store._state_directory = point / paths.quarry.name
-        store._has_held_messages = False
+        store._has_pending_messages = False
         store.log_limit = log_limit
         return store
 
@@ -156,7 +156,7 @@ class OfflineStore:
     def close(self) -> None:
         """Release everything. Repeatable."""
         self._queues.clear()
-        for engine in (self._queue_engine, self._state_engine, self._held_engine):
+        for engine in (self._queue_engine, self._state_engine, self._pending_engine):
             if engine is not None:
                 engine.close()
         self._segments.close()
@@ -369,23 +369,23 @@ class OfflineStore:
             self._state_engine = open_state_engine(self._state_directory, create=False, read_only=True)
         return self._state_engine
 
-    def held_messages(self) -> HeldMessages | None:
+    def pending_messages(self) -> PendingMessages | None:
         """Return the pending messages, read-only; None where no database has them, as in a backup point."""
-        if not self._has_held_messages or not self._disk.exists(self._paths.held_messages):
+        if not self._has_pending_messages or not self._disk.exists(self._paths.pending_messages):
             return None
-        if self._held_engine is None:
-            self._held_engine = open_held_engine(self._paths.held_messages, create=False, read_only=True)
-        return HeldMessages(self._held_engine, reading(self._reader))
+        if self._pending_engine is None:
+            self._pending_engine = open_pending_engine(self._paths.pending_messages, create=False, read_only=True)
+        return PendingMessages(self._pending_engine, reading(self._reader))
 
-    def held_progress(self, now_ms: int) -> HeldBefore | None:
+    def pending_progress(self, now_ms: int) -> PendingBefore | None:
         """Return the progress of pending messages in RocketMQ's terms; None where the log may continue after the
         watermark.
         """
-        held = self.held_messages()
-        if held is None or held.up_to is None or not self._is_end(held.up_to):
+        pending = self.pending_messages()
+        if pending is None or pending.up_to is None or not self._is_end(pending.up_to):
             return None
         queues = self.queue_reader()
-        return progress_now(held, reading(self._reader), lambda queue: queues.bounds(queue).maximum, now_ms)
+        return progress_now(pending, reading(self._reader), lambda queue: queues.bounds(queue).maximum, now_ms)
 
     def _is_end(self, at: PhysicalOffset) -> bool:
         return at == self._segments.end_of_files or isinstance(self._reader.decode(at), EndOfData)

@@ -44,7 +44,7 @@ from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.opening.parts import StoreParts, open_parts, stop_of
 from quarry_mq.store.opening.queues import adopt_topics, advising
 from quarry_mq.store.opening.repair import NO_ORDERS, Damage, Orders, give_up_damaged, set_queues_aside
-from quarry_mq.store.pending import HeldMessages, reading
+from quarry_mq.store.pending import PendingMessages, reading
 from quarry_mq.store.recovery.checkpoint import StoreCheckpoint, durable_offset, known_of, read_checkpoint, taken_over
 from quarry_mq.store.recovery.recovery import RecoveryReport, backfill, bring_up_to, recover
 from quarry_mq.store.replication import Ledger, SharedKind, SharedRows
@@ -341,7 +341,7 @@ class _Opening:
                 cached_max=self._settings.cached_queues_max,
                 light_floor=LightFloor(parts.identity.light_floor, parts.identity.set_light_floor),
             ),
-            held=self._open_held(parts, reader, closing),
+            pending=self._open_pending(parts, reader, closing),
             deleted_topics=deleted_topics,
             indexes=indexes,
         )
@@ -358,17 +358,20 @@ class _Opening:
         flusher.began_segment = checkpoint.save_if_possible
         return messages, checkpoint
 
-    def _open_held(self, parts: StoreParts, reader: CommitLogReader, closing: ExitStack) -> HeldMessages:
+    def _open_pending(self, parts: StoreParts, reader: CommitLogReader, closing: ExitStack) -> PendingMessages:
         """Open the pending messages, brought up to date with the log."""
-        directory = self._paths.held_messages
+        directory = self._paths.pending_messages
         with advising(directory, "it is derived from the log: move the directory away and restart"):
-            engine = self._engines.open_held(directory, create=True)
+            engine = self._engines.open_pending(directory, create=True)
             closing.callback(engine.close)
-            held = HeldMessages(
-                engine, reading(reader), before=parts.identity.held_before, check_after_ms=self._settings.check_after_ms
+            pending = PendingMessages(
+                engine,
+                reading(reader),
+                before=parts.identity.pending_before,
+                check_after_ms=self._settings.check_after_ms,
             )
-            bring_up_to(held, parts.segments, reader.end, self._report)
-        return held
+            bring_up_to(pending, parts.segments, reader.end, self._report)
+        return pending
 
     def _recover(self, parts: StoreParts, found: FoundStore) -> RecoveryReport:
         origin = StoreKind(parts.identity.origin)
@@ -435,7 +438,7 @@ class _Opening:
         metadata = read_metadata(self._disk, self._settings.root)
         for warning in metadata.warnings:
             log.warning("metadata import", problem=warning)
-        identity.held_before = metadata.held
+        identity.pending_before = metadata.pending
         import_metadata(metadata, tables.topics, tables.groups, tables.offsets, engine)
         log.info("metadata imported", topics=len(metadata.topics), groups=len(metadata.groups))
 

@@ -17,7 +17,7 @@ VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBefore:
+class PendingBefore:
     """The progress says which pending messages of each kind had been delivered or resolved. Queue offsets are
     exclusive.
 
@@ -53,7 +53,7 @@ class HeldBefore:
         ).encode()
 
     @classmethod
-    def unpack(cls, row: bytes) -> HeldBefore:
+    def unpack(cls, row: bytes) -> PendingBefore:
         found = json.loads(row)
         return cls(
             scheduled={int(number): offset for number, offset in found["scheduled"].items()},

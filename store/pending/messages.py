@@ -11,7 +11,7 @@ from quarry_mq.store.commitlog import CommitLogReader
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
-from quarry_mq.store.pending.before import HeldBefore
+from quarry_mq.store.pending.before import PendingBefore
 from quarry_mq.store.pending.changes import (
     Change,
     ReadRecord,
@@ -55,7 +55,7 @@ ROUNDED_MS: Final = 1_000
 """Milliseconds by which RocketMQ's time of a recall may differ from the time of the message that it recalls."""
 
 
-class HeldMessages:
+class PendingMessages:
     """The rows of pending messages, and the watermark: every record in the log below it has had its effect on the rows.
 
     The watermark is written with the rows that rest on it. So the rows in the database after a crash are never ahead of
@@ -69,7 +69,7 @@ class HeldMessages:
         engine: KeyValueEngine,
         read: ReadRecord,
         *,
-        before: HeldBefore | None = None,
+        before: PendingBefore | None = None,
         check_after_ms: int = CHECK_AFTER_MS,
     ) -> None:
         """Open the rows. `check_after_ms`: how soon the producer of a half message is asked, unless the message says

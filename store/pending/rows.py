@@ -46,7 +46,7 @@ FAMILY_OPTIONS: Final = {
 }
 
 
-def open_held_engine(directory: Path, *, create: bool, read_only: bool = False) -> RocksEngine:
+def open_pending_engine(directory: Path, *, create: bool, read_only: bool = False) -> RocksEngine:
     """Open the database. It needs no write-ahead log, as it is derived from the log.
 
     Raises kv.EngineMissing, kv.EngineLocked or kv.EngineCorrupt.

@@ -19,33 +19,33 @@ from quarry_mq.store.consumequeue import ConsumeQueueStore, RocksConsumeQueues
 from quarry_mq.store.consumequeue.dispatch import DenseNumbering, LightQueueNumbering
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.offsets import PhysicalOffset
-from quarry_mq.store.pending.messages import HeldMessages
+from quarry_mq.store.pending.messages import PendingMessages
 from quarry_mq.store.record import Blank, Corrupt, EndOfData, Torn
 from quarry_mq.store.recovery.verdict import Place, Stop, Verdict, judge, place_of
-from quarry_mq.store.scan import FoundRecords, LogScan, RecordBatch, found_in, held_requests, scan_in_bulk, scan_log
+from quarry_mq.store.scan import FoundRecords, LogScan, RecordBatch, found_in, pending_requests, scan_in_bulk, scan_log
 
 FLUSH_EVERY_BYTES: Final = 1 << 30
 """Bytes of log that are read again at most when this process is killed."""
 
 
-def bring_up_to(held: HeldMessages, segments: SegmentList, end: PhysicalOffset, report: ReportProgress) -> None:
+def bring_up_to(pending: PendingMessages, segments: SegmentList, end: PhysicalOffset, report: ReportProgress) -> None:
     """Apply every record below `end`, the end of the recovered log, to the pending messages. Raises StoreDamaged.
 
     If the pending messages are ahead of the log, they rest on records that a power cut took: then they are rebuilt from
     the beginning.
     """
-    if held.up_to is not None and held.up_to > end:
-        held.forget_all()
-    start = PhysicalOffset(max(held.up_to or 0, segments.minimum))
+    if pending.up_to is not None and pending.up_to > end:
+        pending.forget_all()
+    start = PhysicalOffset(max(pending.up_to or 0, segments.minimum))
     flushed = start
     for batch in whole_batches(segments, start, end):
-        held.put(held_requests(batch), batch.end)
+        pending.put(pending_requests(batch), batch.end)
         report(Progress("looking for held messages", batch.end - start, end - start))
         if batch.end - flushed >= FLUSH_EVERY_BYTES:
-            held.flush()
+            pending.flush()
             flushed = batch.end
-    held.put((), end)
-    held.flush()
+    pending.put((), end)
+    pending.flush()
 
 
 SAVE_EVERY_BYTES: Final = 256 << 20  # bytes of log that a killed recovery reads again at most

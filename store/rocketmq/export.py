@@ -10,7 +10,7 @@ RocketMQ reads the first file of offsets, or with `enableLmq` the second, so bot
 metadata in RocksDB imports JSON files whose counter is above that of its database: the exported counter is above that
 of every copy in the folder.
 
-Two more files hold the progress of pending messages: `store.rocketmq.held_progress`.
+Two more files hold the progress of pending messages: `store.rocketmq.pending_progress`.
 
 RocketMQ knows one offset per group and queue, and no messages in flight. A group that has some continues at the first
 of them: messages that it had acknowledged after that one come again, none is lost.
@@ -33,10 +33,10 @@ from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.metadata import ConsumerOffsetTable, GroupTable, TopicTable
 from quarry_mq.store.offsets import QueueId, QueueOffset
-from quarry_mq.store.pending import HeldBefore
-from quarry_mq.store.rocketmq.held_progress import HALVES_RESOLVED, held_files
+from quarry_mq.store.pending import PendingBefore
 from quarry_mq.store.rocketmq.json_text import format_json
 from quarry_mq.store.rocketmq.model import DataVersion, Warnings
+from quarry_mq.store.rocketmq.pending_progress import HALVES_RESOLVED, pending_files
 from quarry_mq.store.rocketmq.sources import (
     UNVERSIONED,
     V1_FORBIDDEN_FAMILY,
@@ -98,7 +98,7 @@ class _Tables:
 
 
 def export_metadata(
-    disk: Disk, engine: KeyValueEngine, config: Path, form: Form, *, now_ms: int, held: HeldBefore | None = None
+    disk: Disk, engine: KeyValueEngine, config: Path, form: Form, *, now_ms: int, pending: PendingBefore | None = None
 ) -> Exported:
     """Write the metadata that `engine` (`quarry/`) holds into the folder `config`, which is made if it is missing.
 
@@ -108,14 +108,14 @@ def export_metadata(
     """
     disk.make_directories(config)
     before = _Before(disk, config)
-    tables = _tables(engine, before, held)
+    tables = _tables(engine, before, pending)
     version = before.next_version(now_ms)
     if form is Form.JSON:
         paths = _write_json(disk, config, tables, version, before)
     else:
         paths = _write_databases(disk, config, tables, version)
-    if held is not None:
-        paths += _write_files(disk, config, held_files(held, version))
+    if pending is not None:
+        paths += _write_files(disk, config, pending_files(pending, version))
     return Exported(
         topics=len(tables.topics),
         groups=len(tables.groups),
@@ -173,7 +173,7 @@ def _known(*sources: Source | None) -> list[Source]:
     return sorted((each for each in sources if each is not None), key=lambda each: each.version, reverse=True)
 
 
-def _tables(engine: KeyValueEngine, before: _Before, held: HeldBefore | None) -> _Tables:
+def _tables(engine: KeyValueEngine, before: _Before, pending: PendingBefore | None) -> _Tables:
     # RocketMQ's own topics it makes by itself, as its configuration says; those it had are left as they were
     topics = {name: dict(before.row(before.topics, name)) for name in _system_topics(engine, before)}
     for topic in TopicTable(engine).list():
@@ -188,9 +188,9 @@ def _tables(engine: KeyValueEngine, before: _Before, held: HeldBefore | None) ->
         first = first_in_flight.get((group, queue), offset)
         lowered += first < offset
         (light if is_light_queue(queue.topic) else offsets).append((group, queue, min(first, offset)))
-    if held is not None and held.halves:
+    if pending is not None and pending.halves:
         offsets = [each for each in offsets if each[:2] != HALVES_RESOLVED]
-        offsets.append((*HALVES_RESOLVED, QueueOffset(held.halves)))
+        offsets.append((*HALVES_RESOLVED, QueueOffset(pending.halves)))
     forbidden = {name: row for source in before.groups[:1] for name, row in source.forbidden.items() if row}
     return _Tables(topics, groups, forbidden, offset_rows(offsets), offset_rows(light), lowered)
 

@@ -12,8 +12,8 @@ from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.metadata import ConsumerOffsetTable, GroupTable, TopicTable
-from quarry_mq.store.rocketmq.held_progress import read_held_progress
 from quarry_mq.store.rocketmq.model import ConsumerOffset, RocketmqMetadata, Warnings
+from quarry_mq.store.rocketmq.pending_progress import read_pending_progress
 from quarry_mq.store.rocketmq.rows import groups_of, offsets_of, topics_of
 from quarry_mq.store.rocketmq.sources import (
     V2_DIRECTORY,
@@ -68,7 +68,7 @@ def read_metadata(disk: Disk, root: Path) -> RocketmqMetadata:
         groups=list(groups_of(groups, warnings)) if groups else [],
         offsets=normal,
         light_offsets=light,
-        held=read_held_progress(disk, StorePaths(root), normal, warnings),
+        pending=read_pending_progress(disk, StorePaths(root), normal, warnings),
         warnings=warnings.texts(),
     )
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from quarry_mq.store.metadata import Group, Topic
 from quarry_mq.store.offsets import QueueId, QueueOffset
-from quarry_mq.store.pending import HeldBefore
+from quarry_mq.store.pending import PendingBefore
 
 WARNINGS_MAX: Final = 100
 """The number of warnings kept in full; more are only counted. A million bad rows must not become a million lines."""
@@ -46,7 +46,7 @@ class RocketmqMetadata:
     offsets: list[ConsumerOffset]
     light_offsets: list[ConsumerOffset]
     warnings: list[str]
-    held: HeldBefore = field(default_factory=HeldBefore)
+    pending: PendingBefore = field(default_factory=PendingBefore)
 
 
 class Warnings:

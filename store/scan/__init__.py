@@ -17,7 +17,7 @@ Other packages import from here, not from the modules.
 
 from quarry_mq.store.scan.bulk import found_in, scan_in_bulk
 from quarry_mq.store.scan.columns import Ending, RecordBatch, RecordColumns
-from quarry_mq.store.scan.dispatch import ScannedRequests, held_requests
+from quarry_mq.store.scan.dispatch import ScannedRequests, pending_requests
 from quarry_mq.store.scan.found import FoundRecords, LogScan
 from quarry_mq.store.scan.log import scan_log
 from quarry_mq.store.scan.plain import RUN_RECORDS, scan_records
@@ -35,10 +35,10 @@ __all__ = [
     "ScannedRequests",
     "first_record",
     "found_in",
-    "held_requests",
     "is_whole",
     "next_readable",
     "next_whole",
+    "pending_requests",
     "scan_in_bulk",
     "scan_log",
     "scan_records",

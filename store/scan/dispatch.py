@@ -24,7 +24,7 @@ from quarry_mq.store.consumequeue.dispatch import (
 )
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
-from quarry_mq.store.pending.topics import HELD_TOPICS
+from quarry_mq.store.pending.topics import PENDING_TOPICS
 from quarry_mq.store.record import decode_properties, tags_code
 from quarry_mq.store.scan.columns import Flags, Integers, RecordBatch
 from quarry_mq.store.scan.tags import stored_properties
@@ -181,12 +181,12 @@ def _with_light_queues(own: UnitColumns, light: dict[int, tuple[tuple[str, Queue
 _DEQUEUED: Final = DEQUEUED_MS.encode()
 
 
-def held_requests(batch: RecordBatch) -> Sequence[DispatchRequest]:
+def pending_requests(batch: RecordBatch) -> Sequence[DispatchRequest]:
     """Return the requests of records that change pending messages, in log order; some may change nothing."""
     columns = batch.columns
     marked = stored_properties(batch, columns).may_have(_DEQUEUED)
     marked |= columns.system_flag & TRANSACTION_MASK == TransactionState.COMMIT
-    of_topic = np.array([topic in HELD_TOPICS for topic in batch.topics], np.bool_)
+    of_topic = np.array([topic in PENDING_TOPICS for topic in batch.topics], np.bool_)
     if of_topic.any():
         marked |= of_topic[columns.topic_index]
     return ScannedRequests(batch, marked, StoredNumbering()) if marked.any() else ()

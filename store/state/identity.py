@@ -37,7 +37,7 @@ from typing import Final, NamedTuple
 from quarry_mq.kv import KeyValueEngine, KvError, WriteBatch
 from quarry_mq.store.errors import NotAStore
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
-from quarry_mq.store.pending import HeldBefore
+from quarry_mq.store.pending import PendingBefore
 from quarry_mq.store.state.families import META, open_state_engine
 
 FORMAT: Final = b"1"
@@ -236,12 +236,12 @@ class StoreIdentity:
         self._put(b"light_floor", _OFFSET.pack(offset))
 
     @property
-    def held_before(self) -> HeldBefore | None:
+    def pending_before(self) -> PendingBefore | None:
         value = self._family.get(b"held_before")
-        return None if value is None else HeldBefore.unpack(value)
+        return None if value is None else PendingBefore.unpack(value)
 
-    @held_before.setter
-    def held_before(self, before: HeldBefore) -> None:
+    @pending_before.setter
+    def pending_before(self, before: PendingBefore) -> None:
         self._put(b"held_before", before.pack())
 
     def index_row(self, name: str) -> bytes | None:

@@ -34,7 +34,7 @@ class Check(Enum):
     """No group is ahead of its queue."""
     IN_FLIGHT = "inFlight"
     """Each delivery in flight is of an existing message, and will end."""
-    HELD = "heldMessages"
+    PENDING = "heldMessages"
     """Delayed and half messages wait exactly as the log says."""
     INDEX = "keyIndex"
     """Each key of a record has its item in the index, and each item its key."""
@@ -71,7 +71,7 @@ class Note(Enum):
     """RocketMQ stores the items of its last record again when it continues after a stop."""
     INDEX_ELSEWHERE = "indexFilesElsewhere"
     """The files lie in an object store: their content is not compared."""
-    EXPIRED_HELD = "heldMessagesThatExpired"
+    EXPIRED_PENDING = "heldMessagesThatExpired"
     """Expired half messages, or delayed ones that could not be carried over for lack of space, go when they are due."""
 
 

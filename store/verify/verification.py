@@ -21,10 +21,10 @@ from quarry_mq.store.rocketmq import read_metadata
 from quarry_mq.store.scan import RecordBatch
 from quarry_mq.store.state.families import META
 from quarry_mq.store.state.identity import StoreIdentity
-from quarry_mq.store.verify.held import check_held
 from quarry_mq.store.verify.index import IndexComparison, coverages, indexes_to_compare, tell_uncompared
 from quarry_mq.store.verify.log import after_damage, requests_in, scan
 from quarry_mq.store.verify.metadata import Metadata, MetadataComparison, QuarryMetadata, RocketmqRows, ends_of
+from quarry_mq.store.verify.pending import check_pending
 from quarry_mq.store.verify.queues import QueueComparison
 from quarry_mq.store.verify.report import Check, Difference, Findings, Note, VerifyReport
 from quarry_mq.store.verify.sources import ALL_QUEUES, UnitSource, file_queues, rocks_queues
@@ -123,7 +123,7 @@ class Verification:
             claims.finish()
         self._check_checkpoint(reading.end)
         if self._identity is not None and not findings.differing[Check.LOG]:
-            check_held(self._store, self._identity.held_before, reading.end, findings, self._report)
+            check_pending(self._store, self._identity.pending_before, reading.end, findings, self._report)
         self.compare(reading.damage)
         return VerifyReport(
             counts=findings.counts(),

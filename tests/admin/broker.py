@@ -74,26 +74,26 @@ class BenchBackups:
     """Points without a store behind them."""
 
     def __init__(self) -> None:
-        self.held: list[str] = []
+        self.pinned: list[str] = []
 
     async def begin(self) -> BackupPoint:
         point = BackupPoint(
-            name=f"point-{len(self.held)}",
+            name=f"point-{len(self.pinned)}",
             root=Path("/data/store"),
             log_begin=PhysicalOffset(0),
             log_end=PhysicalOffset(4_400),
             segment_size=1 << 30,
         )
-        self.held.append(point.name)
+        self.pinned.append(point.name)
         return point
 
     def renew(self, name: str) -> None:
-        if name not in self.held:
+        if name not in self.pinned:
             raise Invalid(f"no point {name}")
 
     def end(self, name: str) -> None:
         self.renew(name)
-        self.held.remove(name)
+        self.pinned.remove(name)
 
 
 class BenchOrder:

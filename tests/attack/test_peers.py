@@ -122,9 +122,9 @@ def test_receives_that_are_never_read_keep_a_bounded_amount(broker: Broker, gree
         )
         peer.sendall(earliest)
         assert_unharmed(broker)
-        held_kib = broker.resident_kib() - before.resident_kib
-        print(f"{name}: {held_kib} KiB held for one client that does not read")
-        assert held_kib < 160 * 1024
+        buffered_kib = broker.resident_kib() - before.resident_kib
+        print(f"{name}: {buffered_kib} KiB held for one client that does not read")
+        assert buffered_kib < 160 * 1024
     Footprint.of(broker).assert_kept(before, growth_kib=160 * 1024)  # the allocator gives back what it likes
     assert_unharmed(broker)
 
@@ -138,8 +138,8 @@ def test_telemetry_that_is_never_read_is_not_answered_for_ever(broker: Broker) -
         for _ in range(400):
             peer.sendall(settings * 100)
         assert_unharmed(broker)
-        held_kib = broker.resident_kib() - before.resident_kib
-        assert held_kib < 16 * 1024, f"40,000 answers take {held_kib} KiB"
+        buffered_kib = broker.resident_kib() - before.resident_kib
+        assert buffered_kib < 16 * 1024, f"40,000 answers take {buffered_kib} KiB"
     Footprint.of(broker).assert_kept(before, growth_kib=GROWTH_KIB)
 
 

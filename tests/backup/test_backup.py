@@ -82,10 +82,10 @@ def test_copies_share_nothing_with_the_store_not_even_later(disk: FaultyCopyingD
 
 def test_two_backups_into_one_folder_at_once_are_refused(disk: FaultyCopyingDisk) -> None:
     back_up(disk)
-    held = disk.lock(DEST / "lock")
+    lock = disk.lock(DEST / "lock")
     with pytest.raises(Busy, match="being written"):
         back_up(disk)
-    held.release()
+    lock.release()
     back_up(disk)
 
 

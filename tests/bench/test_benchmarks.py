@@ -264,9 +264,9 @@ def test_cpu_time_of_another_process_is_counted() -> None:
 
 def test_the_most_memory_in_use_is_seen() -> None:
     with peak_memory() as peak:
-        held = bytearray(64 << 20)
-        held[:: 1 << 12] = bytes([1]) * len(held[:: 1 << 12])
-    del held
+        buffer = bytearray(64 << 20)
+        buffer[:: 1 << 12] = bytes([1]) * len(buffer[:: 1 << 12])
+    del buffer
     assert peak.bytes > 48 << 20
     with peak_memory() as peak:
         pass

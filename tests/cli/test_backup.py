@@ -93,7 +93,7 @@ def test_a_damaged_backup_is_exit_code_1_and_names_the_file(tmp_path: Path) -> N
 def test_what_could_not_run_is_exit_code_2_and_one_line(tmp_path: Path) -> None:
     fill(tmp_path / "store")
     shown("backup", tmp_path / "store", tmp_path / "backups")
-    held = PosixDisk().lock(StorePaths(tmp_path / "store").lock)
+    lock = PosixDisk().lock(StorePaths(tmp_path / "store").lock)
     refusals = [
         (run("backup", tmp_path / "store", tmp_path / "backups"), "a broker is running on this store"),
         (run("backup", tmp_path / "missing", tmp_path / "backups"), "no such directory"),
@@ -102,7 +102,7 @@ def test_what_could_not_run_is_exit_code_2_and_one_line(tmp_path: Path) -> None:
         (run("restore", tmp_path / "missing", tmp_path / "new"), "contains no backup"),
         (run("backup", "--admin", "127.0.0.1:1", tmp_path / "backups"), "no answer from a broker"),
     ]
-    held.release()
+    lock.release()
     for result, words in refusals:
         assert result.exit_code == 2, result.output
         assert words in result.stderr

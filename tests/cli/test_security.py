@@ -212,8 +212,8 @@ def test_secrets_are_in_no_file_and_no_export(administered: tuple[Broker, Path],
         path for folder in (broker.store, logs, tmp_path / "json", tmp_path / "rocksdb") for path in folder.rglob("*")
     ]
     contents = {path: path.read_bytes() for path in files if path.is_file() and path.parent.name != "commitlog"}
-    assert [path for path, held in contents.items() for text in (*secrets, SECRET) if text.encode() in held] == []
-    named = {path for path, held in contents.items() if b"leaky" in held}
+    assert [path for path, content in contents.items() for text in (*secrets, SECRET) if text.encode() in content] == []
+    named = {path for path, content in contents.items() if b"leaky" in content}
     assert named
     # the log tells who made which user
     assert {path.parent for path in named} == {broker.store / "quarry", logs}

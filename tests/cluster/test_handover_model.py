@@ -178,7 +178,7 @@ class Cluster(RuleBasedStateMachine):
     def consume(self, name: str, count: int) -> None:
         node = self.nodes[name]
         for _ in range(count):
-            if not node.is_up or node.consumed >= len(node.log) or self._is_held(node):
+            if not node.is_up or node.consumed >= len(node.log) or self._is_pinned(node):
                 return
             group, number = node.log[node.consumed]
             assert number > self.got[group], f"{group}: {number} on {name} after {self.got[group]}"
@@ -187,7 +187,7 @@ class Cluster(RuleBasedStateMachine):
             self.got[group] = number
             node.consumed += 1
 
-    def _is_held(self, node: Node) -> bool:
+    def _is_pinned(self, node: Node) -> bool:
         for barrier in node.handover.state.barriers:
             if node.consumed >= barrier.position:
                 for fence in barrier.fences:

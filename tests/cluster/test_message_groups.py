@@ -119,7 +119,7 @@ def test_messages_without_a_group_stay_where_they_are_sent(with_cluster: WithClu
             [group] = groups_of("b", ["a", "b"])
             await client.sent(message(TOPIC, message_group=group, delivery_timestamp=_in_a_minute()))
         assert (stored(cluster["a"]), stored(cluster["b"])) == (8, 0)
-        assert cluster["a"].store.messages.held.first_due() is not None
+        assert cluster["a"].store.messages.pending.first_due() is not None
 
     with_cluster(test)
 

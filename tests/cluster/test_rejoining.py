@@ -57,13 +57,13 @@ def test_a_member_that_was_away_for_too_long_is_left_out_until_it_rejoins() -> N
         await until(lambda: nodes[0].reachable() == nodes[1].reachable() == ["m0", "m1"], "it is in no route")
         assert nodes[0].store.tables.topics.get("old") is nodes[1].store.tables.topics.get("old") is None
 
-        held = {"old": 7}
-        rejoining = Rejoining(away.exchange, away.store.shared, lambda topic: held.get(topic, 0))
+        counts = {"old": 7}
+        rejoining = Rejoining(away.exchange, away.store.shared, lambda topic: counts.get(topic, 0))
         with pytest.raises(NoSuchMember, match="no member 'm9': this member does not exchange data with it"):
             await rejoining.rejoin("m9", dry_run=False, delete_messages=False)
         would = await rejoining.rejoin("m1", dry_run=True, delete_messages=False)
         assert ([row.name for row in would.removed], [row.name for row in would.told]) == (["old"], ["mine"])
-        assert would.messages == held
+        assert would.messages == counts
         with pytest.raises(
             Forbidden, match=r"1 topics were deleted on other members and have messages here, such as old \(7\)"
         ):

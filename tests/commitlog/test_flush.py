@@ -132,11 +132,11 @@ def test_flushed_segments_may_be_unmapped() -> None:
     for number in range(5):
         append(writer, 3000, number)
     writer.commit()
-    held = [segments.segment_at(base) for base in segments.bases]
-    assert [segments.segment_at(base) for base in segments.bases] == held
+    first = [segments.segment_at(base) for base in segments.bases]
+    assert [segments.segment_at(base) for base in segments.bases] == first
     CommitLogFlusher(segments, writer, START).flush()
     again = [segments.segment_at(base) for base in segments.bases]
-    assert [one is other for one, other in zip(held, again, strict=True)] == [False] * 4 + [True]
+    assert [one is other for one, other in zip(first, again, strict=True)] == [False] * 4 + [True]
 
 
 def test_flushing_beside_appends_and_reads_on_a_real_disk(tmp_path: Path) -> None:

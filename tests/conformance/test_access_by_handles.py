@@ -9,8 +9,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.delivery.handles import HandleKey, ReceiptHandle
-from quarry_mq.server.held.delays import RecallHandle
-from quarry_mq.server.held.transactions import encode_transaction_id
+from quarry_mq.server.pending.delays import RecallHandle
+from quarry_mq.server.pending.transactions import encode_transaction_id
 from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.offsets import PhysicalOffset
 from tests.conformance.broker import RunningBroker
@@ -18,7 +18,7 @@ from tests.conformance.client import message, resource
 from tests.conformance.conftest import WithBroker, both_ways
 from tests.conformance.secured import SECURED, add_user, client_of
 from tests.conformance.test_order import bury
-from tests.held.test_handles import unproven_recall, unproven_transaction
+from tests.pending.test_handles import unproven_recall, unproven_transaction
 
 EARLIEST: Final = {"new_group_start": "earliest"}
 

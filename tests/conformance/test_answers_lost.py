@@ -19,25 +19,25 @@ from tests.conformance.lite import GROUP, PARENT, LiteClient, found, send
 pytestmark = both_ways
 
 
-class HeldAnswers:
+class DelayedAnswers:
     """Answers of receives that are held back until the test lets them go."""
 
     def __init__(self, broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.held: list[Callable[[], None]] = []
+        self.answers: list[Callable[[], None]] = []
         self.calls: list[Call] = []
         self._messages = broker.messaging._messages
         answer = self._messages._answer_receive
 
         def hold(call: Call, group: str, topic: str, messages: Any, error: Exception | None) -> None:
             self.calls.append(call)
-            self.held.append(partial(answer, call, group, topic, messages, error))
+            self.answers.append(partial(answer, call, group, topic, messages, error))
 
         self._patch = monkeypatch
         monkeypatch.setattr(self._messages, "_answer_receive", hold)
 
     def let_go(self) -> None:
         self._patch.undo()
-        for each in self.held:
+        for each in self.answers:
             each()
 
 
@@ -56,21 +56,21 @@ def test_point_46_a_message_that_nobody_saw_is_no_dead_letter(
             if not is_waiting:
                 await producer.sent(message("orders", message_id="the-one"))
             with pytest.MonkeyPatch.context() as patch:
-                held = HeldAnswers(broker, patch)
+                answers = DelayedAnswers(broker, patch)
                 consumer = Client(broker.endpoint)
                 deadline_s = 1.5 if how == "late" else 90.0
                 call = consumer.start_receive("billing", "orders", polling_s=60, deadline_s=deadline_s)
                 if is_waiting:
                     await until(lambda: broker.delivery.waiting_polls == 1, "the receive waits")
                     await producer.sent(message("orders", message_id="the-one"))
-                await until(lambda: held.held, "the message is handed out")
+                await until(lambda: answers.answers, "the message is handed out")
                 assert broker.delivery.inflight_count == 1
                 if how == "cancelled":
                     call.cancel()
                 elif how == "gone":
                     await consumer.vanish()
-                await until(lambda: held.calls[0].closed, "the call is over")
-                held.let_go()
+                await until(lambda: answers.calls[0].closed, "the call is over")
+                answers.let_go()
             await consumer.vanish()
             received = await producer.receive("billing", "orders", polling_s=60, deadline_s=90)
             assert received.ids == ["the-one"]
@@ -92,12 +92,12 @@ def test_point_57_a_message_of_a_lite_topic_that_nobody_saw_is_there_at_once(wit
             await client.add("a")
             await send(client, "a", b"1", b"2")
             with pytest.MonkeyPatch.context() as patch:
-                held = HeldAnswers(broker, patch)
+                answers = DelayedAnswers(broker, patch)
                 call = client.start_receive(GROUP, PARENT, invisible_s=600)
-                await until(lambda: held.held, "the messages are handed out")
+                await until(lambda: answers.answers, "the messages are handed out")
                 call.cancel()
-                await until(lambda: held.calls[0].closed, "the call is over")
-                held.let_go()
+                await until(lambda: answers.calls[0].closed, "the call is over")
+                answers.let_go()
             received = await client.got(polling_s=60, deadline_s=90)
             assert found(received) == [("a", b"1"), ("a", b"2")]
             assert {each.system_properties.delivery_attempt for each in received.messages} == {1}

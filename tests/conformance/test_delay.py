@@ -216,8 +216,8 @@ def test_a_delayed_message_goes_with_its_topic(with_broker: WithBroker) -> None:
             await client.sent(message("later", delivery_timestamp=at(broker, 1)))
             broker.store.topics.delete("later")
             broker.clock.push(2)
-            held = broker.store.messages.held
-            await until(lambda: held.first_due() is None, "the message waits no longer")
+            pending = broker.store.messages.pending
+            await until(lambda: pending.first_due() is None, "the message waits no longer")
             assert broker.store.topics.get("later") is None
             await asyncio.sleep(0)
 

@@ -52,7 +52,7 @@ def test_a_send_to_one_is_refused_and_leaves_nothing_after(with_broker: WithBrok
             status = (await client.send(naming(TOO_LONG))).status
             assert status.code == definition.ILLEGAL_MESSAGE_PROPERTY_KEY
             assert broker.store.messages.appended_up_to == end
-            assert broker.store.messages.held.first_due(None) is None
+            assert broker.store.messages.pending.first_due(None) is None
             await client.sent(naming("lite", "no light queue at all/"))
         assert broker.store.messages.maximum(QueueId("%LMQ%fits", 0)) == 1
 

@@ -211,14 +211,14 @@ def test_a_delayed_message_that_fills_its_record_is_no_trouble(with_broker: With
             TIMER_OUT_MS=str(due_ms),
         )
         await store(broker, [waiting, waiting._replace(properties={**waiting.properties, UNIQUE_KEY: "j" * 100})])
-        held = broker.store.messages.held
-        assert len(held.due(due_ms, 10, None)) == 2
+        pending = broker.store.messages.pending
+        assert len(pending.due(due_ms, 10, None)) == 2
         if how == "when its segment goes":
             await broker.broker._delays.carry_over(broker.store.messages.appended_up_to)
-            assert len(held.due(due_ms, 10, None)) == 2
+            assert len(pending.due(due_ms, 10, None)) == 2
         broker.clock.push(70)
         broker.broker._delays._look()
-        await until(lambda: not held.due(due_ms, 10, None), "none waits any more")
+        await until(lambda: not pending.due(due_ms, 10, None), "none waits any more")
         expected = [] if how == "when its topic is gone" else ["i" * 100, "j" * 100]
         assert sorted(each.properties[UNIQUE_KEY] for each in records(broker, "later")) == expected
         assert value(broker, "quarry_delayed_messages_lost_total") == 0

@@ -69,8 +69,8 @@ def test_a_message_of_a_lite_topic_is_followed_into_its_queue(with_broker: WithB
             await client.start()
             await client.add("a")
             await send(client, "a", b"1")
-            [held] = (await client.got()).messages
-            assert await trace(broker, PARENT, held.system_properties.message_id) == [
+            [received] = (await client.got()).messages
+            assert await trace(broker, PARENT, received.system_properties.message_id) == [
                 [("%LMQ%$events$a", "devices", 1, "IN_FLIGHT")]
             ]
 

@@ -164,7 +164,7 @@ def test_what_waits_is_bounded_for_each_client(with_broker: WithBroker) -> None:
     with_broker(test, limits={"waiting_sends_per_client": 1_000})
 
 
-def test_a_full_disk_is_told_to_each_and_nothing_is_held(with_broker: WithBroker) -> None:
+def test_a_full_disk_is_told_to_each_and_nothing_is_pending(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders")
         commit = broker.messaging.components.sends.commit

@@ -82,7 +82,7 @@ def test_point_53_a_half_message_that_is_rolled_back_is_never_seen(with_broker: 
             entry = await begin(client, "orders")
             assert await end(client, "orders", entry, ROLLBACK) == definition.OK
             assert not (await client.receive("billing", "orders", polling_s=0.5)).ids
-            assert not broker.store.messages.held.halves(QueueOffset(0), 1)
+            assert not broker.store.messages.pending.halves(QueueOffset(0), 1)
 
     with_broker(test)
 
@@ -121,7 +121,7 @@ def test_point_53_words_about_no_transaction(with_broker: WithBroker) -> None:
                 assert await end(client, topic, wrong, COMMIT) == code, (topic, message_id, transaction_id)
             unspecified = definition.TRANSACTION_RESOLUTION_UNSPECIFIED
             assert await end(client, "orders", entry, unspecified) == definition.OK
-            assert broker.store.messages.held.half_of(entry.message_id) is not None, "nothing has happened"
+            assert broker.store.messages.pending.half_of(entry.message_id) is not None, "nothing has happened"
 
     with_broker(test)
 
@@ -202,7 +202,7 @@ def test_point_54_who_declares_no_topic_is_asked_about_its_own(with_broker: With
 def test_after_too_many_checks_it_is_rolled_back_and_kept_for_operators(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders", TopicType.TRANSACTION)
-        held = broker.store.messages.held
+        pending = broker.store.messages.pending
         async with Client(broker.endpoint) as client:
             await client.declare(producer_settings("orders"))
             entry = await begin(client, "orders")
@@ -211,7 +211,7 @@ def test_after_too_many_checks_it_is_rolled_back_and_kept_for_operators(with_bro
                 command = await client.told()
                 assert command.recover_orphaned_transaction_command.transaction_id == entry.transaction_id
                 broker.clock.push(31)
-            await until(lambda: held.half_of(entry.message_id) is None, "it is rolled back")
+            await until(lambda: pending.half_of(entry.message_id) is None, "it is rolled back")
             assert broker.store.messages.maximum(QueueId("TRANS_CHECK_MAX_TIME_TOPIC", 0)) == 1
             assert await end(client, "orders", entry, COMMIT) == definition.INVALID_TRANSACTION_ID
 
@@ -223,13 +223,13 @@ def test_a_check_that_nobody_hears_does_not_count(with_broker: WithBroker) -> No
 
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders", TopicType.TRANSACTION)
-        held = broker.store.messages.held
+        pending = broker.store.messages.pending
         async with Client(broker.endpoint) as client:
             entry = await begin(client, "orders")
             broker.clock.push(7)
             for _ in range(4):
-                before = held.checks_due(0, 2**60, 10)
-                await until(lambda before=before: held.checks_due(0, 2**60, 10) != before, "the check is put off")
+                before = pending.checks_due(0, 2**60, 10)
+                await until(lambda before=before: pending.checks_due(0, 2**60, 10) != before, "the check is put off")
                 broker.clock.push(31)
             await client.declare(producer_settings("orders"))
             command = await client.told()

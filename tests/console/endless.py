@@ -37,14 +37,14 @@ class AdminOfTest(AdminServiceServicer, BrowsingServiceServicer):
     def __init__(self) -> None:
         self.ended = Semaphore(0)
         self.hold = Event()
-        self.held = Semaphore(0)
+        self.started = Semaphore(0)
 
     def GetBroker(self, _request: admin_pb2.GetBrokerRequest, _context: _Context) -> admin_pb2.Broker:
         return admin_pb2.Broker(name="quarry", cluster="test")
 
     def GetTopic(self, request: admin_pb2.GetTopicRequest, context: _Context) -> admin_pb2.Topic:
         gone = self._until_gone(context)
-        self.held.release()
+        self.started.release()
         while not gone.wait(0.02) and not self.hold.is_set():
             pass
         return admin_pb2.Topic(name=request.name)

@@ -286,7 +286,7 @@ def test_a_browser_that_leaves_ends_its_stream_at_the_broker(place: Place) -> No
 def test_a_browser_that_leaves_ends_its_call_at_the_broker(place: Place) -> None:
     connection = place.browser.connect()
     connection.request("POST", "/api/call/AdminService/GetTopic", b"{}", JSON)
-    assert place.admin.held.acquire(timeout=PATIENCE_S)
+    assert place.admin.started.acquire(timeout=PATIENCE_S)
     connection.close()
     assert place.admin.ended.acquire(timeout=PATIENCE_S)
 
@@ -335,7 +335,7 @@ def test_streams_and_calls_are_bounded(place: Place, monkeypatch: pytest.MonkeyP
         with ThreadPoolExecutor(2) as others:
             waiting = [others.submit(browser.call, "AdminService/GetTopic") for _ in range(2)]
             for _ in waiting:
-                assert place.admin.held.acquire(timeout=PATIENCE_S)
+                assert place.admin.started.acquire(timeout=PATIENCE_S)
             refused = browser.call("AdminService/GetTopic")
             assert (refused.status, refused.code) == (503, "UNAVAILABLE")
             place.admin.hold.set()

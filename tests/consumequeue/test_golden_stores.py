@@ -218,12 +218,12 @@ def test_double_write_rocksdb_holds_a_late_part_and_can_be_completed(golden_copy
     engine = open_consume_queue_engine(store / "store/consumequeue", create=False)
     queues = RocksConsumeQueues(engine, minimum_physical_offset=PhysicalOffset(0))
     normal = [each for each in requests if not each.topic.startswith("%LMQ%")]
-    held = sum(
+    kept = sum(
         len(queues.entries(queue, FROM_START, NEVER))
         for queue in queues.queues()
         if not queue.topic.startswith("%LMQ%")
     )
-    assert 0 < held < len(normal)
+    assert 0 < kept < len(normal)
     watermark = queues.dispatched_up_to()
     queues.forget_minima()
     for start in range(0, len(normal), 256):

@@ -16,9 +16,9 @@ def received(bench: DeliveryBench, count: int) -> list[Delivered]:
 
 def recent_of(bench: DeliveryBench) -> int:
     [subscription] = bench.delivery._subscriptions
-    held = sum(len(progress.recent) for progress in subscription.queues.values())
-    assert len(bench.delivery._deliveries._recent) == held
-    return held
+    kept = sum(len(progress.recent) for progress in subscription.queues.values())
+    assert len(bench.delivery._deliveries._recent) == kept
+    return kept
 
 
 def test_an_acknowledgement_soon_after_reads_no_row(monkeypatch: pytest.MonkeyPatch) -> None:

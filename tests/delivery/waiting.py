@@ -102,9 +102,9 @@ class WaitingBench(DeliveryBench):
 
     def _make(self, *, after_crash: bool = False) -> Delivery:
         self.dead_letters = self.letters
-        self.held_from: int | None = None
+        self.barrier_of: int | None = None
         delivery = super()._make(after_crash=after_crash)
-        delivery.hold_ordered(lambda _group, _topic: self.held_from)
+        delivery.hold_ordered(lambda _group, _topic: self.barrier_of)
         return delivery
 
     def anew(self) -> DeliveryBench:
@@ -117,7 +117,7 @@ class WaitingBench(DeliveryBench):
         bench.engine.write(batch)
         bench.source, bench.clock, bench.alive = self.source, self.clock, self.alive
         bench.restart()
-        bench.delivery.hold_ordered(lambda _group, _topic: self.held_from)
+        bench.delivery.hold_ordered(lambda _group, _topic: self.barrier_of)
         bench.delivery._deliveries._clients_away_until_ms = 0
         return bench
 
@@ -297,7 +297,7 @@ class Schedule:
 
     def hold_or_let_go(self) -> None:
         """Another member of a cluster has what comes first, or has it no longer."""
-        self.bench.held_from = self.random.choice((None, self.bench.source.appended_up_to))
+        self.bench.barrier_of = self.random.choice((None, self.bench.source.appended_up_to))
         for each in self.groups:
             self.bench.delivery.let_go(each.group, TOPIC)
             if each.is_lite:

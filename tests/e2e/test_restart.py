@@ -57,17 +57,17 @@ def test_handles_given_before_a_kill_acknowledge_after_it(broker: Broker, client
     sent = messages(10)
     clients.producer(TOPIC).send(sent)
     consumer = clients.simple_consumer(TOPIC, group="billing", await_s=1)
-    held = consumer.receive_until(len(sent), invisible_s=600)
-    consumer.ack(held[:4])
+    received = consumer.receive_until(len(sent), invisible_s=600)
+    consumer.ack(received[:4])
 
     broker.kill()
     broker.start()
-    ack_once_connected(consumer, held[4:8])
-    for each in held[8:]:
+    ack_once_connected(consumer, received[4:8])
+    for each in received[8:]:
         consumer.change_invisible(each, invisible_s=1)
 
     again = receive_once_connected(consumer, 2)
-    assert sorted(each.message_id for each in again) == sorted(each.message_id for each in held[8:])
+    assert sorted(each.message_id for each in again) == sorted(each.message_id for each in received[8:])
     assert {each.attempt for each in again} == {2}
     assert consumer.receive() == []
 

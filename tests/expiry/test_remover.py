@@ -158,18 +158,18 @@ def test_readers_of_real_mappings_are_never_cut_short(tmp_path: Path, monkeypatc
     wrong: list[object] = []
 
     def read(chance: Random) -> None:
-        held: list[tuple[int, memoryview]] = []
+        kept: list[tuple[int, memoryview]] = []
         while not done.is_set():
             number = chance.randrange(SEGMENTS)
             with suppress(OffsetOutOfRange):
                 found = reader.decode(PhysicalOffset(number * SMALL), check_crc=True)
                 if isinstance(found, StoredMessage):
-                    held.append((number, found.body))
+                    kept.append((number, found.body))
                 else:
                     wrong.append(found)
-            wrong.extend(each for each in held if bytes(each[1]) != b"%02d" % each[0] + bytes(SMALL // 2))
-            if len(held) > chance.randrange(1, 8):
-                held.clear()
+            wrong.extend(each for each in kept if bytes(each[1]) != b"%02d" % each[0] + bytes(SMALL // 2))
+            if len(kept) > chance.randrange(1, 8):
+                kept.clear()
 
     threads = [Thread(target=read, args=(Random(seed),)) for seed in range(3)]
     for thread in threads:

@@ -89,12 +89,12 @@ class FaultyLock:
     def __init__(self, locked: Counter[Path], path: Path) -> None:
         self._locked = locked
         self._path = path
-        self._held = True
+        self._pending = True
 
     def release(self) -> None:
-        if self._held:
+        if self._pending:
             self._locked[self._path] -= 1
-            self._held = False
+            self._pending = False
 
 
 class FaultySegment:

@@ -19,7 +19,7 @@ from quarry_mq.store.state.families import FAMILIES
 from tests.faults.disk import PowerCut
 from tests.faults.kernel import Kernel
 
-HELD_FAMILIES = (FAMILY,)
+PENDING_FAMILIES = (FAMILY,)
 QUEUE_FAMILIES = (UNITS_FAMILY, OFFSET_FAMILY)
 """In the order in which RocksDB flushes them at its close."""
 
@@ -69,9 +69,9 @@ class MachineEngines:
         self._mark(directory)
         return self._open(directory.name, FAMILIES, write_ahead_log=True)
 
-    def open_held(self, directory: Path, *, create: bool) -> KeyValueEngine:
+    def open_pending(self, directory: Path, *, create: bool) -> KeyValueEngine:
         self._mark(directory)
-        return self._open(directory.name, HELD_FAMILIES, write_ahead_log=False)
+        return self._open(directory.name, PENDING_FAMILIES, write_ahead_log=False)
 
     def crash(self, *, power_loss: bool) -> None:
         for engine in self._engines.values():

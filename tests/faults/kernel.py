@@ -340,12 +340,12 @@ class Kernel:
     def lock(self, number: int, command: int, wanted: bytes) -> None:
         kind = int.from_bytes(wanted[:2], "little")
         node = self.opened(number).node
-        held = [
+        locks = [
             other
             for descriptor, other in self._locks.items()
             if descriptor != number and self._open[descriptor].node is node
         ]
-        if held and fcntl.F_WRLCK in (kind, *held):
+        if locks and fcntl.F_WRLCK in (kind, *locks):
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         self._locks[number] = kind
 

@@ -125,11 +125,11 @@ def test_an_address_that_has_too_much_put_off_is_not_read_from() -> None:
     all_turns = Turns(lambda _: None)
     talkers = [Talker(all_turns, "10.0.0.1", str(number), []) for number in range(3)]
     source = talkers[0].source
-    held = []
+    paused = []
     for size in (PUT_OFF_MAX, 1, -PUT_OFF_MAX // 4, -PUT_OFF_MAX // 4 - 1):
         source.grew(size)
-        held.append(source.is_held)
-    assert held == [False, True, True, False]
+        paused.append(source.is_paused)
+    assert paused == [False, True, True, False]
     assert [each.listens for each in talkers] == [2, 2, 2]
 
 

@@ -25,13 +25,13 @@ class Reader:
     """A connection for which so much waits, and that took something last in the pass of that number."""
 
     def __init__(
-        self, unread: Unread, size: int, moved_in: int = 0, *, is_dragging: bool = False, held: int = 0
+        self, unread: Unread, size: int, moved_in: int = 0, *, is_dragging: bool = False, buffered: int = 0
     ) -> None:
         self._unread = unread
         self.unread_size = 0
         self.moved_in = moved_in
         self.is_dragging = is_dragging
-        self.held = held
+        self.buffered = buffered
         self.gave_up = 0
         self.grow(size)
 
@@ -43,8 +43,8 @@ class Reader:
         pass
 
     def refresh(self) -> None:
-        if self.held:
-            size, self.held = self.held, 0
+        if self.buffered:
+            size, self.buffered = self.buffered, 0
             self.grow(-size)
 
     def give_up(self) -> None:
@@ -74,7 +74,7 @@ def test_the_slowest_gives_up_until_an_eighth_is_free() -> None:
 
 def test_what_the_socket_took_meanwhile_does_not_count() -> None:
     unread = Unread(8 * MIB)
-    readers = [Reader(unread, 3 * MIB, held=MIB) for _ in range(3)]
+    readers = [Reader(unread, 3 * MIB, buffered=MIB) for _ in range(3)]
     unread.relieve()
     assert unread.size == 6 * MIB
     assert sum(each.gave_up for each in readers) == 0

@@ -39,8 +39,8 @@ def test_a_memtable_with_a_filter_finds_what_it_holds_and_what_it_does_not(tmp_p
         batch = engine.batch()
         batch.put_all(family, ((key, b"value of " + key) for key in part))
         engine.write(batch)
-    held = {*keys[::2], *keys[::3]}
-    assert {key for key in keys if family.get(key) is not None} == held
+    kept = {*keys[::2], *keys[::3]}
+    assert {key for key in keys if family.get(key) is not None} == kept
     batch = engine.batch()
     batch.delete(family, keys[0])
     engine.write(batch)

@@ -23,11 +23,11 @@ from quarry_mq.server.delivery.dead_letters import DeadLetterStore
 from quarry_mq.server.delivery.model import ResetTarget
 from quarry_mq.server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
 from quarry_mq.server.errors import InvalidReceiptHandle
-from quarry_mq.server.held import DelayedDelivery
 from quarry_mq.server.lag.consumer_lag import ConsumerLag, PairLag
 from quarry_mq.server.lag.group_progress import GroupProgress
 from quarry_mq.server.lite.subscriptions import Asking, LiteSubscriptions, Start, offset_of
 from quarry_mq.server.observability.metrics.rocketmq import Families, lag_figures
+from quarry_mq.server.pending import DelayedDelivery
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
 from quarry_mq.store.message import Appended, Message
@@ -46,7 +46,7 @@ PAIRS_MAX: Final = 1_000
 T = TypeVar("T")
 
 
-class HeldFigures:
+class PendingFigures:
     """Metrics of delayed messages and of copies that nobody looks at."""
 
     def delayed_delivered(self, late_s: float) -> None: ...
@@ -82,7 +82,7 @@ class Bench:
         self.timers = ManualTimers(self.clock)
         store, clock = self.store, self.clock
         self.writer = StateWriter(store.state_engine, self._pass.append, self.failures.append)
-        self._copies = Copies(self._send_back, lambda: HOST, HeldFigures())
+        self._copies = Copies(self._send_back, lambda: HOST, PendingFigures())
         self.delivery = self._make_delivery()
         self.delays = DelayedDelivery(
             store.messages,
@@ -91,7 +91,7 @@ class Bench:
             clock=clock,
             timers=self.timers,
             faults=self,
-            metrics=HeldFigures(),
+            metrics=PendingFigures(),
             handle_key=HANDLE_KEY,
         )
         self.lite = LiteSubscriptions(

@@ -34,9 +34,9 @@ class Checked:
         engine = bench.store.state_engine
         self._positions: Mapping[QueueId, int] = rows.positions(engine).get(reader.name, {})
         self._given = reader.open_places(queues)
-        held = {Place(queue, each.offset) for queue, messages in queues.items() for each in messages}
+        kept = {Place(queue, each.offset) for queue, messages in queues.items() for each in messages}
         stored = {Place(*each) for each in rows.in_flight(engine).get(reader.name, ())}
-        assert stored & held == self._given, f"{reader.name}: {(stored & held) ^ self._given}"
+        assert stored & kept == self._given, f"{reader.name}: {(stored & kept) ^ self._given}"
 
     def all_of_it(self) -> None:
         self.positions()

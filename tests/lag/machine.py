@@ -18,8 +18,8 @@ from quarry_mq.server.delivery.handles import lite_topic_of
 from quarry_mq.server.delivery.model import Place as End
 from quarry_mq.server.delivery.model import ResetTarget, StoredSince
 from quarry_mq.server.filters import SqlFilter, TagFilter
-from quarry_mq.server.held.copies import held_until
 from quarry_mq.server.lite.subscriptions import Asking, Start, StartKind
+from quarry_mq.server.pending.copies import scheduled
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
 from quarry_mq.store.message import Message
@@ -142,7 +142,7 @@ class LagMachine(RuleBasedStateMachine):
     @move(1, topic=topics, delay_s=st.sampled_from((1, 30, 400)), tag=st.sampled_from(TAGS))
     def send_delayed(self, topic: str, delay_s: int, tag: str | None) -> None:
         due_ms = self.bench.clock.wall_ms() + delay_s * 1_000
-        self.bench.send([held_until(self._message(topic, 0, tag, 20), due_ms)])
+        self.bench.send([scheduled(self._message(topic, 0, tag, 20), due_ms)])
         self.look()
 
     @move(3, lite_topic=st.sampled_from(LITE_TOPICS), messages=st.integers(1, 3))
@@ -224,15 +224,15 @@ class LagMachine(RuleBasedStateMachine):
         wanted = self.bots.lite_wanted.setdefault(client, set())
         for name in sorted(lite_topics - wanted):
             queue = QueueId(LIGHT + name, 0)
-            held = [each.offset for each in self.queues.get(queue, ())]
+            kept = [each.offset for each in self.queues.get(queue, ())]
             end = self.ends.get(queue, 0)
             match start.kind:
                 case StartKind.OLDEST:
-                    self.bots.moved(queue, min(held, default=end), keeps_before=False)
+                    self.bots.moved(queue, min(kept, default=end), keeps_before=False)
                 case StartKind.NEWEST:
                     self.bots.moved(queue, end, keeps_before=False)
                 case StartKind.TAIL:
-                    self.bots.moved(queue, min(held[-start.value :], default=end), keeps_before=False)
+                    self.bots.moved(queue, min(kept[-start.value :], default=end), keeps_before=False)
         self.bench.want_lite(Asking(BOTS, TERMS, client), sorted(lite_topics), start)
         wanted |= lite_topics
         self.look(self.bots)

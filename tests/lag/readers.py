@@ -103,8 +103,8 @@ class Reader:
 
     def open_places(self, queues: Queues) -> set[Place]:
         """What it was given and has not done, of what the log still holds."""
-        held = {Place(queue, each.offset) for queue, messages in queues.items() for each in messages}
-        return held & self.given.keys()
+        kept = {Place(queue, each.offset) for queue, messages in queues.items() for each in messages}
+        return kept & self.given.keys()
 
 
 def retry_names(group: str, topic: str) -> set[str]:

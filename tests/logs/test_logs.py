@@ -158,7 +158,7 @@ def test_the_first_of_an_event_is_written_at_once_and_what_is_too_much_once_a_mi
         assert "repeated" not in its.events[4]
 
 
-def test_what_was_held_back_is_told_when_the_event_comes_again() -> None:
+def test_what_was_suppressed_is_told_when_the_event_comes_again() -> None:
     with pipe(repeats_per_minute=1) as its:
         for number in range(4):
             its.log.info("connection ended", peer=number)
@@ -167,7 +167,7 @@ def test_what_was_held_back_is_told_when_the_event_comes_again() -> None:
         assert [(event["peer"], event.get("repeated")) for event in its.events] == [(0, None), (3, 2), (4, None)]
 
 
-def test_other_events_and_levels_are_not_held_back() -> None:
+def test_other_events_and_levels_are_not_suppressed() -> None:
     with pipe(repeats_per_minute=1) as its:
         for _ in range(3):
             its.log.info("a")
@@ -181,14 +181,14 @@ def test_other_events_and_levels_are_not_held_back() -> None:
 
 
 @pytest.mark.parametrize("event", ["call", "call denied"])
-def test_lines_for_each_call_and_audit_lines_are_never_held_back(event: str) -> None:
+def test_lines_for_each_call_and_audit_lines_are_never_suppressed(event: str) -> None:
     with pipe(repeats_per_minute=1) as its:
         for _ in range(1_000):
             its.log.info(event)
         assert len(its.lines) == 1_000
 
 
-def test_nothing_is_held_back_where_nobody_wants_it() -> None:
+def test_nothing_is_suppressed_where_nobody_wants_it() -> None:
     with pipe(repeats_per_minute=0) as its:
         for _ in range(1_000):
             its.log.error("damaged data")
@@ -203,7 +203,7 @@ def test_nothing_is_lost_at_the_end() -> None:
         assert [event["number"] for event in its.events] == [0, 2]
 
 
-def test_tracebacks_that_are_held_back_keep_nothing_alive() -> None:
+def test_tracebacks_that_are_suppressed_keep_nothing_alive() -> None:
     class Large:
         pass
 
@@ -311,7 +311,7 @@ def test_levels_hold_for_libraries_too_whatever_numbers_they_use() -> None:
         assert [event["level"] for event in its.events] == ["warning", "critical"]
 
 
-def test_loggers_of_libraries_are_held_back_each_by_itself() -> None:
+def test_loggers_of_libraries_are_suppressed_each_by_itself() -> None:
     with pipe(repeats_per_minute=1) as its:
         for _ in range(5):
             logging.getLogger("one").error("x")

@@ -227,12 +227,12 @@ def test_topics_can_be_at_hand_before_they_are_asked_for(engine: KeyValueEngine,
     topics = TopicTable(engine, cached_max=topics_max)
     topics.get("t0900")
     topics.get("t0005")
-    held = min(topics_max, len(names))
-    assert warmed(topics) >= held // 256
+    kept = min(topics_max, len(names))
+    assert warmed(topics) >= kept // 256
     cached = topics._rows._cached
-    assert len(cached) == held
+    assert len(cached) == kept
     assert list(cached)[-2:] == ["t0900", "t0005"], "those in use go last"
-    assert set(cached) >= set(names[: held - 1])
+    assert set(cached) >= set(names[: kept - 1])
     assert all(topics.get(name) == Topic(name, TopicType.NORMAL, 1, 1) for name in names)
 
 

@@ -166,7 +166,7 @@ def test_what_the_log_no_longer_has_is_not_compared(both: DoubleWriteConsumeQueu
     assert set(report.differences) == {"maximum"}
 
 
-def test_an_expired_queue_is_held_to_its_next_offset(both: DoubleWriteConsumeQueues) -> None:
+def test_an_expired_queue_keeps_its_next_offset(both: DoubleWriteConsumeQueues) -> None:
     """rmq#8753: numbering goes on although nothing of the queue is left. The log alone cannot tell of it."""
     put(files_of(both), [request(number, A0, number) for number in range(9)])
     put(rocks_of(both), [request(9, B0, 0)])

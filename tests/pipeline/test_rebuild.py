@@ -112,12 +112,12 @@ def test_messages_that_wait_and_keys_are_found_again(spark: SparkSession, tmp_pa
             timer = {"TIMER_OUT_MS": str(due_ms + number), "REAL_TOPIC": "orders", "REAL_QID": "0"}
             running.messages.append([to_store(TIMER_TOPIC, 0, b"later", **timer)])
         running.messages.dispatch(running.messages.flush())
-        waiting = list(running.messages.held.waiting_messages())
+        waiting = list(running.messages.pending.waiting_messages())
     assert len(waiting) == 5
     migrate_alone(PosixDisk(), SystemClock(), root, Orders(target=Target.ROCKSDB, asked_by="me"), report=lambda _: None)
     expected = families(root), table_rows(root, "index")
     paths = StorePaths(root)
-    for directory in (paths.held_messages, paths.consume_queue_rocksdb, paths.key_index):
+    for directory in (paths.pending_messages, paths.consume_queue_rocksdb, paths.key_index):
         shutil.rmtree(directory)
     rebuilt = rebuild(spark, PosixDisk(), root, split_bytes=60_000)
     assert rebuilt.waiting == 5
@@ -125,7 +125,7 @@ def test_messages_that_wait_and_keys_are_found_again(spark: SparkSession, tmp_pa
     assert (families(root), table_rows(root, "index")) == expected
     assert differences(root) == []
     with closing(opened(root)) as running:
-        assert list(running.messages.held.waiting_messages()) == waiting
+        assert list(running.messages.pending.waiting_messages()) == waiting
 
 
 @pytest.mark.slow
@@ -256,12 +256,12 @@ OTHER = unit_prefix(QueueId("orders", 4))
 
 def one_by_one(records: Sequence[tuple[bytes, int]]) -> Pairs:
     """What a broker holds after these: a number that a queue has given away before means that it began anew."""
-    held: dict[tuple[bytes, int], int] = {}
+    kept: dict[tuple[bytes, int], int] = {}
     for place, (prefix, offset) in enumerate(records):
-        for key in [key for key in held if key[0] == prefix and key[1] >= offset]:
-            del held[key]
-        held[prefix, offset] = place
-    return {prefix + I64.pack(offset): UNIT.pack(place, 1, 2, 3) for (prefix, offset), place in held.items()}
+        for key in [key for key in kept if key[0] == prefix and key[1] >= offset]:
+            del kept[key]
+        kept[prefix, offset] = place
+    return {prefix + I64.pack(offset): UNIT.pack(place, 1, 2, 3) for (prefix, offset), place in kept.items()}
 
 
 def sorted_rows(records: Sequence[tuple[bytes, int]]) -> Iterator[tuple[bytes, bytes]]:

@@ -242,21 +242,21 @@ def test_queues_hold_the_same_after_either_scan(dense: bool, cached_queues_max: 
 @pytest.mark.parametrize("name", BACKINGS)
 def test_all_kinds_of_queues_take_columns_as_they_take_requests(name: str, way: str, tmp_path: Path) -> None:
     segments = write_log(FaultyDisk(), random_messages(Random(12), 200))
-    held: list[dict[QueueId, tuple[QueueBounds, list[ConsumeQueueEntry]]]] = []
+    kept: list[dict[QueueId, tuple[QueueBounds, list[ConsumeQueueEntry]]]] = []
     for scan in SCANS:
-        backing = BACKINGS[name](tmp_path / str(len(held)))
+        backing = BACKINGS[name](tmp_path / str(len(kept)))
         queues = backing.open()
         for run in scan(segments, START, dispatch_from=START, numbering=DenseNumbering(queues), from_device=False):
             if way == "put_missing":
                 queues.put_missing(run.requests)
             else:
                 getattr(queues, way)(run.requests, run.end)
-        held.append(
+        kept.append(
             {queue: (queues.bounds(queue), queues.entries(queue, FROM_START, 1000)) for queue in queues.queues()}
         )
         backing.close()
-    assert held[0] == held[1]
-    assert sum(len(entries) for _, entries in held[0].values()) > 100
+    assert kept[0] == kept[1]
+    assert sum(len(entries) for _, entries in kept[0].values()) > 100
 
 
 @pytest.mark.parametrize("name", golden.NAMES)

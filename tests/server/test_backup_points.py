@@ -54,7 +54,7 @@ class Bench:
         send(self.store, count)
         self.store.messages.dispatch(self.store.messages.appended_up_to)
 
-    def held(self) -> list[str]:
+    def pinned(self) -> list[str]:
         return [each.name for each in self.disk.list_directory(self.folder)]
 
 
@@ -80,7 +80,7 @@ def test_what_comes_after_the_point_is_not_in_the_backup(bench: Bench, tmp_path:
     assert (report.log_end, report.clean_stop) == (point.log_end, True)
     assert sum(each.checked for check, each in report.counts.items() if check.value == "log") == 900
     bench.points.end(point.name)
-    assert bench.held() == []
+    assert bench.pinned() == []
 
 
 def test_a_point_of_an_empty_store(bench: Bench, tmp_path: Path) -> None:
@@ -98,10 +98,10 @@ def test_segments_stay_while_the_lease_lasts_and_the_point_goes_with_it(bench: B
     bench.clock.advance(LEASE_S - 1)
     bench.points.renew(point.name)
     bench.points.sweep()
-    assert bench.held() == [point.name]
+    assert bench.pinned() == [point.name]
     bench.clock.advance(LEASE_S)
     bench.points.sweep()
-    assert bench.held() == []
+    assert bench.pinned() == []
     assert bench.pins.lowest() is None
     with pytest.raises(Invalid):
         bench.points.renew(point.name)
@@ -119,7 +119,7 @@ def test_names_are_the_brokers_and_nothing_else_is_touched(bench: Bench) -> None
             bench.points.end(name)
         with pytest.raises(Invalid):
             bench.points.renew(name)
-    assert bench.held() == [point.name]
+    assert bench.pinned() == [point.name]
 
 
 def test_only_so_many_points_are_held_at_once(bench: Bench) -> None:
@@ -134,9 +134,9 @@ def test_only_so_many_points_are_held_at_once(bench: Bench) -> None:
 def test_points_of_a_broker_that_died_are_removed_by_the_next(bench: Bench, tmp_path: Path) -> None:
     asyncio.run(bench.points.begin())
     bench.disk.make_directories(bench.folder / "mine")
-    assert len(bench.held()) == 2
+    assert len(bench.pinned()) == 2
     bench.open_points(tmp_path / "store")
-    assert bench.held() == ["mine"], "what somebody else put there stays"
+    assert bench.pinned() == ["mine"], "what somebody else put there stays"
 
 
 def test_a_point_that_could_not_be_made_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_a_point_that_could_not_be_made_leaves_nothing(bench: Bench, monkeypatch
     monkeypatch.setattr(bench.store.state_engine, "checkpoint", refuse)
     with pytest.raises(OSError, match="No space"):
         asyncio.run(bench.points.begin())
-    assert bench.held() == []
+    assert bench.pinned() == []
     assert bench.pins.lowest() is None
 
 
@@ -159,5 +159,5 @@ def test_a_caller_that_goes_away_meanwhile_leaves_nothing(bench: Bench) -> None:
             await making
 
     asyncio.run(test())
-    assert bench.held() == []
+    assert bench.pinned() == []
     assert bench.pins.lowest() is None

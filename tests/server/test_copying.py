@@ -21,8 +21,8 @@ from quarry_mq.protocol.messages.property_names import (
 )
 from quarry_mq.server.append.copies import SIZE_MAX, Copies, fitted, is_final
 from quarry_mq.server.append.group_commit import Stored
-from quarry_mq.server.held.copies import carried_over, delivered, held_until, recall
-from quarry_mq.server.observability.metrics.instruments import HeldMetrics
+from quarry_mq.server.observability.metrics.instruments import PendingMetrics
+from quarry_mq.server.pending.copies import carried_over, delivered, recall, scheduled
 from quarry_mq.store.errors import Busy, DiskRefused, Invalid, MessageTooLarge, StorePoisoned
 from quarry_mq.store.message import Message, MessageCopy
 from quarry_mq.store.offsets import PhysicalOffset
@@ -112,7 +112,7 @@ def recorded(taken: Message) -> StoredMessage:
 @pytest.mark.parametrize("id_size", [10, 32_600])
 def test_delayed_messages_that_fill_their_records_are_delivered_and_recalled_and_carried_on(id_size: int) -> None:
     """What ends their wait is kept: the id that tells whose copy it is, and the mark of a delivery."""
-    waiting = held_until(message("orders", UNIQ_KEY="i" * id_size), 1_700_000_000_000)
+    waiting = scheduled(message("orders", UNIQ_KEY="i" * id_size), 1_700_000_000_000)
     size = SIZE_MAX - len(encode_properties(waiting.properties))
     if size > 100:
         waiting = waiting._replace(properties={**waiting.properties, "large": "x" * (size - 8)})
@@ -129,7 +129,7 @@ def test_delayed_messages_that_fill_their_records_are_delivered_and_recalled_and
 
 def test_what_is_sent_is_marked_as_copies_and_what_they_lack_is_told() -> None:
     sent: list[Message] = []
-    metrics = HeldMetrics(CollectorRegistry())
+    metrics = PendingMetrics(CollectorRegistry())
 
     def send(messages: Sequence[Message], _stored: Stored) -> None:
         sent.extend(messages)

@@ -16,7 +16,7 @@ from quarry_mq.server.admin.dead_letter_box import _copy
 from quarry_mq.server.admin_port.messages.resend import new_message
 from quarry_mq.server.append.copies import fitted
 from quarry_mq.server.delivery.dead_letters import _dead_letter
-from quarry_mq.server.held.copies import carried_over, committed, delivered, given_up, half_of, held_until, recall
+from quarry_mq.server.pending.copies import carried_over, committed, delivered, given_up, half_of, recall, scheduled
 from quarry_mq.server.settings.sections.limits import LimitsSection
 from quarry_mq.server.wire.messages import to_message
 from quarry_mq.server.wire.property_room import ADDED_LATER, ROOM_FOR_LATER, ROOM_FOR_SENDERS
@@ -92,7 +92,7 @@ def test_the_largest_messages_go_through_every_later_step(store: OpenStore, kind
     message = largest(kind, DUE_MS, limits)
     taken = accepted(message, limits)
     own = dict(message.user_properties)
-    for record in held_steps(store, taken, kind):
+    for record in pending_steps(store, taken, kind):
         frontier = [record]
         for _ in range(3):
             made = [recorded(store, step(each, limits)) for each in frontier for step in LATER_STEPS.values()]
@@ -105,10 +105,10 @@ def test_the_largest_messages_go_through_every_later_step(store: OpenStore, kind
             frontier = made[:4]
 
 
-def held_steps(store: OpenStore, taken: Message, kind: str) -> Iterator[StoredMessage]:
+def pending_steps(store: OpenStore, taken: Message, kind: str) -> Iterator[StoredMessage]:
     """The records that a message of the kind becomes before it is delivered, the last one being that."""
     if kind == "delay":
-        waiting = recorded(store, held_until(taken, DUE_MS))
+        waiting = recorded(store, scheduled(taken, DUE_MS))
         for _ in range(3):
             recorded(store, recall(waiting, due_ms=DUE_MS, store_host=STORE_HOST))
             waiting = recorded(store, carried_over(waiting, due_ms=DUE_MS, store_host=STORE_HOST))

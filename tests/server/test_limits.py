@@ -6,12 +6,12 @@ import pytest
 
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.errors import OverLimit
-from quarry_mq.server.rpc.limits import RATES_KEPT_MAX, HeldSizes, LimitsMet, RequestRates
+from quarry_mq.server.rpc.limits import RATES_KEPT_MAX, LimitsMet, RequestRates, WaitingSizes
 from quarry_mq.store.errors import Busy
 
 
-def test_sizes_are_held_for_each_client_and_in_all() -> None:
-    sizes = HeldSizes("waiting", total_max=100, client_max=60)
+def test_sizes_are_counted_for_each_client_and_in_all() -> None:
+    sizes = WaitingSizes("waiting", total_max=100, client_max=60)
     sizes.take("a", 50)
     with pytest.raises(OverLimit) as refused:
         sizes.take("a", 11)
@@ -26,16 +26,16 @@ def test_sizes_are_held_for_each_client_and_in_all() -> None:
     assert sizes.total == 100
 
 
-def test_what_is_allowed_at_all_passes_when_nothing_is_held() -> None:
-    sizes = HeldSizes("waiting", total_max=10, client_max=5)
+def test_what_is_allowed_at_all_passes_when_nothing_waits() -> None:
+    sizes = WaitingSizes("waiting", total_max=10, client_max=5)
     sizes.take("a", 1_000)
     sizes.give("a", 1_000)
     sizes.take("a", 1_000)
     assert sizes.total == 1_000
 
 
-def test_nothing_is_remembered_of_clients_for_whom_nothing_is_held() -> None:
-    sizes = HeldSizes("waiting", total_max=10, client_max=5)
+def test_nothing_is_remembered_of_clients_for_whom_nothing_waits() -> None:
+    sizes = WaitingSizes("waiting", total_max=10, client_max=5)
     for number in range(1_000):
         sizes.take(str(number), 1)
         sizes.give(str(number), 1)

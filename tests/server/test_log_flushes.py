@@ -27,7 +27,7 @@ from tests.store.assembly import message
 __all__ = ["native"]
 
 
-class HeldThread:
+class BlockedThread:
     """Does as the disk is told to: a flush ends when `let_go` is called, with that error."""
 
     def __init__(self) -> None:
@@ -55,9 +55,9 @@ class HeldThread:
 
 
 @pytest.fixture
-def thread() -> Iterator[HeldThread]:
-    with closing(HeldThread()) as held:
-        yield held
+def thread() -> Iterator[BlockedThread]:
+    with closing(BlockedThread()) as thread:
+        yield thread
 
 
 async def until(done: Callable[[], object]) -> None:
@@ -66,7 +66,7 @@ async def until(done: Callable[[], object]) -> None:
 
 
 async def flushing(
-    threads: LoopThreads, thread: HeldThread, directory: Path
+    threads: LoopThreads, thread: BlockedThread, directory: Path
 ) -> tuple[Bench, asyncio.Future[Sequence[Appended]]]:
     """A send whose flush is under way, and its answer."""
     bench = Bench(threads, Durability.SYNC, sync_thread=thread, directory=directory)
@@ -75,7 +75,7 @@ async def flushing(
     return bench, answer
 
 
-def test_sends_wait_for_the_thread_and_share_its_flushes(thread: HeldThread, tmp_path: Path) -> None:
+def test_sends_wait_for_the_thread_and_share_its_flushes(thread: BlockedThread, tmp_path: Path) -> None:
     async def test(threads: LoopThreads) -> None:
         bench, first = await flushing(threads, thread, tmp_path)
         others = [bench.send(message()) for _ in range(3)]
@@ -95,7 +95,7 @@ def test_sends_wait_for_the_thread_and_share_its_flushes(thread: HeldThread, tmp
     run(test)
 
 
-def test_a_flush_that_fails_is_final(thread: HeldThread, tmp_path: Path) -> None:
+def test_a_flush_that_fails_is_final(thread: BlockedThread, tmp_path: Path) -> None:
     async def test(threads: LoopThreads) -> None:
         bench, waiting = await flushing(threads, thread, tmp_path)
         later = bench.send(message())
@@ -111,7 +111,7 @@ def test_a_flush_that_fails_is_final(thread: HeldThread, tmp_path: Path) -> None
     run(test)
 
 
-def test_queues_are_flushed_between_two_flushes_of_the_log(thread: HeldThread, tmp_path: Path) -> None:
+def test_queues_are_flushed_between_two_flushes_of_the_log(thread: BlockedThread, tmp_path: Path) -> None:
     """Both ask the disk for the same file: one waits for the other, on a thread."""
 
     async def test(threads: LoopThreads) -> None:
@@ -131,7 +131,7 @@ def test_queues_are_flushed_between_two_flushes_of_the_log(thread: HeldThread, t
 
 
 def test_the_end_waits_for_a_flush_that_runs_also_where_nobody_does_any_more(
-    thread: HeldThread, tmp_path: Path
+    thread: BlockedThread, tmp_path: Path
 ) -> None:
     """The store is closed next, which flushes once more."""
 

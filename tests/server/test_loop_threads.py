@@ -46,11 +46,11 @@ def test_what_it_raises_is_raised_where_it_is_waited_for() -> None:
 def test_one_that_hangs_leaves_the_other_free() -> None:
     async def test(threads: LoopThreads) -> None:
         holding = Event()
-        held = threads.call(holding.wait)
+        running = threads.call(holding.wait)
         assert await threads.call(lambda: 7) == 7
-        assert not held.done()
+        assert not running.done()
         holding.set()
-        assert await held
+        assert await running
 
     _run(test)
 

@@ -75,7 +75,7 @@ def test_a_verdict_is_kept(bench: Bench) -> None:
             assert found.checks["records"] == [200, 0]
             assert work.progress_of(found) is None
             assert verification(bench).all() == [found]
-        assert bench.held() == []
+        assert bench.pinned() == []
 
     asyncio.run(scenario())
 
@@ -95,7 +95,7 @@ def test_one_at_a_time_and_cancelled_within_a_pause(bench: Bench) -> None:
             assert found.state is VerdictState.CANCELLED
             with pytest.raises(Invalid, match="is not running"):
                 work.cancel(begun.id)
-        assert bench.held() == []
+        assert bench.pinned() == []
 
     asyncio.run(scenario())
 
@@ -111,7 +111,7 @@ def test_a_broker_that_stops_does_not_wait_for_it(bench: Bench) -> None:
         assert left.remark == "the broker stopped before the verification was complete"
 
     asyncio.run(scenario())
-    assert bench.held() == []
+    assert bench.pinned() == []
 
 
 def test_what_cannot_be_read_is_told(bench: Bench) -> None:

@@ -18,7 +18,7 @@ from quarry_mq.store.fs import Disk
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.message_store import MessageStore
 from quarry_mq.store.offsets import PhysicalOffset
-from quarry_mq.store.pending import FAMILY, HeldMessages, reading
+from quarry_mq.store.pending import FAMILY, PendingMessages, reading
 from quarry_mq.store.recovery.recovery import RecoveryReport, SavePosition, recover
 from quarry_mq.store.recovery.verdict import Stop
 from quarry_mq.store.scan import LogScan, scan_in_bulk
@@ -92,6 +92,6 @@ def assemble(
         flusher=flusher,
         reader=reader,
         offsets=QueueOffsets(queues, cached_max=cached_queues_max),
-        held=HeldMessages(MemoryEngine((FAMILY,)), reading(reader)),
+        pending=PendingMessages(MemoryEngine((FAMILY,)), reading(reader)),
     )
     return Assembly(disk, engine, segments, queues, report, reader, store, clock, progress)

@@ -32,7 +32,7 @@ def to_light(assembly: Assembly | OpenStore, *numbers: int, body: bytes = b"body
     store.dispatch(store.flush())
 
 
-def held(assembly: Assembly, queue: QueueId) -> list[PhysicalOffset]:
+def stored_at(assembly: Assembly, queue: QueueId) -> list[PhysicalOffset]:
     return [each.physical_offset for each in assembly.store.entries(queue, QueueOffset(0), 1_000)]
 
 
@@ -46,7 +46,7 @@ def test_a_message_is_in_all_of_its_light_queues_or_in_none(kept: int) -> None:
     for _ in range(5):
         to_light(first, *range(100))
         engine.settle()
-    everywhere = held(first, ORDERS)
+    everywhere = stored_at(first, ORDERS)
     engine.crash(surviving_batches=kept)
     bare = {
         tuple(
@@ -59,7 +59,7 @@ def test_a_message_is_in_all_of_its_light_queues_or_in_none(kept: int) -> None:
     }
     assert bare == {tuple(everywhere[: kept // 2])}, "what the database holds right after the crash"
     again = assemble(disk, engine)
-    assert {tuple(held(again, queue)) for queue in (ORDERS, *map(light, range(100)))} == {tuple(everywhere)}
+    assert {tuple(stored_at(again, queue)) for queue in (ORDERS, *map(light, range(100)))} == {tuple(everywhere)}
 
 
 def test_light_queues_of_one_round_are_numbered_one_after_the_other() -> None:

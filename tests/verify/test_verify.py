@@ -89,7 +89,7 @@ def test_our_own_store_agrees(store: Path) -> None:
         Check.TOPICS: (2, 0),
         Check.GROUPS: (1, 0),
         Check.IN_FLIGHT: (1, 0),
-        Check.HELD: (0, 0),
+        Check.PENDING: (0, 0),
     }
 
 

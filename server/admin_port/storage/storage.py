@@ -94,8 +94,8 @@ class StorageService(StorageServiceServicer):
         )
 
 
-def _may_see(held: TimerView | TransactionView) -> bool:
-    return caller_may_see_if_known(held.record)
+def _may_see(pending: TimerView | TransactionView) -> bool:
+    return caller_may_see_if_known(pending.record)
 
 
 def _storage(found: StorageView) -> pb.Storage:

@@ -79,7 +79,7 @@ class Barriers:
     def is_empty(self) -> bool:
         return not self._barriers
 
-    def held_from(self, group: str, topic: str) -> int | None:
+    def barrier_of(self, group: str, topic: str) -> int | None:
         """Return the log position from which on the group may not get messages yet, or None.
 
         To be called before each delivery.
@@ -147,14 +147,14 @@ class Barriers:
 WITH_GROUPS: Final = frozenset({TopicType.FIFO, TopicType.MIXED})
 
 
-class HeldTopics:
+class OrderedTopics:
     """Asks the barriers only about topics whose messages may belong to message groups, and about lite topics."""
 
     def __init__(self, topics: TopicTable, barriers: Barriers) -> None:
         self._topics = topics
         self._barriers = barriers
 
-    def held_from(self, group: str, topic: str) -> int | None:
+    def barrier_of(self, group: str, topic: str) -> int | None:
         """Return the same as `Barriers.held_from`."""
         if self._barriers.is_empty:
             return None
@@ -162,4 +162,4 @@ class HeldTopics:
             found = self._topics.get(topic)
             if found is None or found.type not in WITH_GROUPS:
                 return None
-        return self._barriers.held_from(group, topic)
+        return self._barriers.barrier_of(group, topic)

@@ -308,7 +308,7 @@ class Subscriptions:
                 del self._by_topic[part.topic]
 
 
-class HeldFilters:
+class KeptFilters:
     """The filters of waiting receives. Most are the same object, since equal expressions usually are."""
 
     def __init__(self) -> None:
@@ -340,7 +340,7 @@ class WaitingPolls:
     """The waiting receives, by the client that made them."""
 
     def __init__(self, settings: BrokerSettings) -> None:
-        self._filters = HeldFilters()
+        self._filters = KeptFilters()
         self._by_client: dict[str, dict[WaitingPoll, None]] = {}
         self._count = 0
         self.configure(settings)

@@ -126,7 +126,7 @@ class H2Protocol(asyncio.Protocol):
         transport, source = self._transport, self._source
         if transport is None or source is None or transport.is_closing():
             return
-        if self._has_backlog or self._is_deaf or source.is_held:
+        if self._has_backlog or self._is_deaf or source.is_paused:
             if transport.is_reading():
                 transport.pause_reading()
         elif not transport.is_reading():
@@ -268,7 +268,7 @@ class H2Protocol(asyncio.Protocol):
         self.end(ErrorCode.ENHANCE_YOUR_CALM, "made room for another connection")
         self.abort()
 
-    def held_size(self) -> int:
+    def buffered_size(self) -> int:
         """Return the bytes that the transport buffers; see `sender.Outlet`."""
         return 0 if self._transport is None or self._has_been_cut else self._transport.get_write_buffer_size()
 

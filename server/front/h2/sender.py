@@ -62,7 +62,7 @@ _pack_ending_ok: Final = _ENDING_OK.pack
 class Outlet(Protocol):
     """The transport that frames go to."""
 
-    def held_size(self) -> int:
+    def buffered_size(self) -> int:
         """Return the bytes that were written and that the peer's socket has not taken."""
 
     def give_up(self) -> None:
@@ -74,8 +74,8 @@ class Sender:
 
     __slots__ = (
         "_beginning",
+        "_buffered_size",
         "_departing",
-        "_held_size",
         "_initial_window",
         "_looks",
         "_notify",
@@ -113,7 +113,7 @@ class Sender:
         self.data_frames = 0
         self.is_paused = False
         self.outlet: Outlet | None = None
-        self._held_size = 0  # what the outlet held when it was last checked
+        self._buffered_size = 0  # what the outlet held when it was last checked
         self._sent_size = self._sent_seen = 0
         self._pace = 0.0  # bytes taken recently, those of a second ago counting half
         self._looks = 0  # measurements of the pace since something waits
@@ -287,7 +287,7 @@ class Sender:
 
     @property
     def unread_size(self) -> int:
-        return self.waiting_size + self._held_size
+        return self.waiting_size + self._buffered_size
 
     @property
     def is_dragging(self) -> bool:
@@ -298,11 +298,11 @@ class Sender:
         self._looks += 1
 
     def refresh(self) -> None:
-        held = 0 if self.outlet is None else self.outlet.held_size()
-        if held != self._held_size:
+        buffered = 0 if self.outlet is None else self.outlet.buffered_size()
+        if buffered != self._buffered_size:
             if not self.unread_size:
                 self._begin_to_wait()
-            grown, self._held_size = held - self._held_size, held
+            grown, self._buffered_size = buffered - self._buffered_size, buffered
             self._unread.grew(self, grown)
 
     def give_up(self) -> None:

@@ -56,7 +56,7 @@ def of_shown_level(_logger: WrappedLogger, method: str, event: EventDict) -> Eve
 
 
 MINUTE_S: Final = 60.0
-NEVER_HELD_BACK: Final = frozenset({"call", "call denied", "admin change"})
+NEVER_SUPPRESSED: Final = frozenset({"call", "call denied", "admin change"})
 """Events whose lines are all written: `log.access` asks for a line per call, and audit lines are a record."""
 
 EVENTS_MAX: Final = 1_024
@@ -68,12 +68,12 @@ _Name = tuple[str, str, str]
 class _Minute:
     """Count the lines of one event in the minute since the first of them."""
 
-    __slots__ = ("began_s", "held_back", "last", "written")
+    __slots__ = ("began_s", "last", "suppressed", "written")
 
     def __init__(self, began_s: float) -> None:
         self.began_s = began_s
         self.written = 0
-        self.held_back = 0
+        self.suppressed = 0
         self.last: EventDict = {}
 
 
@@ -89,7 +89,7 @@ class Repeats:
         self._minutes: dict[_Name, _Minute] = {}  # guarded by _lock; the oldest first
 
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        if self.per_minute > 0 and event["event"] not in NEVER_HELD_BACK and self._is_held_back(event):
+        if self.per_minute > 0 and event["event"] not in NEVER_SUPPRESSED and self._is_suppressed(event):
             raise structlog.DropEvent
         return event
 
@@ -104,12 +104,12 @@ class Repeats:
                     break
                 over.append(self._minutes.pop(oldest))
         for each in over:
-            if each.held_back > 1:
-                each.last["repeated"] = each.held_back - 1
-            if each.held_back:
+            if each.suppressed > 1:
+                each.last["repeated"] = each.suppressed - 1
+            if each.suppressed:
                 self._write(each.last)
 
-    def _is_held_back(self, event: EventDict) -> bool:
+    def _is_suppressed(self, event: EventDict) -> bool:
         self.tell_due()
         name = (str(event["level"]), str(event["event"]), str(event.get("logger", "")))
         with self._lock:
@@ -121,7 +121,7 @@ class Repeats:
             if minute.written < self.per_minute:
                 minute.written += 1
                 return False
-            minute.held_back += 1
+            minute.suppressed += 1
             minute.last = {key: value for key, value in event.items() if key not in {"exc_info", "stack_info"}}
             return True
 

@@ -133,8 +133,8 @@ LATE_BUCKETS_S: Final = [0.001 * 4**step for step in range(12)]
 """Bounds from 1 ms, an idle broker, to 70 min, a broker that was off while a night's messages became due."""
 
 
-class HeldMetrics:
-    """Implement `server.held.delays.DelayMetrics` and `server.held.transactions.TransactionMetrics`."""
+class PendingMetrics:
+    """Implement `server.pending.delays.DelayMetrics` and `server.pending.transactions.TransactionMetrics`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._late = Histogram(
@@ -323,7 +323,7 @@ class ServerMetrics:
         )
         self._removed_by_cause = _removal_counters(registry)
         self.cleaning: Final = QueueCleaningMetrics(registry)
-        self.held: Final = HeldMetrics(registry)
+        self.pending: Final = PendingMetrics(registry)
         self.index: Final = KeyIndexMetrics(registry)
         self.jobs: Final = JobCounters(registry)
         self._damage_met, self._passed_over = _damage_counters(registry)
@@ -390,9 +390,9 @@ class ServerMetrics:
         meaning = "Lite topics of all topics that have been counted so far"
         self._watch(lambda: iter([_gauge("quarry_lite_topics", meaning, counts.total)]))
 
-    def watch_engines(self, queues: EngineFigures, state: EngineFigures, held: EngineFigures | None = None) -> None:
+    def watch_engines(self, queues: EngineFigures, state: EngineFigures, pending: EngineFigures | None = None) -> None:
         """Export the databases' figures; `queues` have none while a store keeps its consume queues in files alone."""
-        engines = {"queues": queues, "state": state, **({} if held is None else {"held": held})}
+        engines = {"queues": queues, "state": state, **({} if pending is None else {"held": pending})}
         self._watch(lambda: engine_figures(engines))
 
     def watch_migration(self, migration: MigrationSource) -> None:

@@ -56,7 +56,7 @@ class Source:
         "callers",
         "connections",
         "frames_left",
-        "is_held",
+        "is_paused",
         "put_off",
         "put_off_size",
         "seconds_left",
@@ -72,7 +72,7 @@ class Source:
         self.seconds_left = SECONDS_PER_TURN
         self.put_off: dict[Waiting, None] = {}
         self.put_off_size = 0
-        self.is_held = False
+        self.is_paused = False
 
     def has_turn(self, turn: int) -> bool:
         """Return whether more may be handled in this turn. What exceeded earlier turns is subtracted from this one."""
@@ -95,9 +95,9 @@ class Source:
     def grew(self, size: int) -> None:
         """Add to the bytes that are put off, or subtract."""
         self.put_off_size += size
-        held = self.put_off_size > (PUT_OFF_MAX // 2 if self.is_held else PUT_OFF_MAX)
-        if held is not self.is_held:
-            self.is_held = held
+        is_paused = self.put_off_size > (PUT_OFF_MAX // 2 if self.is_paused else PUT_OFF_MAX)
+        if is_paused is not self.is_paused:
+            self.is_paused = is_paused
             for connection in list(self.connections):
                 connection.listen()
 

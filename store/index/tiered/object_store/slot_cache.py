@@ -30,10 +30,10 @@ class SlotCache:
         """Return a part of the slots of an object; errors of `load` pass through."""
         key = object_name, number
         with self._lock:
-            held = self._parts.get(key)
-            if held is not None:
+            cached = self._parts.get(key)
+            if cached is not None:
                 self._parts.move_to_end(key)
-                return held
+                return cached
         part = load(number)
         with self._lock:
             self._parts[key] = part

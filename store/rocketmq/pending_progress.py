@@ -31,7 +31,7 @@ from quarry_mq.protocol.names import HALF_TOPIC
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.offsets import QueueId
-from quarry_mq.store.pending import HeldBefore
+from quarry_mq.store.pending import PendingBefore
 from quarry_mq.store.rocketmq.json_text import format_json
 from quarry_mq.store.rocketmq.model import ConsumerOffset, DataVersion, Warnings
 from quarry_mq.store.rocketmq.sources import read_json_file
@@ -49,14 +49,14 @@ _WRITTEN: Final = Struct(">qqqqqqq")
 _NOTHING: Final = (0, 0, 0)
 
 
-def read_held_progress(
+def read_pending_progress(
     disk: Disk, paths: StorePaths, offsets: Iterable[ConsumerOffset], warnings: Warnings
-) -> HeldBefore:
+) -> PendingBefore:
     """Read the progress. Missing or invalid files count as no progress: messages may then come twice,
     but none is lost.
     """
     read_ms, _, read = _timer_check(disk, paths)
-    return HeldBefore(
+    return PendingBefore(
         scheduled=_delay_offsets(disk, paths, warnings),
         timers_read=max(0, read),
         timers_read_ms=max(0, read_ms),
@@ -67,7 +67,7 @@ def read_held_progress(
     )
 
 
-def held_files(progress: HeldBefore, version: DataVersion) -> dict[str, bytes]:
+def pending_files(progress: PendingBefore, version: DataVersion) -> dict[str, bytes]:
     """Return RocketMQ's files for this progress, by name. Its transaction group's offset is among the offsets."""
     levels = {number + 1: offset for number, offset in sorted(progress.scheduled.items())}
     document = {"dataVersion": version.row, "offsetTable": levels}

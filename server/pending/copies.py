@@ -20,21 +20,21 @@ from quarry_mq.protocol.messages.property_names import (
 from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK, TransactionState
 from quarry_mq.protocol.names import CHECKED_TOO_OFTEN_TOPIC, HALF_TOPIC, OPERATION_TOPIC
 from quarry_mq.server.append.copies import copy_of
-from quarry_mq.server.errors import NotHeld
+from quarry_mq.server.errors import NotWaiting
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.pending.changes import number_of
 from quarry_mq.store.pending.topics import OPERATION_DONE, TIMER_TOPIC
 from quarry_mq.store.record import StoredMessage
 
-HELD_QUEUE: Final = 0
+PENDING_QUEUE: Final = 0
 QUEUE_DIGITS_MAX: Final = 9
 
 
-def held_until(message: Message, due_ms: int) -> Message:
+def scheduled(message: Message, due_ms: int) -> Message:
     """Return the scheduled message as it is stored until it is due, in RocketMQ's topic for timers."""
     return message._replace(
         topic=TIMER_TOPIC,
-        queue_number=HELD_QUEUE,
+        queue_number=PENDING_QUEUE,
         properties={
             **message.properties,
             REAL_TOPIC: message.topic,
@@ -47,7 +47,7 @@ def held_until(message: Message, due_ms: int) -> Message:
 def delivered(record: StoredMessage, *, store_host: Host, now_ms: int) -> Message:
     """Return the copy of a scheduled message for its real topic, which names the record.
 
-    Raises NotHeld if the record names no topic.
+    Raises NotWaiting if the record names no topic.
     """
     copy = _copy(record, store_host)
     return copy._replace(properties={**copy.properties, DEQUEUED_MS: str(now_ms)})
@@ -56,12 +56,12 @@ def delivered(record: StoredMessage, *, store_host: Host, now_ms: int) -> Messag
 def _copy(record: StoredMessage, store_host: Host) -> Message:
     """Return the message in the record, addressed to the topic and queue that it was sent to.
 
-    Raises NotHeld if it names none.
+    Raises NotWaiting if it names none.
     """
     properties = record.properties
     topic, number = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE, "")
     if not topic or not (number.isascii() and number.isdecimal() and len(number) <= QUEUE_DIGITS_MAX):
-        raise NotHeld(f"the record at offset {record.physical_offset} does not say where the message has to go")
+        raise NotWaiting(f"the record at offset {record.physical_offset} does not say where the message has to go")
     properties.pop(LIGHT_QUEUE_OFFSETS, None)
     copy = copy_of(record, topic=topic, queue_number=int(number), properties=properties, store_host=store_host)
     return copy._replace(prepared_transaction_offset=record.physical_offset)
@@ -78,7 +78,7 @@ def carried_over(record: StoredMessage, *, due_ms: int, store_host: Host) -> Mes
     properties.setdefault(DELIVER_AT_MS, str(due_ms))
     properties.setdefault(TIMER_OUT_MS, str(due_ms))
     properties[ROLL_TIMES] = str(rolls + 1)
-    copy = copy_of(record, topic=TIMER_TOPIC, queue_number=HELD_QUEUE, properties=properties, store_host=store_host)
+    copy = copy_of(record, topic=TIMER_TOPIC, queue_number=PENDING_QUEUE, properties=properties, store_host=store_host)
     return copy._replace(prepared_transaction_offset=record.physical_offset)
 
 
@@ -89,7 +89,7 @@ def half_of(message: Message) -> Message:
     """
     return message._replace(
         topic=HALF_TOPIC,
-        queue_number=HELD_QUEUE,
+        queue_number=PENDING_QUEUE,
         properties={
             **message.properties,
             REAL_TOPIC: message.topic,
@@ -101,7 +101,7 @@ def half_of(message: Message) -> Message:
 
 
 def committed(record: StoredMessage, *, store_host: Host) -> Message:
-    """Return the committed message for consumers, naming its half message. Raises NotHeld if that names no topic."""
+    """Return the committed message for consumers, naming its half message. Raises NotWaiting if that names no topic."""
     copy = _copy(record, store_host)
     copy_properties = dict(copy.properties)
     del copy_properties[REAL_TOPIC], copy_properties[REAL_QUEUE]
@@ -113,7 +113,7 @@ def committed(record: StoredMessage, *, store_host: Host) -> Message:
 def given_up(record: StoredMessage, *, store_host: Host) -> Message:
     """Return a half message that was checked too often, addressed to RocketMQ's topic for such messages."""
     return _copy(record, store_host)._replace(
-        topic=CHECKED_TOO_OFTEN_TOPIC, queue_number=HELD_QUEUE, prepared_transaction_offset=0
+        topic=CHECKED_TOO_OFTEN_TOPIC, queue_number=PENDING_QUEUE, prepared_transaction_offset=0
     )
 
 
@@ -121,7 +121,7 @@ def resolved(queue_offset: int, *, store_host: Host, now_ms: int) -> Message:
     """Return the record which says that a half message is no longer pending."""
     return Message(
         topic=OPERATION_TOPIC,
-        queue_number=HELD_QUEUE,
+        queue_number=PENDING_QUEUE,
         body=b"%d," % queue_offset,
         properties={TAGS: OPERATION_DONE},
         born_timestamp_ms=now_ms,
@@ -136,7 +136,7 @@ def recall(record: StoredMessage, *, due_ms: int, store_host: Host) -> Message:
     real_topic, message_id = properties.get(REAL_TOPIC, ""), properties.get(UNIQUE_KEY, "")
     return Message(
         topic=TIMER_TOPIC,
-        queue_number=HELD_QUEUE,
+        queue_number=PENDING_QUEUE,
         body=b"",
         properties={
             UNIQUE_KEY: message_id,

@@ -12,7 +12,7 @@ from quarry_mq.kv import KeyRange, KeyValueEngine
 from quarry_mq.protocol.names import HALF_TOPIC
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.offsets import PhysicalOffset
-from quarry_mq.store.pending import FAMILY, DueMessage, open_held_engine
+from quarry_mq.store.pending import FAMILY, DueMessage, open_pending_engine
 from quarry_mq.store.pending.rows import ALL_HALVES, ALL_TIMERS, id_key
 from quarry_mq.store.pending.topics import TIMER_TOPIC
 from quarry_mq.store.verify import Check, Note
@@ -37,8 +37,8 @@ def store(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def held_rows(root: Path) -> Iterator[KeyValueEngine]:
-    engine = open_held_engine(StorePaths(root).held_messages, create=False)
+def pending_rows(root: Path) -> Iterator[KeyValueEngine]:
+    engine = open_pending_engine(StorePaths(root).pending_messages, create=False)
     try:
         yield engine
     finally:
@@ -52,27 +52,27 @@ def first(engine: KeyValueEngine, keys: KeyRange) -> bytes:
 def test_a_store_with_messages_that_wait_agrees(store: Path) -> None:
     report = verified(store)
     assert report.agrees
-    assert tuple(report.counts[Check.HELD]) == (5, 0)
+    assert tuple(report.counts[Check.PENDING]) == (5, 0)
 
 
 @pytest.mark.parametrize("keys", [ALL_TIMERS, ALL_HALVES], ids=["delayed", "half"])
 def test_a_message_that_would_never_be_delivered(store: Path, keys: KeyRange) -> None:
-    with held_rows(store) as engine:
+    with pending_rows(store) as engine:
         delete(engine, FAMILY, first(engine, keys))
     (difference,) = differences(store)
-    assert (difference.check, difference.found) == (Check.HELD, "none")
+    assert (difference.check, difference.found) == (Check.PENDING, "none")
 
 
 def test_a_message_that_would_be_delivered_again(store: Path) -> None:
-    with held_rows(store) as engine:
+    with pending_rows(store) as engine:
         row = DueMessage(DUE_MS, PhysicalOffset(1), 200)
         put(engine, FAMILY, row.key, row.row)
     (difference,) = differences(store)
-    assert (difference.check, difference.expected) == (Check.HELD, "no pending delayed message")
+    assert (difference.check, difference.expected) == (Check.PENDING, "no pending delayed message")
 
 
 def test_a_size_that_is_not_that_of_the_record(store: Path) -> None:
-    with held_rows(store) as engine:
+    with pending_rows(store) as engine:
         [(key, value)] = engine.family(FAMILY).scan(ALL_TIMERS, limit=1)
         row = DueMessage.parse(key, value)
         put(engine, FAMILY, key, row._replace(size=row.size + 1).row)
@@ -83,7 +83,7 @@ def test_a_size_that_is_not_that_of_the_record(store: Path) -> None:
 
 
 def test_a_half_message_that_its_id_does_not_lead_to(store: Path) -> None:
-    with held_rows(store) as engine:
+    with pending_rows(store) as engine:
         delete(engine, FAMILY, id_key("half-1"))
     (difference,) = differences(store)
     assert "half-1" in difference.expected
@@ -99,5 +99,5 @@ def test_what_expired_before_its_time_is_no_difference(tmp_path: Path) -> None:
     running.close()
     (root / "commitlog" / f"{0:020d}").unlink()
     report = verified(root)
-    assert report.counts[Check.HELD].differences == 0
-    assert report.notes[Note.EXPIRED_HELD] == 1
+    assert report.counts[Check.PENDING].differences == 0
+    assert report.notes[Note.EXPIRED_PENDING] == 1

@@ -22,13 +22,13 @@ from quarry_mq.protocol.messages.property_names import REAL_TOPIC, UNIQUE_KEY
 from quarry_mq.server.append.copies import Copies, is_final
 from quarry_mq.server.delivery.handles import PROOF_SIZE, HandleKey, Purpose
 from quarry_mq.server.delivery.model import Faults, Timer, Timers
-from quarry_mq.server.errors import InvalidRecallHandle, NotHeld
-from quarry_mq.server.held.copies import carried_over, delivered, recall
+from quarry_mq.server.errors import InvalidRecallHandle, NotWaiting
+from quarry_mq.server.pending.copies import carried_over, delivered, recall
 from quarry_mq.server.tasks.worker import settle
 from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange
 from quarry_mq.store.message import Appended, DispatchRequest
 from quarry_mq.store.offsets import PhysicalOffset
-from quarry_mq.store.pending import DueMessage, HeldMessages, due_of_request
+from quarry_mq.store.pending import DueMessage, PendingMessages, due_of_request
 from quarry_mq.store.record import StoredMessage
 
 VERSION: Final = 2
@@ -105,7 +105,7 @@ class PendingStore(Protocol):
     """The part of the message store that pending messages need."""
 
     @property
-    def held(self) -> HeldMessages: ...
+    def pending(self) -> PendingMessages: ...
 
     def record_at(self, at: PhysicalOffset) -> StoredMessage:
         """Return the record that lies at a physical offset.
@@ -135,7 +135,7 @@ class DelayedDelivery:
         metrics: DelayMetrics,
         handle_key: HandleKey,
     ) -> None:
-        self._held = store.held
+        self._pending = store.pending
         self._records = store
         self._copies = copies
         self._topic_exists = topic_exists
@@ -153,7 +153,7 @@ class DelayedDelivery:
 
     def first_waiting(self) -> DueMessage | None:
         """Return the scheduled message that is due first, among those that are not stored for their consumers yet."""
-        found = self._held.first_due(self._next)
+        found = self._pending.first_due(self._next)
         return min([*self._under_way, *([found] if found is not None else [])], default=None)
 
     def start(self) -> None:
@@ -194,7 +194,7 @@ class DelayedDelivery:
     def _deliver_due(self, now_ms: int) -> None:
         if len(self._under_way) >= UNDER_WAY_MAX:
             return  # `_stored` looks again
-        found = self._held.due(now_ms, LOOKED_AT_MAX, start=self._next)
+        found = self._pending.due(now_ms, LOOKED_AT_MAX, start=self._next)
         for message in found:
             if message not in self._under_way:
                 self._deliver(message, now_ms)
@@ -203,7 +203,7 @@ class DelayedDelivery:
         if len(found) == LOOKED_AT_MAX:
             self._arm(now_ms)
             return
-        waiting = self._held.first_due(self._next)
+        waiting = self._pending.first_due(self._next)
         if waiting is not None:
             self._next = waiting
             self._arm(waiting.due_ms)
@@ -212,7 +212,7 @@ class DelayedDelivery:
         try:
             record = self._records.record_at(message.physical_offset)
             copy = delivered(record, store_host=self._copies.store_host(), now_ms=now_ms)
-        except (OffsetOutOfRange, MessageGivenUp, NotHeld) as gone:
+        except (OffsetOutOfRange, MessageGivenUp, NotWaiting) as gone:
             self._give_up(message, gone)
             return
         except Exception as error:  # noqa: BLE001 - one damaged record does not keep the others
@@ -245,7 +245,7 @@ class DelayedDelivery:
     def _give_up(self, message: DueMessage, error: Exception) -> None:
         log.warning("a delayed message is lost", due_ms=message.due_ms, error=str(error))
         self._metrics.delayed_lost()
-        self._held.drop(message)
+        self._pending.drop(message)
 
     def _try_again(self, message: DueMessage) -> None:
         if self._next is None or message < self._next:
@@ -286,7 +286,7 @@ class DelayedDelivery:
         start: DueMessage | None = None
         count, is_left = 0, False
         while True:
-            found = self._held.due(FOREVER_MS, LOOKED_AT_MAX, start)
+            found = self._pending.due(FOREVER_MS, LOOKED_AT_MAX, start)
             old = [message for message in found if message.physical_offset < minimum]
             waiting = [message for message in old if message not in self._under_way]
             is_left |= len(waiting) < len(old)
@@ -358,12 +358,12 @@ class DelayedDelivery:
 
         Raises InvalidRecallHandle.
         """
-        message = self._held.waiting(handle.due_ms, handle.physical_offset)
+        message = self._pending.waiting(handle.due_ms, handle.physical_offset)
         if message is not None:
             candidates = [message]
         else:
             start = DueMessage(handle.due_ms, PhysicalOffset(0), 0)
-            candidates = self._held.due(handle.due_ms, LOOKED_AT_MAX, start)
+            candidates = self._pending.due(handle.due_ms, LOOKED_AT_MAX, start)
         for each in candidates:
             if each in self._under_way:
                 continue

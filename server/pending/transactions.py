@@ -20,9 +20,9 @@ from quarry_mq.protocol.messages.property_names import REAL_TOPIC
 from quarry_mq.server.append.copies import Copies, is_final
 from quarry_mq.server.delivery.handles import HandleKey, Purpose
 from quarry_mq.server.delivery.model import Faults
-from quarry_mq.server.errors import InvalidTransactionId, NotHeld
-from quarry_mq.server.held.copies import committed, given_up, resolved
-from quarry_mq.server.held.delays import PendingStore
+from quarry_mq.server.errors import InvalidTransactionId, NotWaiting
+from quarry_mq.server.pending.copies import committed, given_up, resolved
+from quarry_mq.server.pending.delays import PendingStore
 from quarry_mq.server.settings.sections import TransactionsSection
 from quarry_mq.store.errors import Busy, MessageGivenUp, OffsetOutOfRange
 from quarry_mq.store.generations import GenerationCache
@@ -107,7 +107,7 @@ class Transactions:
         metrics: TransactionMetrics,
         handle_key: HandleKey,
     ) -> None:
-        self._held = store.held
+        self._pending = store.pending
         self._records = store
         self._copies = copies
         self._clock = clock
@@ -140,9 +140,9 @@ class Transactions:
         or ended otherwise, Busy while it is about to end otherwise.
         """
         queue_offset, is_proven = decode_transaction_id(transaction_id, topic, self._handle_key)
-        half = self._held.half(queue_offset)
+        half = self._pending.half(queue_offset)
         if half is None:
-            if self._held.resolution(queue_offset) is not resolution:
+            if self._pending.resolution(queue_offset) is not resolution:
                 raise InvalidTransactionId(
                     "cannot found transaction data: there is no such transaction, or it ended the other way"
                 )
@@ -166,7 +166,7 @@ class Transactions:
             if record.properties.get(REAL_TOPIC) != topic:
                 raise InvalidTransactionId("the transaction belongs to another topic")
             messages = self._ending_of(half, record, resolution)
-        except (OffsetOutOfRange, MessageGivenUp, NotHeld) as gone:
+        except (OffsetOutOfRange, MessageGivenUp, NotWaiting) as gone:
             raise InvalidTransactionId(f"the half message is lost: {gone}") from gone
         self._store_end(half, resolution, messages, [ended])
 
@@ -223,7 +223,7 @@ class TransactionChecks:
         metrics: TransactionMetrics,
     ) -> None:
         self._transactions = transactions
-        self._held = store.held
+        self._pending = store.pending
         self._records = store
         self._settings = settings
         self._producers = producers
@@ -268,7 +268,7 @@ class TransactionChecks:
 
     def _check_due(self, now_ms: int) -> bool:
         """Handle some of the due checks; return whether there may be more."""
-        due = self._held.checks_due(self._checked_until_ms, now_ms, CHECKED_AT_ONCE)
+        due = self._pending.checks_due(self._checked_until_ms, now_ms, CHECKED_AT_ONCE)
         for check in due:
             try:
                 self._check_one(check, now_ms)
@@ -282,9 +282,9 @@ class TransactionChecks:
         return False
 
     def _check_one(self, check: CheckDue, now_ms: int) -> None:
-        half = self._held.half(check.queue_offset)
+        half = self._pending.half(check.queue_offset)
         if half is None or half.check_from_ms > now_ms:
-            self._held.check_again(check, None)
+            self._pending.check_again(check, None)
             return
         if self._transactions.is_ending(half):
             self._later(check, now_ms, check.checks)
@@ -305,7 +305,7 @@ class TransactionChecks:
 
     def _later(self, check: CheckDue, now_ms: int, checks: int) -> None:
         after = CheckDue(now_ms + self._settings.check_interval_ms, check.queue_offset, checks)
-        self._held.check_again(check, after)
+        self._pending.check_again(check, after)
 
     def _ask_someone(self, half: HalfMessage, record: StoredMessage) -> bool:
         """Ask the client that sent the half message, or else the next producer that declared its topic.

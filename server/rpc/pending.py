@@ -9,8 +9,8 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.filters.java_text import is_blank
 from quarry_mq.server.front import Call, Method
-from quarry_mq.server.held import DelayedDelivery, Transactions
 from quarry_mq.server.metadata import Directory
+from quarry_mq.server.pending import DelayedDelivery, Transactions
 from quarry_mq.server.rpc.context import Edge
 from quarry_mq.server.wire.message_types import ACCEPTED_TYPES, type_fault
 from quarry_mq.server.wire.status import Refused, fill_ok
@@ -23,7 +23,7 @@ _RESOLUTIONS: Final = {
 }
 
 
-class HeldMessageService:
+class PendingMessageService:
     def __init__(
         self,
         edge: Edge,

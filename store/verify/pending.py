@@ -10,7 +10,7 @@ from typing import NamedTuple
 from quarry_mq.protocol.progress import ReportProgress
 from quarry_mq.store.offline.store import OfflineStore
 from quarry_mq.store.offsets import PhysicalOffset
-from quarry_mq.store.pending import HeldBefore, HeldMessages, open_held_engine, reading
+from quarry_mq.store.pending import PendingBefore, PendingMessages, open_pending_engine, reading
 from quarry_mq.store.recovery.recovery import bring_up_to
 from quarry_mq.store.verify.report import Check, Difference, Findings, Note
 
@@ -23,32 +23,34 @@ class _Waiting(NamedTuple):
     words: str
 
 
-def check_held(
-    store: OfflineStore, before: HeldBefore | None, end: PhysicalOffset, findings: Findings, report: ReportProgress
+def check_pending(
+    store: OfflineStore, before: PendingBefore | None, end: PhysicalOffset, findings: Findings, report: ReportProgress
 ) -> None:
     """Compare the database with the log up to its watermark; `end` is the end of the log, which is whole.
 
     Builds the database again in a temporary folder. How often a producer was asked is in no log, and is not compared.
     """
-    held = store.held_messages()
-    if held is None or held.up_to is None or held.up_to > end:
+    pending = store.pending_messages()
+    if pending is None or pending.up_to is None or pending.up_to > end:
         return  # the next start rebuilds it
-    findings.count(Check.HELD, 0)
+    findings.count(Check.PENDING, 0)
     with TemporaryDirectory(prefix="quarry-verify-") as folder:
-        expected = HeldMessages(open_held_engine(Path(folder) / "held", create=True), reading(store.log), before=before)
+        expected = PendingMessages(
+            open_pending_engine(Path(folder) / "held", create=True), reading(store.log), before=before
+        )
         try:
-            bring_up_to(expected, store.segments, held.up_to, report)
+            bring_up_to(expected, store.segments, pending.up_to, report)
             for words, wanted, found in (
-                ("delayed", _timers(expected), _timers(held)),
-                ("half", _halves(expected), _halves(held)),
+                ("delayed", _timers(expected), _timers(pending)),
+                ("half", _halves(expected), _halves(pending)),
             ):
                 _compare(store, words, wanted, found, findings)
         finally:
             expected.close()
 
 
-def _timers(held: HeldMessages) -> Iterator[_Waiting]:
-    for each in held.waiting_messages():
+def _timers(pending: PendingMessages) -> Iterator[_Waiting]:
+    for each in pending.waiting_messages():
         yield _Waiting(
             (each.due_ms, each.physical_offset),
             each.physical_offset,
@@ -56,9 +58,9 @@ def _timers(held: HeldMessages) -> Iterator[_Waiting]:
         )
 
 
-def _halves(held: HeldMessages) -> Iterator[_Waiting]:
-    for each in held.waiting_halves():
-        found = "" if held.half_of(each.message_id) == each else ", which is not found by its id"
+def _halves(pending: PendingMessages) -> Iterator[_Waiting]:
+    for each in pending.waiting_halves():
+        found = "" if pending.half_of(each.message_id) == each else ", which is not found by its id"
         yield _Waiting(
             (each.queue_offset, each.physical_offset),
             each.physical_offset,
@@ -70,12 +72,12 @@ def _compare(
     store: OfflineStore, words: str, wanted: Iterator[_Waiting], found: Iterator[_Waiting], findings: Findings
 ) -> None:
     for want, have in _paired(wanted, found):
-        findings.count(Check.HELD)
+        findings.count(Check.PENDING)
         if have is None:
             assert want is not None
             _differ(store, want, f"a {words} pending message: {want.words}", "none", findings)
         elif want is None and have.physical_offset < store.minimum:
-            findings.note(Note.EXPIRED_HELD)
+            findings.note(Note.EXPIRED_PENDING)
         elif want is None:
             _differ(store, have, f"no pending {words} message", have.words, findings)
         elif want.words != have.words:
@@ -100,8 +102,8 @@ def _paired(wanted: Iterator[_Waiting], found: Iterator[_Waiting]) -> Iterator[t
 def _differ(store: OfflineStore, at: _Waiting, expected: str, found: str, findings: Findings) -> None:
     findings.differ(
         Difference(
-            check=Check.HELD,
-            file=store.paths.held_messages,
+            check=Check.PENDING,
+            file=store.paths.pending_messages,
             expected=expected,
             found=found,
             physical_offset=at.physical_offset,

@@ -28,7 +28,7 @@ LIGHT_QUEUES_KNOWN_MAX: Final = 131_072
 Flags = NDArray[np.bool_]
 
 
-class HeldUnits:
+class PresentEntries:
     """Looks up entries of file queues that another thread writes. Use it on one thread.
 
     Files stay open, so a topic that was deleted is still seen until `forget`. Raises OSError.
@@ -50,14 +50,14 @@ class HeldUnits:
 
     def mask(self, units: UnitColumns) -> Flags:
         """Return which of the entries their queue holds: at their index, with their physical offset."""
-        held = np.zeros(len(units), np.bool_)
+        present = np.zeros(len(units), np.bool_)
         order = np.argsort(units.queue_index, kind="stable")
         begins = np.searchsorted(units.queue_index[order], np.arange(len(units.queues) + 1)).tolist()
         for queue, begin, end in zip(units.queues, begins, begins[1:], strict=False):
             rows = order[begin:end]
             if len(rows):
-                held[rows] = self._mask_of(queue, units.queue_offset[rows], units.physical_offset[rows])
-        return held
+                present[rows] = self._mask_of(queue, units.queue_offset[rows], units.physical_offset[rows])
+        return present
 
     def physical_at(self, queue: QueueId, offset: int) -> int | None:
         """Return where the record of one entry lies; None when there is no such entry."""
@@ -74,9 +74,9 @@ class HeldUnits:
 
     def _mask_of(self, queue: QueueId, offsets: NDArray[np.int64], physicals: NDArray[np.int64]) -> Flags:
         """Return the flags of one queue. Its offsets are close together, unless the queue began again in between."""
-        held = np.zeros(len(offsets), np.bool_)
+        present = np.zeros(len(offsets), np.bool_)
         if not is_file_name(queue.topic):
-            return held
+            return present
         windows = offsets // UNITS_PER_STEP
         for window in np.unique(windows).tolist():
             rows = np.flatnonzero(windows == window)
@@ -85,8 +85,8 @@ class HeldUnits:
             places = offsets[rows] - start
             there = places < len(found)
             at = found[places[there]]
-            held[rows[there]] = real(at) & (at["physical_offset"] == physicals[rows[there]])
-        return held
+            present[rows[there]] = real(at) & (at["physical_offset"] == physicals[rows[there]])
+        return present
 
     def _read(self, queue: QueueId, start: int, count: int) -> NDArray[np.void]:
         """Read up to `count` entries from index `start` on, across the border of two files if need be."""
@@ -115,7 +115,7 @@ class _Expected(NamedTuple):
 _NO_MORE: Final = _Expected(0, (1 << 63) - 1)
 
 
-class HeldNumbering:
+class PresentNumbering:
     """Assigns light queues the offsets that the file queues hold.
 
     Implements `store.consumequeue.dispatch.LightQueueNumbering`. RocketMQ's offsets differ from what its records state
@@ -123,8 +123,8 @@ class HeldNumbering:
     it is the one after the previous entry.
     """
 
-    def __init__(self, held: HeldUnits) -> None:
-        self._held = held
+    def __init__(self, entries: PresentEntries) -> None:
+        self._entries = entries
         self._next: GenerationCache[str, _Expected] = GenerationCache(LIGHT_QUEUES_KNOWN_MAX)
 
     def forget(self) -> None:
@@ -140,12 +140,12 @@ class HeldNumbering:
         expected = known or _Expected(stored, None)
         if expected.physical is not None and expected.physical > at:
             return None
-        physical = self._held.physical_at(queue, expected.offset) if expected.physical is None else expected.physical
+        physical = self._entries.physical_at(queue, expected.offset) if expected.physical is None else expected.physical
         if physical != at:
-            found = self._held.find(queue, at)
+            found = self._entries.find(queue, at)
             expected = _NO_MORE if found is None else _Expected(found.queue_offset, found.physical_offset)
-        is_held = expected is not _NO_MORE and expected.physical in (None, at)
+        is_present = expected is not _NO_MORE and expected.physical in (None, at)
         if self._next.is_full:
             self._next.rotate()
-        self._next.put(name, _Expected(expected.offset + 1, None) if is_held else expected)
-        return QueueOffset(expected.offset) if is_held else None
+        self._next.put(name, _Expected(expected.offset + 1, None) if is_present else expected)
+        return QueueOffset(expected.offset) if is_present else None

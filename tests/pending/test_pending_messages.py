@@ -21,7 +21,7 @@ from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
-from quarry_mq.store.pending import FAMILY, HeldBefore, HeldMessages, Resolution, progress_now, reading
+from quarry_mq.store.pending import FAMILY, PendingBefore, PendingMessages, Resolution, progress_now, reading
 from quarry_mq.store.pending.changes import may_any_change, may_change
 from quarry_mq.store.pending.messages import RESOLUTIONS_FORGOTTEN, RESOLUTIONS_KEPT
 from quarry_mq.store.pending.progress import HALVES, TIMERS
@@ -29,11 +29,11 @@ from quarry_mq.store.pending.topics import OPERATION_DONE, TIMER_TOPIC
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.record.properties import EncodedProperties
 from quarry_mq.store.recovery.recovery import bring_up_to, whole_batches
-from quarry_mq.store.rocketmq.held_progress import HALVES_RESOLVED, held_files, read_held_progress
 from quarry_mq.store.rocketmq.model import ConsumerOffset, DataVersion, Warnings
-from quarry_mq.store.scan import found_in, held_requests
+from quarry_mq.store.rocketmq.pending_progress import HALVES_RESOLVED, pending_files, read_pending_progress
+from quarry_mq.store.scan import found_in, pending_requests
 from tests.faults.disk import FaultyDisk
-from tests.held.histories import History
+from tests.pending.histories import History
 from tests.store.assembly import Assembly, assemble, message, queue_engine
 
 GoldenStore = Callable[[str], Path]
@@ -44,10 +44,10 @@ def dispatch(assembly: Assembly) -> None:
     assembly.store.dispatch(assembly.store.flush())
 
 
-def read_again(assembly: Assembly, engine: MemoryEngine | None = None) -> HeldMessages:
-    held = HeldMessages(engine or MemoryEngine((FAMILY,)), reading(assembly.reader))
-    bring_up_to(held, assembly.segments, assembly.store.appended_up_to, lambda _: None)
-    return held
+def read_again(assembly: Assembly, engine: MemoryEngine | None = None) -> PendingMessages:
+    pending = PendingMessages(engine or MemoryEngine((FAMILY,)), reading(assembly.reader))
+    bring_up_to(pending, assembly.segments, assembly.store.appended_up_to, lambda _: None)
+    return pending
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -59,10 +59,10 @@ def test_live_and_read_again_it_is_what_the_words_say(seed: int) -> None:
         for _ in range(random.randrange(1, 20)):
             history.step()
         dispatch(assembly)
-        history.model.check(assembly.store.held)
+        history.model.check(assembly.store.pending)
     again = read_again(assembly)
     history.model.check(again)
-    assert again.up_to == assembly.store.held.up_to == assembly.store.appended_up_to
+    assert again.up_to == assembly.store.pending.up_to == assembly.store.appended_up_to
     assert min(len(history.model.timers), len(history.model.resolved)) > 5, "it was about something"
 
 
@@ -71,19 +71,19 @@ def test_a_crash_at_any_moment_is_made_up_for_from_the_watermark_on(seed: int) -
     random = Random(seed)
     assembly = assemble(FaultyDisk(), queue_engine())
     engine = MemoryEngine((FAMILY,))
-    held = HeldMessages(engine, reading(assembly.reader))
+    pending = PendingMessages(engine, reading(assembly.reader))
     history = History(random, assembly.store)
     for _ in range(10):
         for _ in range(5):
             for _ in range(random.randrange(1, 20)):
                 history.step()
             end = assembly.store.flush()
-            held.put(assembly.store.dispatch(end), end)
+            pending.put(assembly.store.dispatch(end), end)
             if random.random() < 0.3:
-                held.flush()
+                pending.flush()
         engine.crash(random.randrange(8))
-        held = read_again(assembly, engine)
-        history.model.check(held)
+        pending = read_again(assembly, engine)
+        history.model.check(pending)
 
 
 def test_what_rests_on_records_that_a_power_cut_took_is_made_anew() -> None:
@@ -109,14 +109,14 @@ def test_reading_again_is_told_of_and_survives_being_killed() -> None:
         history.step()
     dispatch(assembly)
     told: list[Progress] = []
-    held = HeldMessages(MemoryEngine((FAMILY,)), reading(assembly.reader))
-    bring_up_to(held, assembly.segments, assembly.store.appended_up_to, told.append)
-    history.model.check(held)
+    pending = PendingMessages(MemoryEngine((FAMILY,)), reading(assembly.reader))
+    bring_up_to(pending, assembly.segments, assembly.store.appended_up_to, told.append)
+    history.model.check(pending)
     assert told[-1].percent == 100
     assert len(told) > 2
     assert all(each.phase == "looking for held messages" for each in told)
     told.clear()
-    bring_up_to(held, assembly.segments, assembly.store.appended_up_to, told.append)
+    bring_up_to(pending, assembly.segments, assembly.store.appended_up_to, told.append)
     assert not [each for each in told if each.total_bytes], "there is nothing left to read"
 
 
@@ -130,7 +130,7 @@ def test_columns_pick_exactly_the_records_that_matter() -> None:
     wanted: list[DispatchRequest] = []
     segments = assembly.segments
     for batch in whole_batches(segments, segments.minimum, assembly.store.appended_up_to):
-        picked.extend(held_requests(batch))
+        picked.extend(pending_requests(batch))
         requests = found_in(batch, segments.minimum, StoredNumbering()).requests
         of_batch = [each for each in requests if may_change(each)]
         assert may_any_change(requests) or not of_batch
@@ -163,14 +163,14 @@ def test_one_message_with_an_effect_is_found_in_a_round_of_others(changed: dict[
 
 def test_how_transactions_ended_is_forgotten_in_the_end() -> None:
     assembly = assemble(FaultyDisk(), queue_engine())
-    held = assembly.store.held
+    pending = assembly.store.pending
     last = RESOLUTIONS_KEPT + 2 * RESOLUTIONS_FORGOTTEN
     for offset in (5, last - 1, last):
         body = b"%d," % offset
         assembly.store.append([message(OPERATION_TOPIC, body=body, TAGS=OPERATION_DONE)])
         dispatch(assembly)
-    assert held.resolution(QueueOffset(5)) is None
-    assert held.resolution(QueueOffset(last - 1)) is Resolution.ROLLED_BACK
+    assert pending.resolution(QueueOffset(5)) is None
+    assert pending.resolution(QueueOffset(last - 1)) is Resolution.ROLLED_BACK
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_an_operation_that_makes_no_sense_resolves_nothing(body: bytes, tags: st
     assembly = assemble(FaultyDisk(), queue_engine())
     assembly.store.append([message(HALF_TOPIC, UNIQ_KEY="a"), message(OPERATION_TOPIC, body=body, TAGS=tags)])
     dispatch(assembly)
-    assert assembly.store.held.half_of("a") is not None
+    assert assembly.store.pending.half_of("a") is not None
 
 
 @pytest.mark.parametrize("wrong", ["", "soon", "-5", "1e9", "9" * 30])
@@ -189,8 +189,8 @@ def test_a_time_that_is_none_is_due_at_once(wrong: str) -> None:
     assembly = assemble(FaultyDisk(), queue_engine())
     assembly.store.append([message(TIMER_TOPIC, TIMER_OUT_MS=wrong, UNIQ_KEY="a")])
     dispatch(assembly)
-    [waiting] = assembly.store.held.due(0, 10)
-    assert assembly.store.held.first_due() == waiting
+    [waiting] = assembly.store.pending.due(0, 10)
+    assert assembly.store.pending.first_due() == waiting
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -198,7 +198,7 @@ def test_a_store_of_rocketmq_goes_on_where_it_was(golden_store: GoldenStore, nam
     """Its delay levels from `delayOffset.json`, its timers from `timercheck`; all its transactions were resolved."""
     root = golden_store(name)
     warnings = Warnings()
-    before = read_held_progress(PosixDisk(), StorePaths(root / "store"), [], warnings)
+    before = read_pending_progress(PosixDisk(), StorePaths(root / "store"), [], warnings)
     assert not warnings.texts()
     records = [json.loads(line) for line in (root / "messages.jsonl").read_text().splitlines()]
     records = [each for each in records if "phyOffset" in each]
@@ -211,12 +211,12 @@ def test_a_store_of_rocketmq_goes_on_where_it_was(golden_store: GoldenStore, nam
     end = PhysicalOffset(max(each["phyOffset"] + each["storeSize"] for each in records))
     segments = SegmentList(PosixDisk(), root / "store" / "commitlog", None, mapped_max=4)
     log = CommitLogReader(segments)
-    held = HeldMessages(MemoryEngine((FAMILY,)), reading(log), before=before)
-    bring_up_to(held, segments, end, lambda _: None)
-    due = held.due(2**62, 10_000)
+    pending = PendingMessages(MemoryEngine((FAMILY,)), reading(log), before=before)
+    bring_up_to(pending, segments, end, lambda _: None)
+    due = pending.due(2**62, 10_000)
     assert {each.physical_offset for each in due} == waiting
-    assert not held.halves(QueueOffset(0), 10)
-    assert all(held.resolution(QueueOffset(number)) for number in (0, 1, 3, 12))
+    assert not pending.halves(QueueOffset(0), 10)
+    assert all(pending.resolution(QueueOffset(number)) for number in (0, 1, 3, 12))
     for each in due:
         record = log.decode(each.physical_offset)
         assert isinstance(record, StoredMessage)
@@ -245,7 +245,7 @@ def test_rocketmq_is_told_where_the_first_that_waits_is(seed: int, tmp_path: Pat
         waiting[HALVES] = {half.queue_offset for half in history.model.halves.values()}
     expected = {queue: min(waiting.get(queue, {end})) for queue, end in ends.items()}
     found = progress_now(
-        assembly.store.held, reading(assembly.reader), lambda queue: ends.get(queue, QueueOffset(0)), 5_000
+        assembly.store.pending, reading(assembly.reader), lambda queue: ends.get(queue, QueueOffset(0)), 5_000
     )
     assert found.timers_read == expected[TIMERS]
     assert found.halves == expected[HALVES]
@@ -253,15 +253,15 @@ def test_rocketmq_is_told_where_the_first_that_waits_is(seed: int, tmp_path: Pat
     assert found.scheduled == {number: offset for number, offset in of_levels.items() if offset}
     assert waiting, "something waits"
     (tmp_path / "config").mkdir()
-    for name, content in held_files(found, DataVersion(0, 7, 1_795_000_000_000)).items():
+    for name, content in pending_files(found, DataVersion(0, 7, 1_795_000_000_000)).items():
         (tmp_path / "config" / name).write_bytes(content)
     offsets = [ConsumerOffset(*HALVES_RESOLVED, QueueOffset(found.halves))]
-    assert read_held_progress(PosixDisk(), StorePaths(tmp_path), offsets, Warnings()) == found
+    assert read_pending_progress(PosixDisk(), StorePaths(tmp_path), offsets, Warnings()) == found
 
 
 def test_what_rocketmq_had_done_is_kept_as_a_row() -> None:
-    before = HeldBefore(scheduled={0: 7, 17: 1}, timers_read=3, timers_read_ms=1_795_000_000_000, halves=4)
-    assert HeldBefore.unpack(before.pack()) == before
+    before = PendingBefore(scheduled={0: 7, 17: 1}, timers_read=3, timers_read_ms=1_795_000_000_000, halves=4)
+    assert PendingBefore.unpack(before.pack()) == before
 
 
 @pytest.mark.parametrize("digits", [18, 19, 400])

@@ -20,7 +20,7 @@ from quarry_mq.protocol.names import HALF_TOPIC, OPERATION_TOPIC, SCHEDULE_TOPIC
 from quarry_mq.store.message import Appended, Message
 from quarry_mq.store.message_store import MessageStore
 from quarry_mq.store.offsets import QueueOffset
-from quarry_mq.store.pending import DueMessage, HalfMessage, HeldMessages, Resolution
+from quarry_mq.store.pending import DueMessage, HalfMessage, PendingMessages, Resolution
 from quarry_mq.store.pending.topics import OPERATION_DONE, TIMER_TOPIC
 from quarry_mq.store.record.tags import DELAY_LEVELS_MS
 from quarry_mq.store.settings import CHECK_AFTER_MS
@@ -35,15 +35,15 @@ class Model:
     halves: dict[str, HalfMessage] = field(default_factory=dict)
     resolved: dict[QueueOffset, Resolution] = field(default_factory=dict)
 
-    def check(self, held: HeldMessages) -> None:
-        assert sorted(held.due(2**62, 10_000)) == sorted(self.timers.values())
-        assert {each.message_id: each for each in held.halves(QueueOffset(0), 10_000)} == self.halves
+    def check(self, pending: PendingMessages) -> None:
+        assert sorted(pending.due(2**62, 10_000)) == sorted(self.timers.values())
+        assert {each.message_id: each for each in pending.halves(QueueOffset(0), 10_000)} == self.halves
         for message_id, half in self.halves.items():
-            assert held.half_of(message_id) == held.half(half.queue_offset) == half
-            assert held.resolution(half.queue_offset) is None
+            assert pending.half_of(message_id) == pending.half(half.queue_offset) == half
+            assert pending.resolution(half.queue_offset) is None
         for offset, resolution in self.resolved.items():
-            assert held.half(offset) is None
-            assert held.resolution(offset) is resolution
+            assert pending.half(offset) is None
+            assert pending.resolution(offset) is resolution
 
 
 class History:

@@ -10,8 +10,8 @@ from isal.isal_zlib import crc32
 
 from quarry_mq.server.delivery.handles import HandleKey
 from quarry_mq.server.errors import InvalidRecallHandle, InvalidTransactionId
-from quarry_mq.server.held.delays import RecallHandle
-from quarry_mq.server.held.transactions import decode_transaction_id, encode_transaction_id
+from quarry_mq.server.pending.delays import RecallHandle
+from quarry_mq.server.pending.transactions import decode_transaction_id, encode_transaction_id
 from quarry_mq.store.offsets import PhysicalOffset
 from tests.handles import HANDLE_KEY
 
