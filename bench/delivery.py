@@ -20,7 +20,7 @@ from bench.delivering import CLIENT, HandLoopedDelivery, fill, request_of
 from bench.harness import Case, Options, Sample, Scale, alternate, measure
 from bench.scratch_store import BODY_SIZE, QUEUES, TOPIC, scratch_store
 from quarry_mq.kv import KeyRange, KeyValueEngine
-from quarry_mq.store.consumequeue.rocks_layout import UNIT, UNITS_FAMILY, unit_key
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, ENTRY, entry_key
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths, segment_name
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
@@ -108,7 +108,7 @@ class _BareStorage:
     def __init__(self, root: Path, queue_engine: KeyValueEngine, directory: Path) -> None:
         segment = StorePaths(root).commit_log / segment_name(PhysicalOffset(0))
         self._log = PosixDisk().open_segment(segment, writable=False).view()
-        self._units = queue_engine.family(UNITS_FAMILY)
+        self._entries = queue_engine.family(ENTRIES_FAMILY)
         self._engine = open_state_engine(directory, create=True)
         self._row = bytes(28) + CLIENT.encode()
 
@@ -126,12 +126,12 @@ class _BareStorage:
     def _batch(self, queue: QueueId, start: int) -> int:
         engine, log, row = self._engine, self._log, self._row
         inflight = engine.family(INFLIGHT)
-        first, end = unit_key(queue, QueueOffset(start)), unit_key(queue, QueueOffset(start + BATCH))
-        pairs = self._units.scan(KeyRange(first, end), limit=BATCH)
+        first, end = entry_key(queue, QueueOffset(start)), entry_key(queue, QueueOffset(start + BATCH))
+        pairs = self._entries.scan(KeyRange(first, end), limit=BATCH)
         handed_out, done = engine.batch(), engine.batch()
         handed_out.put_all(inflight, [(key, row) for key, _ in pairs])
         for key, value in pairs:
-            at, size, _, _ = UNIT.unpack(value)
+            at, size, _, _ = ENTRY.unpack(value)
             bytes(log[at : at + size])
             done.delete(inflight, key)
         handed_out.put(engine.family(OFFSETS), first, bytes(8))

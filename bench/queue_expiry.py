@@ -34,7 +34,7 @@ from quarry_mq.kv.options import MIB
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
 from quarry_mq.store.consumequeue import open_consume_queue_engine
-from quarry_mq.store.consumequeue.rocks_layout import UNITS_FAMILY, parse_unit_key, topic_range
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, parse_entry_key, topic_range
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.message import Message
 from quarry_mq.store.opening.open_store import OpenStore, open_store
@@ -105,7 +105,7 @@ def _fill(root: Path, random: Random, sizes: Sizes) -> None:
     engine = store.queues.engine
     assert engine is not None
     store.messages.flush_queues()
-    engine.compact(engine.family(UNITS_FAMILY), ALL)
+    engine.compact(engine.family(ENTRIES_FAMILY), ALL)
     store.close()
 
 
@@ -169,8 +169,8 @@ def _check(root: Path, sizes: Sizes) -> int:
     """Check that exactly the new half is left, and every other entry is gone. Returns the bytes of its tables."""
     engine = open_consume_queue_engine(root / "consumequeue_rocksdb", create=False)
     left = [0] * sizes.queues
-    for key, _ in engine.family(UNITS_FAMILY).iterate(ALL):
-        queue, offset = parse_unit_key(key)
+    for key, _ in engine.family(ENTRIES_FAMILY).iterate(ALL):
+        queue, offset = parse_entry_key(key)
         if not queue.topic.startswith(LIGHT):
             continue
         if offset < ENTRIES // 2:
@@ -180,9 +180,9 @@ def _check(root: Path, sizes: Sizes) -> int:
     if wrong:
         raise RuntimeError(f"{wrong} queues have lost entries")
     batch = engine.batch()
-    batch.delete_range(engine.family(UNITS_FAMILY), topic_range(TOPIC))  # what the load has added meanwhile
+    batch.delete_range(engine.family(ENTRIES_FAMILY), topic_range(TOPIC))  # what the load has added meanwhile
     engine.write(batch)
-    engine.compact(engine.family(UNITS_FAMILY), ALL)
-    table_bytes = engine.statistics()[f"{UNITS_FAMILY}.table_bytes"]
+    engine.compact(engine.family(ENTRIES_FAMILY), ALL)
+    table_bytes = engine.statistics()[f"{ENTRIES_FAMILY}.table_bytes"]
     engine.close()
     return table_bytes

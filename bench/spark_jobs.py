@@ -148,7 +148,7 @@ class _Comparison:
 
         with self._measured() as taken:
             rebuilt = rebuild(self._spark, PosixDisk(), self._root, split_bytes=self._sizes.split_bytes)
-        assert rebuilt.queues.units == self._messages
+        assert rebuilt.queues.entries == self._messages
         if rebuilt.aside is not None:
             remove_database(PosixDisk(), rebuilt.aside)
         return taken[0]

@@ -23,7 +23,7 @@ from quarry_mq.kv.options import MIB
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.protocol.messages.property_names import TAGS, UNIQUE_KEY
 from quarry_mq.server.process.garbage import look_for_garbage_seldom
-from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode
 from quarry_mq.store.message import EncodedMessage, Host
@@ -172,7 +172,7 @@ class QueueStore:
         store.messages.flush()
         store.messages.flush_queues()
         if (engine := store.queues.engine) is not None:
-            for name in (UNITS_FAMILY, OFFSET_FAMILY):
+            for name in (ENTRIES_FAMILY, OFFSET_FAMILY):
                 engine.compact(engine.family(name), KeyRange(b"", None))
         return 1
 

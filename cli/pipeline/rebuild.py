@@ -47,7 +47,7 @@ def rebuild(
     queues, index = done.queues, done.index
     if as_json:
         fields = {
-            "units": queues.units,
+            "units": queues.entries,
             "queues": queues.queues,
             "tables": queues.tables,
             "dispatchedUpTo": queues.dispatched_up_to,
@@ -60,7 +60,7 @@ def rebuild(
         say(json_line(fields))
         return
     say(
-        f"{queues.units:,} entries of {queues.queues:,} queues, up to offset {queues.dispatched_up_to}, in "
+        f"{queues.entries:,} entries of {queues.queues:,} queues, up to offset {queues.dispatched_up_to}, in "
         f"{took_s:.1f} s"
     )
     if done.waiting is not None:

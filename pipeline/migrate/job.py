@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from quarry_mq.pipeline.rebuild.database import QueueBuild
-from quarry_mq.pipeline.rebuild.log_units import FileUnits
+from quarry_mq.pipeline.rebuild.log_entries import FileEntries
 from quarry_mq.pipeline.source.options import SPLIT_BYTES
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.progress import ReportProgress
@@ -40,9 +40,9 @@ def migrate(
     """
 
     def make(place: Path, files: FileConsumeQueues, end: PhysicalOffset) -> None:
-        units = FileUnits(files.minimum_physical_offset, end, files.units_per_file)
+        entries = FileEntries(files.minimum_physical_offset, end, files.units_per_file)
         next_offsets = ((queue, files.next_offset(queue)) for queue in files.queues())
-        QueueBuild(spark, disk, root, place, split_bytes).make(units, end=end, next_offsets=next_offsets)
+        QueueBuild(spark, disk, root, place, split_bytes).make(entries, end=end, next_offsets=next_offsets)
 
     orders = Orders(target=Target.ROCKSDB, asked_by=asked_by, remove_old=remove_old)
     return migrate_store(disk, clock, root, orders, report=report, make_rocksdb=make)

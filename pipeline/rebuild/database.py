@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from quarry_mq.kv import WriteBatch
-from quarry_mq.pipeline.rebuild.log_units import LogUnits
+from quarry_mq.pipeline.rebuild.entry_rows import ROW_SCHEMA, entry_rows, sample_keys
+from quarry_mq.pipeline.rebuild.log_entries import LogEntries
 from quarry_mq.pipeline.rebuild.tables import RESULT_SCHEMA, table_writer
-from quarry_mq.pipeline.rebuild.unit_rows import ROW_SCHEMA, sample_keys, unit_rows
 from quarry_mq.pipeline.source.log_splits import (
     LogExtent,
     LogSplit,
@@ -38,11 +38,11 @@ from quarry_mq.store.consumequeue import open_consume_queue_engine
 from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND,
     CHECKPOINT_KEY,
+    ENTRIES_FAMILY,
     I64,
     OFFSET_FAMILY,
-    UNITS_FAMILY,
     maximum_key,
-    parse_unit_key,
+    parse_entry_key,
 )
 from quarry_mq.store.fs import Disk, PosixDisk
 from quarry_mq.store.migration import remove_database
@@ -51,7 +51,7 @@ from quarry_mq.store.scan import first_record, scan_log
 
 SAMPLES: Final = 64
 """Number of places of the log that are sampled; each gives some thousand records."""
-UNITS_PER_RANGE: Final = 1_000_000
+ENTRIES_PER_RANGE: Final = 1_000_000
 """Entries of a range: about 100 MB in Spark's memory, and as much in a table."""
 
 
@@ -59,7 +59,7 @@ class Sample(NamedTuple):
     """Sorted keys of entries from all over the log, and an estimate of the number of all entries."""
 
     keys: list[bytes]
-    units_estimate: int
+    entries_estimate: int
 
 
 def sample(segments: SegmentList, extent: LogExtent) -> Sample:
@@ -79,7 +79,7 @@ def sample(segments: SegmentList, extent: LogExtent) -> Sample:
 
 def boundaries(found: Sample, ranges_min: int) -> list[bytes]:
     """Return the keys at which the ranges after the first begin, so that all have about equal numbers of entries."""
-    count = max(ranges_min, -(-found.units_estimate // UNITS_PER_RANGE))
+    count = max(ranges_min, -(-found.entries_estimate // ENTRIES_PER_RANGE))
     keys: Sequence[bytes] = found.keys
     return sorted({keys[len(keys) * number // count] for number in range(1, count) if keys})
 
@@ -93,7 +93,7 @@ log = structlog.get_logger(__name__)
 class MadeQueues:
     """The counts of a finished database, and the offset up to which the log is dispatched."""
 
-    units: int
+    entries: int
     queues: int
     tables: int
     dispatched_up_to: PhysicalOffset
@@ -112,7 +112,7 @@ class QueueBuild:
 
     def make(
         self,
-        units: LogUnits,
+        entries: LogEntries,
         *,
         end: PhysicalOffset | None = None,
         next_offsets: Iterable[tuple[QueueId, QueueOffset]] = (),
@@ -131,10 +131,10 @@ class QueueBuild:
             segments.close()
         self._clear()
         self._disk.make_directories(self._tables)
-        results = self._write_tables(splits, cuts, units)
+        results = self._write_tables(splits, cuts, entries)
         return self._make_database(results, end, next_offsets)
 
-    def _write_tables(self, splits: list[LogSplit], cuts: list[bytes], units: LogUnits) -> pa.Table:
+    def _write_tables(self, splits: list[LogSplit], cuts: list[bytes], entries: LogEntries) -> pa.Table:
         """Read and sort the entries, and write the tables.
 
         Returns the results of all tasks (`RESULT_SCHEMA`) in key order. Where a queue was deleted and recreated,
@@ -142,7 +142,7 @@ class QueueBuild:
         all of that queue in one range.
         """
         while True:
-            rows = _unit_rows(self._spark, self._root, splits, cuts, units)
+            rows = _entry_rows(self._spark, self._root, splits, cuts, entries)
             ordered = rows.repartitionById(len(cuts) + 1, "part").sortWithinPartitions("key", "value")
             written = ordered.select("key", "value").mapInArrow(table_writer(self._tables), RESULT_SCHEMA)
             results = written.toArrow()
@@ -162,7 +162,7 @@ class QueueBuild:
             written = results.filter(results.column("table").is_valid())
             names = written.column("table").to_pylist()
             if names:
-                engine.ingest(engine.family(UNITS_FAMILY), [self._tables / name for name in names])
+                engine.ingest(engine.family(ENTRIES_FAMILY), [self._tables / name for name in names])
             offsets = engine.family(OFFSET_FAMILY)
             queues = 0
             for batch_of_queues in _bounds(results):
@@ -179,7 +179,7 @@ class QueueBuild:
             batch = engine.batch()
             batch.put(offsets, CHECKPOINT_KEY, I64.pack(end))
             engine.write(batch)
-            engine.flush([UNITS_FAMILY, OFFSET_FAMILY])
+            engine.flush([ENTRIES_FAMILY, OFFSET_FAMILY])
         finally:
             engine.close()
         shutil.rmtree(self._tables)
@@ -193,8 +193,8 @@ class QueueBuild:
             shutil.rmtree(self._tables)
 
 
-def _unit_rows(
-    spark: SparkSession, root: Path, splits: list[LogSplit], cuts: list[bytes], units: LogUnits
+def _entry_rows(
+    spark: SparkSession, root: Path, splits: list[LogSplit], cuts: list[bytes], entries: LogEntries
 ) -> DataFrame:
     """Return the entries of the log (`ROW_SCHEMA`), made by one task for each split.
 
@@ -202,12 +202,12 @@ def _unit_rows(
     """
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with closing(open_segments(PosixDisk(), root)) as segments, units.opened(root) as units_of:
+        with closing(open_segments(PosixDisk(), root)) as segments, entries.opened(root) as entries_of:
             for batch in batches:
                 for number in batch.column("id").to_pylist():
                     for found in read_whole_split(segments, splits[number]):
                         if len(found):
-                            yield unit_rows(units_of(found), cuts, counts_light=units.counts_light)
+                            yield entry_rows(entries_of(found), cuts, counts_light=entries.counts_light)
 
     return spark.range(0, len(splits), 1, max(1, len(splits))).mapInArrow(read, from_arrow_schema(ROW_SCHEMA))
 
@@ -229,7 +229,7 @@ def _bounds(results: pa.Table) -> Iterator[list[tuple[bytes, bytes]]]:
     bounds: list[tuple[bytes, bytes]] = []
     last_prefix = b""
     for prefix, offset, place in _columns(results, "prefix", "lastOffset", "lastPlace"):
-        queue, _ = parse_unit_key(prefix + bytes(I64.size))
+        queue, _ = parse_entry_key(prefix + bytes(I64.size))
         pair = maximum_key(queue), BOUND.pack(place, offset)
         if prefix == last_prefix:
             bounds[-1] = pair

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from quarry_mq.pipeline.index.job import EVERYTHING, IndexBuild, Indexed
 from quarry_mq.pipeline.progress import silent
 from quarry_mq.pipeline.rebuild.database import MadeQueues, QueueBuild
-from quarry_mq.pipeline.rebuild.log_units import StatedUnits
+from quarry_mq.pipeline.rebuild.log_entries import StatedEntries
 from quarry_mq.pipeline.source.log_splits import open_segments
 from quarry_mq.pipeline.source.options import SPLIT_BYTES
 from quarry_mq.pipeline.store_lock import locked
@@ -72,9 +72,9 @@ def rebuild(
                 raise StoreUnusable(root, f"its queues are in files (phase {phase.value}): `quarry pipeline migrate`")
             identity.queue_phase = phase.value
             # see `store.opening.queues`: in a store that had file queues, light queues get consecutive offsets
-            units = StatedUnits(counts_light=identity.origin == StoreKind.ROCKETMQ_FILE.value)
+            entries = StatedEntries(counts_light=identity.origin == StoreKind.ROCKETMQ_FILE.value)
             place = paths.consume_queue_rocksdb.with_name("consumequeue_rocksdb.rebuilding")
-            made = QueueBuild(spark, disk, root, place, split_bytes).make(units)
+            made = QueueBuild(spark, disk, root, place, split_bytes).make(entries)
             aside = free_database_place(disk, paths)
             disk.move(place, paths.consume_queue_rocksdb)
             waiting = _find_waiting(disk, root, identity, made.dispatched_up_to)

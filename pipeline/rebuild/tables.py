@@ -11,9 +11,9 @@ from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from quarry_mq.kv import write_table
-from quarry_mq.pipeline.rebuild.unit_rows import COUNTED_SIZE
+from quarry_mq.pipeline.rebuild.entry_rows import COUNTED_SIZE
 from quarry_mq.store.consumequeue.rocks.engine import FAMILY_OPTIONS
-from quarry_mq.store.consumequeue.rocks_layout import I64, UNIT_SIZE, UNITS_FAMILY
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, ENTRY_SIZE, I64
 
 RESULT_SCHEMA: Final = StructType(
     [
@@ -52,7 +52,7 @@ class QueuePart:
         self.lowest = self.highest = place
 
 
-class SortedUnits:
+class SortedEntries:
     """Makes the pairs of a table from rows sorted by key and value; `queues` fills while pairs are taken.
 
     Where a queue was deleted and recreated, its offsets come twice. An entry is void when a later record has its offset
@@ -62,7 +62,7 @@ class SortedUnits:
 
     def __init__(self) -> None:
         self.queues: list[QueuePart] = []
-        self.units = 0
+        self.entries = 0
 
     def pairs(self, rows: Iterable[Pair]) -> Iterator[Pair]:
         prefix = b""
@@ -78,16 +78,16 @@ class SortedUnits:
                     waiting = None
                 prefix = key[:-8]
                 queue = QueuePart(prefix, place)
-                number = int.from_bytes(value[UNIT_SIZE:], "big")
+                number = int.from_bytes(value[ENTRY_SIZE:], "big")
             if len(value) == COUNTED_SIZE:
-                pair = prefix + I64.pack(number), value[:UNIT_SIZE]
+                pair = prefix + I64.pack(number), value[:ENTRY_SIZE]
                 number += 1
             queue.lowest = min(queue.lowest, place)
             if place < queue.highest:
                 continue
             queue.highest = place
             if waiting is not None and waiting[0] != pair[0]:
-                self.units += 1
+                self.entries += 1
                 yield waiting
             waiting = pair
         if waiting is not None:
@@ -97,7 +97,7 @@ class SortedUnits:
         queue.last_offset = int.from_bytes(last[0][-8:], "big")
         queue.last_place = queue.highest
         self.queues.append(queue)
-        self.units += 1
+        self.entries += 1
         return last
 
 
@@ -114,11 +114,11 @@ def table_writer(directory: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterat
             return
         context = TaskContext.get()
         path = directory / f"{0 if context is None else context.taskAttemptId():012}.sst"
-        units = SortedUnits()
-        write_table(path, units.pairs(_with_first(first, rows)), FAMILY_OPTIONS[UNITS_FAMILY])
-        yield _result([{"table": path.name, "units": units.units}])
-        for begin in range(0, len(units.queues), _RESULTS_PER_BATCH):
-            yield _result([_facts(queue) for queue in units.queues[begin : begin + _RESULTS_PER_BATCH]])
+        entries = SortedEntries()
+        write_table(path, entries.pairs(_with_first(first, rows)), FAMILY_OPTIONS[ENTRIES_FAMILY])
+        yield _result([{"table": path.name, "units": entries.entries}])
+        for begin in range(0, len(entries.queues), _RESULTS_PER_BATCH):
+            yield _result([_facts(queue) for queue in entries.queues[begin : begin + _RESULTS_PER_BATCH]])
 
     return write
 

@@ -28,7 +28,7 @@ class Table(StrEnum):
     """The tables that can be read of a store."""
 
     MESSAGES = "messages"
-    UNITS = "units"
+    ENTRIES = "units"
     QUEUES = "queues"
     POSITIONS = "positions"
     INDEX = "index"

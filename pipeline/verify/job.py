@@ -24,6 +24,7 @@ from quarry_mq.pipeline.progress import silent
 from quarry_mq.pipeline.source.log_splits import log_extent, plan_splits
 from quarry_mq.pipeline.source.options import SPLIT_BYTES
 from quarry_mq.pipeline.verify.parts import (
+    EntriesCompared,
     IndexCompared,
     IndexRead,
     Job,
@@ -32,7 +33,6 @@ from quarry_mq.pipeline.verify.parts import (
     Part,
     QueuesRead,
     RecordsCompared,
-    UnitsCompared,
     divided,
     queue_parts,
     run_part,
@@ -49,7 +49,7 @@ from quarry_mq.store.verify.report import Findings
 from quarry_mq.store.verify.sums import new_key
 from quarry_mq.store.verify.verification import LogDamage, LogReading, Verification
 
-UNITS_PER_PART: Final = 1_000_000
+ENTRIES_PER_PART: Final = 1_000_000
 DIFFERENCES: Final = "differences"
 VERDICT: Final = "verdict.json"
 
@@ -69,7 +69,7 @@ def verify(
     output: str | None = None,
     differences_max: int = DIFFERENCES_MAX,
     split_bytes: int = SPLIT_BYTES,
-    units_per_part: int = UNITS_PER_PART,
+    entries_per_part: int = ENTRIES_PER_PART,
 ) -> VerifyReport:
     """Compare all data that a store holds twice. No broker may run on it, and nothing is changed.
 
@@ -82,7 +82,7 @@ def verify(
         raise Invalid(f"{folder.place}: is not empty")
     findings = Findings(None if folder else differences_max)
     with OfflineStore.open(disk, root) as store, indexes_to_compare(store, findings) as indexes:
-        run = _Verification(spark, store, indexes, findings, split_bytes=split_bytes, units_per_part=units_per_part)
+        run = _Verification(spark, store, indexes, findings, split_bytes=split_bytes, entries_per_part=entries_per_part)
         report = run.run()
         try:
             if folder is not None:
@@ -105,14 +105,14 @@ class _Verification(Verification):
         findings: Findings,
         *,
         split_bytes: int,
-        units_per_part: int,
+        entries_per_part: int,
     ) -> None:
         key = new_key()
         super().__init__(store, indexes, silent, findings, key)
         self._spark = spark
         self._split_bytes = split_bytes
         self._job = Job(store.paths.root, key, findings.kept_max, frozenset())
-        self._queue_parts = [list(queue_parts(each.source, units_per_part)) for each in self.comparisons]
+        self._queue_parts = [list(queue_parts(each.source, entries_per_part)) for each in self.comparisons]
         self._found: list[RDD[Found]] = []
 
     def read_queues(self) -> None:
@@ -164,7 +164,7 @@ class _Verification(Verification):
                 if starts:
                     yield RecordsCompared(number, starts)
             for part in self._queue_parts[number] if pieces else ():
-                yield UnitsCompared(number, part, frozenset(pieces))
+                yield EntriesCompared(number, part, frozenset(pieces))
 
     def _items_to_compare(self, damage: tuple[tuple[PhysicalOffset, PhysicalOffset], ...]) -> Iterator[Part]:
         tasks = self._spark.sparkContext.defaultParallelism

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 from quarry_mq.kv import KeyRange
 from quarry_mq.pipeline.progress import silent
 from quarry_mq.pipeline.source.log_splits import Damage, LogSplit, read_split
-from quarry_mq.store.consumequeue.rocks_layout import unit_prefix
+from quarry_mq.store.consumequeue.rocks_layout import entry_prefix
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.index.facts import IndexFile
 from quarry_mq.store.offline.store import OfflineStore, QueueReader
@@ -25,8 +25,8 @@ from quarry_mq.store.verify import Difference
 from quarry_mq.store.verify.index import indexes_to_compare
 from quarry_mq.store.verify.queues import StoredSide
 from quarry_mq.store.verify.report import Findings
-from quarry_mq.store.verify.sources import QueuesPart, UnitSource
-from quarry_mq.store.verify.sums import Sums, UnitSums
+from quarry_mq.store.verify.sources import EntrySource, QueuesPart
+from quarry_mq.store.verify.sums import EntrySums, Sums
 from quarry_mq.store.verify.verification import LogDamage, LogReading, Verification
 
 QUEUES_PER_PART: Final = 20_000
@@ -53,7 +53,7 @@ class Outcome:
     """Number of the comparison, and what was read for it."""
     stored_items: tuple[int, Sums] | None = None
     """Number of the index comparison, and its sums."""
-    expected: list[UnitSums] = field(default_factory=list)
+    expected: list[EntrySums] = field(default_factory=list)
     """The expected sums, one for each comparison."""
     expected_items: list[Sums] = field(default_factory=list)
     """The expected sums, one for each index comparison."""
@@ -81,7 +81,7 @@ class QueuesRead:
 
     def steps(self, verification: Verification, store: OfflineStore, job: Job) -> Steps:  # noqa: ARG002
         comparison = verification.comparisons[self.comparison]
-        for _ in comparison.read_units(comparison.source.queues(self.queues)):
+        for _ in comparison.read_entries(comparison.source.queues(self.queues)):
             yield
         return Outcome(verification.findings, stored=(self.comparison, comparison.stored))
 
@@ -143,7 +143,7 @@ class RecordsCompared:
 
 
 @dataclass(frozen=True)
-class UnitsCompared:
+class EntriesCompared:
     """Reads the records of the entries that lie in some pieces of the log."""
 
     comparison: int
@@ -153,7 +153,7 @@ class UnitsCompared:
     def steps(self, verification: Verification, store: OfflineStore, job: Job) -> Steps:  # noqa: ARG002
         comparison = verification.comparisons[self.comparison]
         for queue in comparison.source.queues(self.queues):
-            comparison.compare_units([queue], self.pieces)
+            comparison.compare_entries([queue], self.pieces)
             yield
         return Outcome(verification.findings)
 
@@ -195,23 +195,23 @@ def verifying(job: Job) -> Iterator[tuple[Verification, OfflineStore]]:
         yield Verification(store, indexes, silent, Findings(job.kept_max), job.key), store
 
 
-def queue_parts(source: UnitSource, units_max: int) -> Iterator[QueuesPart]:
-    """Yield all queues in parts of about `units_max` entries; no queue is divided."""
-    for part in _parts_of(source.reader, units_max):
+def queue_parts(source: EntrySource, entries_max: int) -> Iterator[QueuesPart]:
+    """Yield all queues in parts of about `entries_max` entries; no queue is divided."""
+    for part in _parts_of(source.reader, entries_max):
         # only file queues are requested by name
         yield part._replace(queues=None) if source.has_bounds else part
 
 
-def _parts_of(reader: QueueReader, units_max: int) -> Iterator[QueuesPart]:
-    begin, queues, units = b"", list[QueueId](), 0
+def _parts_of(reader: QueueReader, entries_max: int) -> Iterator[QueuesPart]:
+    begin, queues, entries = b"", list[QueueId](), 0
     for queue in reader.queues():
-        if units >= units_max or len(queues) == QUEUES_PER_PART:
-            end = unit_prefix(queue)
+        if entries >= entries_max or len(queues) == QUEUES_PER_PART:
+            end = entry_prefix(queue)
             yield QueuesPart(KeyRange(begin, end), tuple(queues))
-            begin, queues, units = end, [], 0
+            begin, queues, entries = end, [], 0
         bounds = reader.bounds(queue)
         queues.append(queue)
-        units += bounds.maximum - bounds.minimum
+        entries += bounds.maximum - bounds.minimum
     yield QueuesPart(KeyRange(begin, None), tuple(queues))
 
 

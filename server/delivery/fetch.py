@@ -306,9 +306,9 @@ class Taking:
         taken: Taken,
     ) -> _Outcome:
         progress, offset = message.progress, message.offset
-        units = self._source.entries(progress.queue, offset, 1)
+        entries = self._source.entries(progress.queue, offset, 1)
         # at or above the next offset: its message was lost with the end of the log in a power failure
-        if offset >= progress.next_offset or not units or units[0].queue_offset != offset:
+        if offset >= progress.next_offset or not entries or entries[0].queue_offset != offset:
             self._deliveries.end(message, row, Event.GONE)
             return _Outcome.OVER
         if row.delivery_id in self._forwarding:  # a second copy would be a second dead letter
@@ -317,14 +317,14 @@ class Taking:
         if request.attempts_max is not None and row.attempt >= request.attempts_max:
             self.forward(message, row, lambda _: None)
             return _Outcome.FORWARDED
-        if not taken.has_room_for(units[0]):
+        if not taken.has_room_for(entries[0]):
             return _Outcome.NO_ROOM
-        record = self._read(units[0], message.subscription)
+        record = self._read(entries[0], message.subscription)
         if record is None:
             self._deliveries.end(message, row, Event.GONE)
             return _Outcome.OVER
         self.redeliveries += 1
-        taken.add(units[0], self._deliveries.begin(message, record, request, row))
+        taken.add(entries[0], self._deliveries.begin(message, record, request, row))
         return _Outcome.OVER
 
     # -- ordered groups
@@ -383,14 +383,14 @@ class Taking:
                 if not self._redeliver_in_order(message, row, request, taken):
                     return
                 continue
-            units = self._source.entries(progress.queue, offset, 1)
-            if not units or units[0].queue_offset != offset:
+            entries = self._source.entries(progress.queue, offset, 1)
+            if not entries or entries[0].queue_offset != offset:
                 continue
-            if not taken.has_room_for(units[0]):
+            if not taken.has_room_for(entries[0]):
                 return
-            record = self._read(units[0], subscription)
+            record = self._read(entries[0], subscription)
             if record is not None:
-                taken.add(units[0], self._deliveries.hand_out_again(message, record, row))
+                taken.add(entries[0], self._deliveries.hand_out_again(message, record, row))
 
     # -- new messages
 
@@ -452,10 +452,10 @@ class Taking:
     # -- reading
 
     def _record(self, message: GroupMessage) -> StoredMessage | None:
-        units = self._source.entries(message.progress.queue, message.offset, 1)
-        if not units or units[0].queue_offset != message.offset:
+        entries = self._source.entries(message.progress.queue, message.offset, 1)
+        if not entries or entries[0].queue_offset != message.offset:
             return None
-        return self._read(units[0], message.subscription)
+        return self._read(entries[0], message.subscription)
 
     def _read(self, entry: ConsumeQueueEntry, subscription: Subscription) -> StoredMessage | None:
         """Return the record, or None if the message was given up: then the operator has accepted its loss."""

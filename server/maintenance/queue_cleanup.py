@@ -155,8 +155,8 @@ class QueueCleaning:
         if not await self._steps.run(due.finish):
             return
         seconds = self._clock.monotonic_s() - started_s
-        self._metrics.cleaned_queues(due.units, due.files, seconds)
-        log.info("queues cleaned up", kind=due.kind, entries=due.units, files=due.files, seconds=round(seconds, 2))
+        self._metrics.cleaned_queues(due.entries, due.files, seconds)
+        log.info("queues cleaned up", kind=due.kind, entries=due.entries, files=due.files, seconds=round(seconds, 2))
 
     async def _rewrite(self) -> None:
         before_bytes, started_s = self._expiry.table_bytes(), self._clock.monotonic_s()

@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 BUSY_PERCENT: Final = 25
 RENEWAL_S: Final = 20.0
 PAUSE_MAX_S: Final = 5.0
-OF_FILES: Final = {Check.FILE_RECORDS, Check.FILE_UNITS}
+OF_FILES: Final = {Check.FILE_RECORDS, Check.FILE_ENTRIES}
 FAULTS: Final = (KvError, OSError, BrokerError)
 
 

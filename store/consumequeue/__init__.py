@@ -3,10 +3,10 @@
 Public face of the package: other packages import from here.
 """
 
-from quarry_mq.store.consumequeue.columns import ColumnRequests, UnitColumns
+from quarry_mq.store.consumequeue.columns import ColumnRequests, EntryColumns
 from quarry_mq.store.consumequeue.double_write import DoubleWriteConsumeQueues
 from quarry_mq.store.consumequeue.files.reader import FileConsumeQueueReader
-from quarry_mq.store.consumequeue.files.store import FileConsumeQueues, units_in_files
+from quarry_mq.store.consumequeue.files.store import FileConsumeQueues, entries_in_files
 from quarry_mq.store.consumequeue.light_queues import LiteParentsStep
 from quarry_mq.store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
 from quarry_mq.store.consumequeue.protocol import ConsumeQueueStore
@@ -19,6 +19,7 @@ __all__ = [
     "ConsumeQueueEntry",
     "ConsumeQueueStore",
     "DoubleWriteConsumeQueues",
+    "EntryColumns",
     "FileConsumeQueueReader",
     "FileConsumeQueues",
     "LastEntry",
@@ -26,7 +27,6 @@ __all__ = [
     "LiteParentsStep",
     "QueueEnd",
     "RocksConsumeQueues",
-    "UnitColumns",
+    "entries_in_files",
     "open_consume_queue_engine",
-    "units_in_files",
 ]

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from quarry_mq.store.consumequeue.columns import UnitColumns
+from quarry_mq.store.consumequeue.columns import EntryColumns
 from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
@@ -77,17 +77,17 @@ def end_of_stored(
     return min(offset, QueueOffset(0 if below is None else below.queue_offset + 1))
 
 
-def ascends(units: UnitColumns, end_for: Callable[[int, QueueOffset, PhysicalOffset], QueueOffset | None]) -> bool:
+def ascends(entries: EntryColumns, end_for: Callable[[int, QueueOffset, PhysicalOffset], QueueOffset | None]) -> bool:
     """Return whether a plain `put` is correct, because no queue begins again.
 
     `end_for` is that of `RestartableQueues`, with an index into `units.queues` in place of the queue.
     """
-    by_queue = np.argsort(units.queue_index, kind="stable")
-    follows = np.diff(units.queue_index[by_queue], prepend=-1) == 0
-    steps = np.diff(units.queue_offset[by_queue], prepend=0)
+    by_queue = np.argsort(entries.queue_index, kind="stable")
+    follows = np.diff(entries.queue_index[by_queue], prepend=-1) == 0
+    steps = np.diff(entries.queue_offset[by_queue], prepend=0)
     if bool(np.any(steps[follows] <= 0)):
         return False
-    first = units.select(by_queue[~follows])
+    first = entries.select(by_queue[~follows])
     places = zip(first.queue_index.tolist(), first.physical_offset.tolist(), first.queue_offset.tolist(), strict=True)
     return all(end_for(index, QueueOffset(offset), PhysicalOffset(at)) is None for index, at, offset in places)
 

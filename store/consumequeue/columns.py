@@ -16,7 +16,7 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UnitColumns:
+class EntryColumns:
     """Consume queue entries in log order; entries in light queues follow the entry in the record's own queue.
 
     Every array has the shape (n,) and the dtype int64.
@@ -35,11 +35,11 @@ class UnitColumns:
     def __len__(self) -> int:
         return len(self.queue_index)
 
-    def grouped(self) -> UnitColumns:
+    def grouped(self) -> EntryColumns:
         """Return the same entries ordered by queue, in log order within each queue."""
         return self.select(np.argsort(self.queue_index, kind="stable"))
 
-    def by_queue(self) -> Iterator[tuple[QueueId, UnitColumns]]:
+    def by_queue(self) -> Iterator[tuple[QueueId, EntryColumns]]:
         """Yield each queue with its entries in log order."""
         grouped = self.grouped()
         begins = np.searchsorted(grouped.queue_index, np.arange(len(self.queues) + 1))
@@ -52,13 +52,13 @@ class UnitColumns:
         rows[self.queue_index] = np.arange(len(self))  # of equal indexes numpy keeps the last one
         return rows
 
-    def compact(self) -> UnitColumns:
+    def compact(self) -> EntryColumns:
         """Return the same entries without the `queues` that have none."""
         present, queue_index = np.unique(self.queue_index, return_inverse=True)
         return replace(self, queues=tuple(self.queues[each] for each in present.tolist()), queue_index=queue_index)
 
     @classmethod
-    def joined(cls, parts: Sequence[UnitColumns]) -> UnitColumns:
+    def joined(cls, parts: Sequence[EntryColumns]) -> EntryColumns:
         """Return the entries of all parts, one part after the other."""
         numbers: dict[QueueId, int] = {}
         indexes = []
@@ -71,9 +71,9 @@ class UnitColumns:
         ]
         return cls(tuple(numbers), np.concatenate([np.empty(0, np.int64), *indexes]), *columns)
 
-    def select(self, rows: slice | Integers | NDArray[np.bool_]) -> UnitColumns:
+    def select(self, rows: slice | Integers | NDArray[np.bool_]) -> EntryColumns:
         """Return the entries in these rows, with all `queues`."""
-        return UnitColumns(
+        return EntryColumns(
             self.queues,
             self.queue_index[rows],
             self.queue_offset[rows],
@@ -89,5 +89,5 @@ class ColumnRequests(Sequence[DispatchRequest]):
 
     @property
     @abstractmethod
-    def units(self) -> UnitColumns:
+    def entries(self) -> EntryColumns:
         """The entries of all requests."""

@@ -17,19 +17,19 @@ from quarry_mq.kv import Family, KeyRange, WriteBatch
 from quarry_mq.kv.keys import prefix_end
 from quarry_mq.store.consumequeue.names import LastEntry, end_of_topic, light_stretches, queue_of
 from quarry_mq.store.consumequeue.rocks_layout import (
-    UNIT,
+    ENTRY,
+    entries_end,
+    entry_key,
+    entry_prefix,
     maximum_key,
     minimum_key,
     parse_bound,
     topic_prefix,
-    unit_key,
-    unit_prefix,
-    units_end,
 )
 from quarry_mq.store.metadata.lite import LITE_TOPIC_PREFIX, light_queue_prefix, parse_light_queue_name
 
 LOOKS_PER_STEP: Final = 500
-UNITS_BY_KEY_MAX: Final = 32
+ENTRIES_BY_KEY_MAX: Final = 32
 _STORED_MS: Final = 3
 """Index of the store time in an unpacked entry."""
 
@@ -68,26 +68,26 @@ def lite_parents(bounds: Family, key: bytes) -> LiteParentsStep:
     return LiteParentsStep(parents, None)
 
 
-def last_times_ms(units: Family, found: Sequence[LastEntry]) -> list[int | None]:
+def last_times_ms(entries: Family, found: Sequence[LastEntry]) -> list[int | None]:
     """Return when the last message of each queue was stored; None where its entry no longer exists."""
-    values = units.get_many([unit_key(each.queue, each.last.queue_offset) for each in found])
-    return [None if value is None else UNIT.unpack(value)[_STORED_MS] for value in values]
+    values = entries.get_many([entry_key(each.queue, each.last.queue_offset) for each in found])
+    return [None if value is None else ENTRY.unpack(value)[_STORED_MS] for value in values]
 
 
-def stage_removal(batch: WriteBatch, units: Family, bounds: Family, found: Sequence[LastEntry]) -> None:
+def stage_removal(batch: WriteBatch, entries: Family, bounds: Family, found: Sequence[LastEntry]) -> None:
     """Add the removal of light queues to the batch, which must be written before any other row is."""
     for run in _runs(bounds, found):
-        with_units = any(_may_hold_units(bounds, each) for each in run)
+        with_entries = any(_may_hold_entries(bounds, each) for each in run)
         if len(run) == 1:
             queue = run[0].queue
-            if with_units:
-                _stage_units(batch, units, unit_prefix(queue))
+            if with_entries:
+                _stage_entries(batch, entries, entry_prefix(queue))
             batch.delete(bounds, maximum_key(queue))
             batch.delete(bounds, minimum_key(queue))
             continue
         keys = KeyRange(topic_prefix(run[0].queue.topic), end_of_topic(run[-1].queue.topic))
-        if with_units:
-            batch.delete_range(units, keys)
+        if with_entries:
+            batch.delete_range(entries, keys)
         batch.delete_range(bounds, keys)
 
 
@@ -116,17 +116,17 @@ def _runs(bounds: Family, found: Sequence[LastEntry]) -> Iterator[list[LastEntry
         yield [each]
 
 
-def _may_hold_units(bounds: Family, each: LastEntry) -> bool:
+def _may_hold_entries(bounds: Family, each: LastEntry) -> bool:
     """Return whether the queue may still have entries, because expiry has not removed all of them."""
     row = bounds.get(minimum_key(each.queue))
     return row is None or parse_bound(row).queue_offset <= each.last.queue_offset
 
 
-def _stage_units(batch: WriteBatch, units: Family, prefix: bytes) -> None:
-    keys = KeyRange(prefix, units_end(prefix))
-    rows = units.scan(keys, limit=UNITS_BY_KEY_MAX + 1)
-    if len(rows) > UNITS_BY_KEY_MAX:
-        batch.delete_range(units, keys)
+def _stage_entries(batch: WriteBatch, entries: Family, prefix: bytes) -> None:
+    keys = KeyRange(prefix, entries_end(prefix))
+    rows = entries.scan(keys, limit=ENTRIES_BY_KEY_MAX + 1)
+    if len(rows) > ENTRIES_BY_KEY_MAX:
+        batch.delete_range(entries, keys)
         return
     for key, _ in rows:
-        batch.delete(units, key)
+        batch.delete(entries, key)

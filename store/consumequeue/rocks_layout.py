@@ -21,28 +21,28 @@ import numpy as np
 
 from quarry_mq.kv import KeyRange
 from quarry_mq.protocol.names import CHECKPOINT_TOPIC
-from quarry_mq.store.consumequeue.columns import Integers, UnitColumns
+from quarry_mq.store.consumequeue.columns import EntryColumns, Integers
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
-UNITS_FAMILY: Final = "default"
+ENTRIES_FAMILY: Final = "default"
 OFFSET_FAMILY: Final = "offset"
 
 I32: Final = Struct(">i")
 I64: Final = Struct(">q")
-UNIT: Final = Struct(">qiqq")  # physical offset, record size, tags code, store timestamp
+ENTRY: Final = Struct(">qiqq")  # physical offset, record size, tags code, store timestamp
 BOUND: Final = Struct(">qq")  # physical offset, queue offset
-UNIT_SIZE: Final = 28
+ENTRY_SIZE: Final = 28
 BOUND_SIZE: Final = 16
 CHECKPOINT_SIZE: Final = 8
-assert UNIT.size == UNIT_SIZE, "table and struct disagree"
+assert ENTRY.size == ENTRY_SIZE, "table and struct disagree"
 assert BOUND.size == BOUND_SIZE, "table and struct disagree"
 assert I64.size == CHECKPOINT_SIZE, "table and struct disagree"
 
-UNIT_DTYPE: Final = np.dtype(
+ENTRY_DTYPE: Final = np.dtype(
     [("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8"), ("store_timestamp_ms", ">i8")]
 )
 """The numpy layout of an entry."""
-assert UNIT_DTYPE.itemsize == UNIT_SIZE, "struct and numpy disagree"
+assert ENTRY_DTYPE.itemsize == ENTRY_SIZE, "struct and numpy disagree"
 
 _SEPARATOR: Final = b"\x01"
 _AFTER_SEPARATOR: Final = b"\x02"
@@ -74,32 +74,32 @@ def topic_range(topic: str) -> KeyRange:
     return KeyRange(prefix, prefix[:-1] + _AFTER_SEPARATOR)
 
 
-def unit_prefix(queue: QueueId) -> bytes:
+def entry_prefix(queue: QueueId) -> bytes:
     """Return the bytes with which the keys of all entries of the queue begin; a packed queue offset completes a key."""
     return topic_prefix(queue.topic) + I32.pack(queue.number) + _SEPARATOR
 
 
-def unit_key(queue: QueueId, at: QueueOffset) -> bytes:
-    return unit_prefix(queue) + I64.pack(at)
+def entry_key(queue: QueueId, at: QueueOffset) -> bytes:
+    return entry_prefix(queue) + I64.pack(at)
 
 
 def pack_offsets(offsets: Integers) -> list[bytes]:
-    """Return the bytes that complete the `unit_prefix` of each entry."""
+    """Return the bytes that complete the `entry_prefix` of each entry."""
     packed: list[bytes] = offsets.astype(">i8").view(f"V{I64.size}").tolist()
     return packed
 
 
-def pack_units(units: UnitColumns) -> list[bytes]:
+def pack_entries(entries: EntryColumns) -> list[bytes]:
     """Return the stored value of each entry."""
-    packed = np.empty(len(units), UNIT_DTYPE)
-    for name in UNIT_DTYPE.fields or ():
-        packed[name] = getattr(units, name)
-    values: list[bytes] = packed.view(f"V{UNIT_SIZE}").tolist()
+    packed = np.empty(len(entries), ENTRY_DTYPE)
+    for name in ENTRY_DTYPE.fields or ():
+        packed[name] = getattr(entries, name)
+    values: list[bytes] = packed.view(f"V{ENTRY_SIZE}").tolist()
     return values
 
 
-def units_end(prefix: bytes) -> bytes:
-    """Return the end, exclusive, of all entries whose keys begin with this `unit_prefix`."""
+def entries_end(prefix: bytes) -> bytes:
+    """Return the end, exclusive, of all entries whose keys begin with this `entry_prefix`."""
     return prefix[:-1] + _AFTER_SEPARATOR
 
 
@@ -108,7 +108,7 @@ def maximum_key(queue: QueueId) -> bytes:
 
 
 def keys_of(queue: tuple[str, int]) -> tuple[bytes, bytes]:
-    """Return `unit_prefix` and `maximum_key` of the queue, for callers that need both of very many queues.
+    """Return `entry_prefix` and `maximum_key` of the queue, for callers that need both of very many queues.
 
     Raises ValueError for the name that no topic can have.
     """
@@ -151,8 +151,8 @@ def is_minimum(key: bytes, value: bytes) -> bool:
     return len(value) == BOUND_SIZE and key[-_MARKER_FROM_END : -I32.size] == _MIN + _SEPARATOR
 
 
-def unit_prefix_beside(maximum: bytes) -> bytes:
-    """Return the `unit_prefix` of the queue with this `maximum_key`."""
+def entry_prefix_beside(maximum: bytes) -> bytes:
+    """Return the `entry_prefix` of the queue with this `maximum_key`."""
     return maximum[:-_MARKER_FROM_END] + maximum[-I32.size :] + _SEPARATOR
 
 
@@ -170,7 +170,7 @@ def maxima_range(topic: str) -> KeyRange:
     return KeyRange(prefix + _SEPARATOR, prefix + _AFTER_SEPARATOR)
 
 
-def parse_unit_key(key: bytes) -> tuple[QueueId, QueueOffset]:
+def parse_entry_key(key: bytes) -> tuple[QueueId, QueueOffset]:
     """Parse the key of an entry. Raises ValueError for any other key."""
     topic, at = _parse_topic(key)
     if len(key) != at + 13 or key[at + 4 : at + 5] != _SEPARATOR:

@@ -24,60 +24,62 @@ from quarry_mq.store.message import ConsumeQueueEntry
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
 
-class FoundUnit(NamedTuple):
+class FoundEntry(NamedTuple):
     queue_offset: QueueOffset
     physical_offset: PhysicalOffset
 
 
-class Unit(Protocol):
+class Entry(Protocol):
     """Describe any object that has a queue offset."""
 
     @property
     def queue_offset(self) -> QueueOffset: ...
 
 
-AnyUnit = TypeVar("AnyUnit", bound=Unit)
+AnyEntry = TypeVar("AnyEntry", bound=Entry)
 
-UnitAtOrAfter = Callable[[int, int], FoundUnit | None]
+EntryAtOrAfter = Callable[[int, int], FoundEntry | None]
 """`(start, end)` -> the first entry that exists in [start, end), by queue offset."""
 
 
-def first_at_least(unit_at_or_after: UnitAtOrAfter, begin: int, end: int, at_least: PhysicalOffset) -> FoundUnit | None:
+def first_at_least(
+    entry_at_or_after: EntryAtOrAfter, begin: int, end: int, at_least: PhysicalOffset
+) -> FoundEntry | None:
     """Return the first entry of [begin, end) whose physical offset is at least `at_least`; None when there is none."""
-    return first_where(unit_at_or_after, begin, end, lambda unit: unit.physical_offset >= at_least)
+    return first_where(entry_at_or_after, begin, end, lambda entry: entry.physical_offset >= at_least)
 
 
 def first_where(
-    unit_at_or_after: Callable[[int, int], AnyUnit | None], begin: int, end: int, holds: Callable[[AnyUnit], bool]
-) -> AnyUnit | None:
+    entry_at_or_after: Callable[[int, int], AnyEntry | None], begin: int, end: int, holds: Callable[[AnyEntry], bool]
+) -> AnyEntry | None:
     """Return the first entry of [begin, end) for which `holds` is true; None when there is none.
 
     `holds` must be true for all entries after that one, too. Binary search over queue offsets; physical offsets and
     store times ascend with them. Each step reads the next entry that exists, so holes (expired entries, duplicate
     light-queue names, filler) are skipped.
     """
-    found: AnyUnit | None = None
+    found: AnyEntry | None = None
     middle = begin  # the first entry is the result whenever nothing has expired
     while begin < end:
-        unit = unit_at_or_after(middle, end)
-        if unit is None:
+        entry = entry_at_or_after(middle, end)
+        if entry is None:
             end = middle
-        elif holds(unit):
-            found, end = unit, middle
+        elif holds(entry):
+            found, end = entry, middle
         else:
-            begin = unit.queue_offset + 1
+            begin = entry.queue_offset + 1
         middle = (begin + end) // 2
     return found
 
 
 def count_between(
-    unit_at_or_after: UnitAtOrAfter, begin: int, end: int, lower: PhysicalOffset, upper: PhysicalOffset
+    entry_at_or_after: EntryAtOrAfter, begin: int, end: int, lower: PhysicalOffset, upper: PhysicalOffset
 ) -> int:
     """Count the queue offsets of [begin, end) from the first entry at or above `lower` to that of `upper`."""
-    first = first_at_least(unit_at_or_after, begin, end, lower)
+    first = first_at_least(entry_at_or_after, begin, end, lower)
     if first is None or first.physical_offset >= upper:
         return 0
-    after = first_at_least(unit_at_or_after, first.queue_offset, end, upper)
+    after = first_at_least(entry_at_or_after, first.queue_offset, end, upper)
     return (end if after is None else after.queue_offset) - first.queue_offset
 
 
@@ -102,7 +104,7 @@ class TimedQueues(Protocol):
     def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None: ...
 
 
-class _TimedUnit(NamedTuple):
+class _TimedEntry(NamedTuple):
     queue_offset: QueueOffset
     physical_offset: PhysicalOffset
     stored_ms: int
@@ -122,7 +124,7 @@ def offset_at_time(
     """
     bounds = queues.bounds(queue)
 
-    def unit_at_or_after(start: int, before: int) -> _TimedUnit | None:
+    def entry_at_or_after(start: int, before: int) -> _TimedEntry | None:
         while start < before:
             found = queues.entries(queue, QueueOffset(start), 1)
             if not found or found[0].queue_offset >= before:
@@ -132,15 +134,15 @@ def offset_at_time(
                 stored_ms = entry.store_timestamp_ms
                 if stored_ms is None:
                     stored_ms = time_in_log(entry)
-                return _TimedUnit(entry.queue_offset, entry.physical_offset, stored_ms)
+                return _TimedEntry(entry.queue_offset, entry.physical_offset, stored_ms)
             except MessageGivenUp:
                 start = entry.queue_offset + 1
         return None
 
-    def is_too_late(unit: _TimedUnit) -> bool:
-        return unit.stored_ms >= time_ms if boundary is TimeBoundary.LOWER else unit.stored_ms > time_ms
+    def is_too_late(entry: _TimedEntry) -> bool:
+        return entry.stored_ms >= time_ms if boundary is TimeBoundary.LOWER else entry.stored_ms > time_ms
 
-    after = first_where(unit_at_or_after, bounds.minimum, bounds.maximum, is_too_late)
+    after = first_where(entry_at_or_after, bounds.minimum, bounds.maximum, is_too_late)
     if boundary is TimeBoundary.LOWER:
         return bounds.maximum if after is None else after.queue_offset
     last = queues.last_entry_below(queue, NOWHERE if after is None else after.physical_offset)

@@ -13,12 +13,12 @@ from typing import Protocol
 import numpy as np
 
 from quarry_mq.store.consumequeue.columns import Integers
-from quarry_mq.store.consumequeue.search import FoundUnit
+from quarry_mq.store.consumequeue.search import FoundEntry
 from quarry_mq.store.offsets import QueueId
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UnitWindow:
+class EntryWindow:
     """The real entries in a range of queue offsets, ascending. Arrays of shape (n,), int64."""
 
     queue_offset: Integers
@@ -29,11 +29,11 @@ class UnitWindow:
     def __len__(self) -> int:
         return len(self.queue_offset)
 
-    def select(self, rows: Integers | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> UnitWindow:
-        return UnitWindow(self.queue_offset[rows], self.physical_offset[rows], self.size[rows], self.tags_code[rows])
+    def select(self, rows: Integers | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> EntryWindow:
+        return EntryWindow(self.queue_offset[rows], self.physical_offset[rows], self.size[rows], self.tags_code[rows])
 
 
-class QueueUnits(Protocol):
+class QueueEntries(Protocol):
     """Read one queue as it was when it was opened; entries added since may or may not be seen."""
 
     begin: int
@@ -43,21 +43,21 @@ class QueueUnits(Protocol):
     last_physical: int
     """The physical offset of the last entry; 0 when there is none."""
 
-    def unit_at_or_after(self, start: int, end: int) -> FoundUnit | None:
+    def entry_at_or_after(self, start: int, end: int) -> FoundEntry | None:
         """Return the first entry of [start, end)."""
 
-    def window(self, start: int, end: int) -> UnitWindow:
+    def window(self, start: int, end: int) -> EntryWindow:
         """Return the entries of [start, end), none at or above `maximum`."""
 
 
-class UnitReader(Protocol):
+class EntryReader(Protocol):
     """Reads all queues of one kind. Use it on one thread. Raises kv.KvError, OSError, StoreDamaged."""
 
     @property
     def queues(self) -> Callable[[], Iterator[QueueId]]:
         """Lists the queues in the order of keys in RocksDB."""
 
-    def open(self, queue: QueueId) -> QueueUnits:
+    def open(self, queue: QueueId) -> QueueEntries:
         """Return the queue as it is now. FileNotFoundError here or from the result: the queue is just being removed."""
 
     def close(self) -> None: ...

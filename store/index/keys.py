@@ -66,17 +66,17 @@ def key_hashes(texts: Sequence[str]) -> Hashes:
         return hashes
     if not longest:
         return hashes
-    units = _units(texts)
-    powers = np.ones(units.shape[1], np.uint32)
-    np.cumprod(np.full(units.shape[1] - 1, 31, np.uint32), out=powers[1:])
+    entries = _entries(texts)
+    powers = np.ones(entries.shape[1], np.uint32)
+    np.cumprod(np.full(entries.shape[1] - 1, 31, np.uint32), out=powers[1:])
     # the padding stands in front and adds nothing to the sum
-    values: Hashes = (units * powers[::-1]).sum(axis=1, dtype=np.uint32).view(np.int32)
+    values: Hashes = (entries * powers[::-1]).sum(axis=1, dtype=np.uint32).view(np.int32)
     values[values == _INTEGER_MIN] = 0
     np.abs(values, out=values)
     return values
 
 
-def _units(texts: Sequence[str]) -> NDArray[np.uint32]:
+def _entries(texts: Sequence[str]) -> NDArray[np.uint32]:
     """Return the UTF-16 units of the texts, each with zeros in front of it: shape (n, most units)."""
     if all(map(str.isascii, texts)):
         encoded, width = [text.encode("ascii") for text in texts], 1

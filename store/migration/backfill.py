@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 
 from quarry_mq.store.commitlog import SegmentList
-from quarry_mq.store.consumequeue import ColumnRequests, FileConsumeQueues, RocksConsumeQueues, UnitColumns
+from quarry_mq.store.consumequeue import ColumnRequests, EntryColumns, FileConsumeQueues, RocksConsumeQueues
 from quarry_mq.store.errors import OffsetOutOfRange, StoreDamaged
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.migration.open_queues import OpenQueues
@@ -36,8 +36,8 @@ from quarry_mq.store.state.identity import StoreIdentity
 
 PORTION_BYTES: Final = 8 << 20
 """Bytes of the log read at once. The more, the more entries of a queue are looked up together."""
-PORTION_UNITS: Final = 32_768
-UNITS_PER_PUT: Final = 512
+PORTION_ENTRIES: Final = 32_768
+ENTRIES_PER_PUT: Final = 512
 """Entries put at once: about a millisecond of the thread that dispatches."""
 QUEUES_PER_STEP: Final = 32
 
@@ -48,9 +48,9 @@ class Portion:
 
     begin: PhysicalOffset
     end: PhysicalOffset
-    found: UnitColumns
+    found: EntryColumns
     """All entries of its records, queue by queue. Those of light queues are in the files."""
-    in_files: UnitColumns
+    in_files: EntryColumns
     """The entries of `found` that the file queues hold."""
     removals: int
     """`DoubleWriteConsumeQueues.removals` at the look-up."""
@@ -101,14 +101,14 @@ class Backfill:
             return None
         removals = self._queues.removals
         self._look_anew(removals)
-        units: list[UnitColumns] = []
-        while self._at < self.end and self._at - begin < PORTION_BYTES and sum(map(len, units)) < PORTION_UNITS:
+        entries: list[EntryColumns] = []
+        while self._at < self.end and self._at - begin < PORTION_BYTES and sum(map(len, entries)) < PORTION_ENTRIES:
             run = self._next_run()
             if run is None:
                 continue
-            units.append(_units(run))
+            entries.append(_entries(run))
             self._at = run.end
-        found = UnitColumns.joined(units).grouped()
+        found = EntryColumns.joined(entries).grouped()
         return Portion(begin, self._at, found, self._in_files(found), removals)
 
     def look_up_again(self, portion: Portion) -> None:
@@ -130,7 +130,7 @@ class Backfill:
             self._entries.forget()
             self._numbering.forget()
 
-    def _in_files(self, found: UnitColumns) -> UnitColumns:
+    def _in_files(self, found: EntryColumns) -> EntryColumns:
         in_files = self._entries.mask(found)
         doubled = self._queues.doubled
         if doubled is not None:
@@ -170,10 +170,10 @@ class Backfill:
 
     def put(self, portion: Portion) -> bool:
         """Put a few entries; return whether any are left. Raises kv.KvError, after which it may be called again."""
-        units = portion.in_files.select(slice(portion.put, portion.put + UNITS_PER_PUT))
-        if len(units):
-            self._rocks.put_missing_units(units.compact())
-        portion.put += len(units)
+        entries = portion.in_files.select(slice(portion.put, portion.put + ENTRIES_PER_PUT))
+        if len(entries):
+            self._rocks.put_missing_entries(entries.compact())
+        portion.put += len(entries)
         return portion.put < len(portion.in_files)
 
     def raise_maxima(self) -> bool:
@@ -192,7 +192,7 @@ class Backfill:
         self._identity.backfilled_to = self._goal if up_to >= self.end else up_to
 
 
-def _units(run: FoundRecords) -> UnitColumns:
+def _entries(run: FoundRecords) -> EntryColumns:
     requests = run.requests
     assert isinstance(requests, ColumnRequests)
-    return requests.units
+    return requests.entries

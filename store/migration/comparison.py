@@ -36,7 +36,7 @@ from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.consumequeue.double_write import DoubleWriteConsumeQueues, merge_queues
 from quarry_mq.store.consumequeue.files.layout import is_file_name
 from quarry_mq.store.consumequeue.search import first_at_least
-from quarry_mq.store.consumequeue.windows import QueueUnits, UnitReader, UnitWindow
+from quarry_mq.store.consumequeue.windows import EntryReader, EntryWindow, QueueEntries
 from quarry_mq.store.migration.agreement import (
     FIRST_DIFFERENCES_MAX,
     AgreementReport,
@@ -45,7 +45,7 @@ from quarry_mq.store.migration.agreement import (
 )
 from quarry_mq.store.offsets import PhysicalOffset, QueueId
 
-UNITS_PER_STEP: Final = 4_096
+ENTRIES_PER_STEP: Final = 4_096
 """The largest number of entries compared between two pauses: some milliseconds."""
 QUEUES_PER_STEP: Final = 32
 LOG_START: Final = PhysicalOffset(0)
@@ -100,7 +100,7 @@ def begin_comparison(
     asked_by: str,
     complete_from: PhysicalOffset | None = None,
     bounds_only: bool = False,
-) -> UnitComparison:
+) -> EntryComparison:
     """Begin a comparison of what both hold now. Call it on the thread that writes them; steps may run on another."""
     files, rocks = queues.files, queues.rocks
     assert files is not None
@@ -115,29 +115,31 @@ def begin_comparison(
         complete_from=complete_from or LOG_START,
         bounds_only=bounds_only,
     )
-    return UnitComparison(files.unit_reader(), rocks.unit_reader(), scope, clock, asked_by=asked_by)
+    return EntryComparison(files.entry_reader(), rocks.entry_reader(), scope, clock, asked_by=asked_by)
 
 
-class UnitComparison:
-    """Implements `store.migration.agreement.Comparison`. It owns its readers (`unit_reader` of each kind of queues)."""
+class EntryComparison:
+    """Implements `store.migration.agreement.Comparison`. It owns its readers (`entry_reader` of each kind of
+    queues).
+    """
 
     def __init__(
         self,
-        files: UnitReader,
-        rocks: UnitReader,
+        files: EntryReader,
+        rocks: EntryReader,
         scope: Scope,
         clock: Clock,
         *,
         asked_by: str,
         differences_kept: int = FIRST_DIFFERENCES_MAX,
-        units_per_step: int = UNITS_PER_STEP,
+        entries_per_step: int = ENTRIES_PER_STEP,
     ) -> None:
         self._files = files
         self._rocks = rocks
         self._scope = scope
         self._clock = clock
         self._asked_by = asked_by
-        self._units_per_step = units_per_step
+        self._entries_per_step = entries_per_step
         self._log_begin = scope.minimum()
         self._began_at_ms = clock.wall_ms()
         self._began_s = clock.monotonic_s()
@@ -154,7 +156,7 @@ class UnitComparison:
         return False
 
     def progress(self) -> ComparisonProgress:
-        return ComparisonProgress(self._queues, self._found.units)
+        return ComparisonProgress(self._queues, self._found.entries)
 
     @property
     def differing(self) -> list[QueueId]:
@@ -171,7 +173,7 @@ class UnitComparison:
             log_begin=self._log_begin,
             log_end=self._scope.below,
             queues=self._queues,
-            units=found.units,
+            units=found.entries,
             differences={kind.value: count for kind, count in found.differences.items()},
             first=tuple(found.first),
             notes={note.value: count for note, count in found.notes.items()},
@@ -222,17 +224,19 @@ class UnitComparison:
         if scope.bounds_only:
             self._compare_minima(queue, files, rocks, found)
         else:
-            yield from self._compare_units(queue, files, rocks, found)
+            yield from self._compare_entries(queue, files, rocks, found)
         has_grown = max(files.last_physical, rocks.last_physical) >= scope.below
         may_lack = files.last_physical < scope.complete_from and rocks.maximum <= files.maximum
         if not has_grown and not may_lack:
             found.compare_bound(Kind.MAXIMUM, queue, files.maximum, rocks.maximum)
 
-    def _compare_units(self, queue: QueueId, files: QueueUnits, rocks: QueueUnits, found: Findings) -> Iterator[None]:
+    def _compare_entries(
+        self, queue: QueueId, files: QueueEntries, rocks: QueueEntries, found: Findings
+    ) -> Iterator[None]:
         scope = self._scope
         begin, end = self._live_begin(files, rocks), max(files.maximum, rocks.maximum)
         while begin < end:
-            stop = min(end, begin + self._units_per_step)
+            stop = min(end, begin + self._entries_per_step)
             mine, theirs = files.window(begin, stop), rocks.window(begin, stop)
             # only now: both windows must ignore entries that expire while they are read
             span = Span(self._minimum(), scope.below)
@@ -243,10 +247,10 @@ class UnitComparison:
             if begin < end:
                 yield
 
-    def _compare_minima(self, queue: QueueId, files: QueueUnits, rocks: QueueUnits, found: Findings) -> None:
+    def _compare_minima(self, queue: QueueId, files: QueueEntries, rocks: QueueEntries, found: Findings) -> None:
         """Compare the first entry that both must have, if it was there before the comparison began."""
         minimum = self._minimum()
-        firsts = [first_at_least(each.unit_at_or_after, each.begin, each.maximum, minimum) for each in (files, rocks)]
+        firsts = [first_at_least(each.entry_at_or_after, each.begin, each.maximum, minimum) for each in (files, rocks)]
         places = [each.queue_offset for each in firsts if each is not None and each.physical_offset < self._scope.below]
         if len(places) == len(firsts) and minimum == self._minimum():
             found.compare_bound(Kind.MINIMUM, queue, *places)
@@ -255,15 +259,15 @@ class UnitComparison:
         """Return the log offset below which nothing is compared."""
         return PhysicalOffset(max(self._scope.minimum(), self._scope.complete_from))
 
-    def _live_begin(self, *sources: QueueUnits) -> int:
+    def _live_begin(self, *sources: QueueEntries) -> int:
         """Return the offset of the first entry at or above the log's min offset, in either source."""
         minimum = self._minimum()
-        found = [first_at_least(each.unit_at_or_after, each.begin, each.maximum, minimum) for each in sources]
+        found = [first_at_least(each.entry_at_or_after, each.begin, each.maximum, minimum) for each in sources]
         return min((each.queue_offset for each in found if each is not None), default=max(s.maximum for s in sources))
 
-    def _next(self, start: int, end: int, *sources: QueueUnits) -> int:
+    def _next(self, start: int, end: int, *sources: QueueEntries) -> int:
         """Return the offset of the next entry in either source: this skips a long range without entries."""
-        found = [each.unit_at_or_after(start, each.maximum) for each in sources]
+        found = [each.entry_at_or_after(start, each.maximum) for each in sources]
         return min((each.queue_offset for each in found if each is not None), default=end)
 
 
@@ -273,11 +277,11 @@ class Span(NamedTuple):
     begin: PhysicalOffset
     end: PhysicalOffset
 
-    def holds(self, window: UnitWindow) -> Mask:
+    def holds(self, window: EntryWindow) -> Mask:
         mask: Mask = (window.physical_offset >= self.begin) & (window.physical_offset < self.end)
         return mask
 
-    def is_after(self, window: UnitWindow) -> bool:
+    def is_after(self, window: EntryWindow) -> bool:
         """Return whether the whole window comes after the span."""
         return bool(np.all(window.physical_offset >= self.end))
 
@@ -290,7 +294,7 @@ class Findings:
     """The findings in one queue, discarded when it must be compared again; or those in all queues so far."""
 
     kept_max: int
-    units: int = 0
+    entries: int = 0
     differences: Counter[Kind] = field(default_factory=Counter)
     first: list[QueueDifference] = field(default_factory=list)
     notes: Counter[Note] = field(default_factory=Counter)
@@ -299,12 +303,12 @@ class Findings:
 
     def take(self, other: Findings) -> None:
         """Add the findings of another object."""
-        self.units += other.units
+        self.entries += other.entries
         self.differences.update(other.differences)
         self.notes.update(other.notes)
         self.first += other.first[: max(0, self.kept_max - len(self.first))]
 
-    def compare(self, queue: QueueId, files: UnitWindow, rocks: UnitWindow, span: Span) -> None:
+    def compare(self, queue: QueueId, files: EntryWindow, rocks: EntryWindow, span: Span) -> None:
         """Compare the same queue offsets of both. Each entry is reported once."""
         if not np.array_equal(files.queue_offset, rocks.queue_offset):
             self._tell_lonely(Kind.MISSING_IN_ROCKSDB, queue, files, rocks, span)
@@ -314,7 +318,7 @@ class Findings:
             )
             files, rocks = files.select(mine), rocks.select(theirs)
         wrong = span.holds(files) | span.holds(rocks)
-        self.units += int(wrong.sum())
+        self.entries += int(wrong.sum())
         for kind in (Kind.PHYSICAL_OFFSET, Kind.SIZE, Kind.TAGS_CODE):
             differs = wrong & (getattr(files, kind.value) != getattr(rocks, kind.value))
             wrong = wrong & ~differs
@@ -328,10 +332,10 @@ class Findings:
             text = f"the {name} offset is {files} in files, {rocks} in RocksDB"
             self.first.append(_difference(kind, queue, None, text))
 
-    def _tell_lonely(self, kind: Kind, queue: QueueId, one: UnitWindow, other: UnitWindow, span: Span) -> None:
+    def _tell_lonely(self, kind: Kind, queue: QueueId, one: EntryWindow, other: EntryWindow, span: Span) -> None:
         """Report the entries that only one of them has."""
         alone = span.holds(one) & ~np.isin(one.queue_offset, other.queue_offset)
-        self.units += int(alone.sum())
+        self.entries += int(alone.sum())
         for row in self._counted(kind, alone):
             self.first.append(_difference(kind, queue, int(one.queue_offset[row]), _words(one, row)))
 
@@ -349,5 +353,5 @@ def _difference(kind: Kind, queue: QueueId, queue_offset: int | None, text: str)
     return QueueDifference(kind.value, queue.topic, queue.number, queue_offset, text)
 
 
-def _words(window: UnitWindow, row: int) -> str:
+def _words(window: EntryWindow, row: int) -> str:
     return f"{window.size[row]} bytes at offset {window.physical_offset[row]}, tags code {window.tags_code[row]}"

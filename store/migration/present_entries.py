@@ -12,17 +12,17 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quarry_mq.store.consumequeue.columns import UnitColumns
-from quarry_mq.store.consumequeue.files.layout import UNIT_SIZE, is_file_name, real, units_in
+from quarry_mq.store.consumequeue.columns import EntryColumns
+from quarry_mq.store.consumequeue.files.layout import ENTRY_SIZE, entries_in, is_file_name, real
 from quarry_mq.store.consumequeue.files.open_files import OpenFiles
 from quarry_mq.store.consumequeue.files.store import FileConsumeQueues
-from quarry_mq.store.consumequeue.search import FoundUnit, first_at_least
+from quarry_mq.store.consumequeue.search import FoundEntry, first_at_least
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.generations import GenerationCache
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 OPEN_FILES_MAX: Final = 256
-UNITS_PER_STEP: Final = 4_096
+ENTRIES_PER_STEP: Final = 4_096
 LIGHT_QUEUES_KNOWN_MAX: Final = 131_072
 
 Flags = NDArray[np.bool_]
@@ -37,7 +37,7 @@ class PresentEntries:
     def __init__(self, disk: Disk, queues: FileConsumeQueues) -> None:
         self._directory = queues.directory
         self._units_per_file = queues.units_per_file
-        self._reader = queues.unit_reader()
+        self._reader = queues.entry_reader()
         self._files = OpenFiles(disk, open_max=OPEN_FILES_MAX)
 
     def forget(self) -> None:
@@ -48,15 +48,15 @@ class PresentEntries:
         self._files.close()
         self._reader.close()
 
-    def mask(self, units: UnitColumns) -> Flags:
+    def mask(self, entries: EntryColumns) -> Flags:
         """Return which of the entries their queue holds: at their index, with their physical offset."""
-        present = np.zeros(len(units), np.bool_)
-        order = np.argsort(units.queue_index, kind="stable")
-        begins = np.searchsorted(units.queue_index[order], np.arange(len(units.queues) + 1)).tolist()
-        for queue, begin, end in zip(units.queues, begins, begins[1:], strict=False):
+        present = np.zeros(len(entries), np.bool_)
+        order = np.argsort(entries.queue_index, kind="stable")
+        begins = np.searchsorted(entries.queue_index[order], np.arange(len(entries.queues) + 1)).tolist()
+        for queue, begin, end in zip(entries.queues, begins, begins[1:], strict=False):
             rows = order[begin:end]
             if len(rows):
-                present[rows] = self._mask_of(queue, units.queue_offset[rows], units.physical_offset[rows])
+                present[rows] = self._mask_of(queue, entries.queue_offset[rows], entries.physical_offset[rows])
         return present
 
     def physical_at(self, queue: QueueId, offset: int) -> int | None:
@@ -64,11 +64,11 @@ class PresentEntries:
         found = self._read(queue, offset, 1)
         return int(found["physical_offset"][0]) if len(found) and bool(real(found)[0]) else None
 
-    def find(self, queue: QueueId, at: PhysicalOffset) -> FoundUnit | None:
+    def find(self, queue: QueueId, at: PhysicalOffset) -> FoundEntry | None:
         """Return the first entry of the queue whose record lies at or above `at`."""
         try:
-            units = self._reader.open(queue)
-            return first_at_least(units.unit_at_or_after, units.begin, units.maximum, at)
+            entries = self._reader.open(queue)
+            return first_at_least(entries.entry_at_or_after, entries.begin, entries.maximum, at)
         except FileNotFoundError:
             return None  # the queue is just being removed
 
@@ -77,7 +77,7 @@ class PresentEntries:
         present = np.zeros(len(offsets), np.bool_)
         if not is_file_name(queue.topic):
             return present
-        windows = offsets // UNITS_PER_STEP
+        windows = offsets // ENTRIES_PER_STEP
         for window in np.unique(windows).tolist():
             rows = np.flatnonzero(windows == window)
             start = int(offsets[rows].min())
@@ -96,13 +96,13 @@ class PresentEntries:
             first = start - start % self._units_per_file
             length = min(count, first + self._units_per_file - start)
             try:
-                data = self._files.get(directory, first).read((start - first) * UNIT_SIZE, length * UNIT_SIZE)
+                data = self._files.get(directory, first).read((start - first) * ENTRY_SIZE, length * ENTRY_SIZE)
             except (FileNotFoundError, NotADirectoryError):
                 break
             parts.append(data)
             start, count = start + length, count - length
         joined = b"".join(parts)
-        return units_in(memoryview(joined[: len(joined) // UNIT_SIZE * UNIT_SIZE]))
+        return entries_in(memoryview(joined[: len(joined) // ENTRY_SIZE * ENTRY_SIZE]))
 
 
 class _Expected(NamedTuple):

@@ -11,13 +11,13 @@ from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.consumequeue import ColumnRequests, FileConsumeQueues, RocksConsumeQueues
 from quarry_mq.store.consumequeue.files.layout import is_file_name
 from quarry_mq.store.consumequeue.search import first_at_least
-from quarry_mq.store.consumequeue.windows import UnitReader, UnitWindow
+from quarry_mq.store.consumequeue.windows import EntryReader, EntryWindow
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.migration.present_entries import PresentEntries, PresentNumbering
 from quarry_mq.store.offsets import PhysicalOffset, QueueId
 from quarry_mq.store.recovery.recovery import whole_runs
 
-UNITS_PER_WINDOW: Final = 65_536
+ENTRIES_PER_WINDOW: Final = 65_536
 QUEUES_PER_FLUSH: Final = 10_000
 """Queues between two flushes: bounds the memory for files that are not durable yet."""
 BYTES_PER_FLUSH: Final = 1 << 30
@@ -37,10 +37,10 @@ def files_to_rocksdb(
     with closing(PresentEntries(disk, files)) as present_entries:
         for run in whole_runs(segments, start, end, PresentNumbering(present_entries)):
             assert isinstance(run.requests, ColumnRequests)
-            units = run.requests.units
-            units = units.select(present_entries.mask(units)).compact()
-            if len(units):
-                rocks.put_missing_units(units)
+            entries = run.requests.entries
+            entries = entries.select(present_entries.mask(entries)).compact()
+            if len(entries):
+                rocks.put_missing_entries(entries)
             report(Progress("bringing the queues into RocksDB", run.end - start, end - start))
             if run.end - flushed >= BYTES_PER_FLUSH:
                 rocks.flush()
@@ -57,14 +57,14 @@ def rocksdb_to_files(
     rocks: RocksConsumeQueues,
     files: FileConsumeQueues,
     minimum: PhysicalOffset,
-    units_estimate: int,
+    entries_estimate: int,
     report: ReportProgress,
 ) -> None:
     """Fill empty file queues with RocksDB's entries of the log, each at its offset, except `queues_left_out`.
 
     Durable when it returns. Raises kv.KvError, StoreDamaged.
     """
-    reader = rocks.unit_reader()
+    reader = rocks.entry_reader()
     done = 0
     for number, queue in enumerate(reader.queues(), 1):
         if not is_file_name(queue.topic):
@@ -72,7 +72,7 @@ def rocksdb_to_files(
         for window in windows_of(reader, queue, minimum):
             files.put_window(queue, window)
             done += len(window)
-            report(Progress("writing queue files", done, max(done, units_estimate)))
+            report(Progress("writing queue files", done, max(done, entries_estimate)))
         files.reserve(queue, rocks.next_offset(queue))
         if number % QUEUES_PER_FLUSH == 0:
             files.flush_entries()
@@ -81,15 +81,15 @@ def rocksdb_to_files(
 
 def queues_left_out(rocks: RocksConsumeQueues) -> list[QueueId]:
     """Return the light queues whose names cannot be file names: they are in RocksDB alone, and removed with it."""
-    return [queue for queue in rocks.unit_reader().queues() if not is_file_name(queue.topic)]
+    return [queue for queue in rocks.entry_reader().queues() if not is_file_name(queue.topic)]
 
 
-def windows_of(reader: UnitReader, queue: QueueId, minimum: PhysicalOffset) -> Iterator[UnitWindow]:
+def windows_of(reader: EntryReader, queue: QueueId, minimum: PhysicalOffset) -> Iterator[EntryWindow]:
     """Yield the entries of a queue whose records lie at or above `minimum`."""
-    units = reader.open(queue)
-    first = first_at_least(units.unit_at_or_after, units.begin, units.maximum, minimum)
+    entries = reader.open(queue)
+    first = first_at_least(entries.entry_at_or_after, entries.begin, entries.maximum, minimum)
     if first is None:
         return
-    for begin in range(first.queue_offset, units.maximum, UNITS_PER_WINDOW):
-        window = units.window(begin, begin + UNITS_PER_WINDOW)
+    for begin in range(first.queue_offset, entries.maximum, ENTRIES_PER_WINDOW):
+        window = entries.window(begin, begin + ENTRIES_PER_WINDOW)
         yield window.select(window.physical_offset >= minimum)

@@ -16,7 +16,7 @@ from quarry_mq.store.consumequeue import (
     FileConsumeQueueReader,
     FileConsumeQueues,
     RocksConsumeQueues,
-    units_in_files,
+    entries_in_files,
 )
 from quarry_mq.store.consumequeue.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
 from quarry_mq.store.engines import StoreEngines
@@ -142,14 +142,14 @@ class _QueueOpening:
 
     def _open_files(self, found: FoundStore) -> FileConsumeQueues:
         identity = self._identity
-        units_found = units_in_files(self._disk, self._directory)
-        if units_found is None and not identity.files_emptied and identity.files_up_to:
+        entries_found = entries_in_files(self._disk, self._directory)
+        if entries_found is None and not identity.files_emptied and identity.files_up_to:
             # The files were removed by somebody, or a backup left them out. Forget them before the first is made again:
             # if that is killed halfway, the next start must not take the few files that exist for all of them.
             identity.forget_files()
         units_per_file = identity.units_per_file
         if units_per_file is None:
-            units_per_file = identity.units_per_file = units_found or self._settings.units_per_file
+            units_per_file = identity.units_per_file = entries_found or self._settings.units_per_file
         files = FileConsumeQueues(
             self._disk,
             self._directory,

@@ -60,12 +60,12 @@ def _delay_level(properties: Mapping[str, str]) -> int | None:
 
 
 def _hash(text: str) -> int:
-    units = array("H", text.encode("utf-16-le", "surrogatepass"))
+    entries = array("H", text.encode("utf-16-le", "surrogatepass"))
     if sys.byteorder == "big":
-        units.byteswap()
+        entries.byteswap()
     value = 0
-    for unit in units:
-        value = (31 * value + unit) & 0xFFFFFFFF
+    for entry in entries:
+        value = (31 * value + entry) & 0xFFFFFFFF
     return value - 0x1_0000_0000 if value & 0x8000_0000 else value
 
 

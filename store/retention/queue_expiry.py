@@ -11,12 +11,12 @@ from typing import Final
 
 from quarry_mq.kv import EngineFull, KeyRange
 from quarry_mq.store.consumequeue import FileConsumeQueues, RocksConsumeQueues
-from quarry_mq.store.consumequeue.rocks_layout import UNITS_FAMILY
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.migration.open_queues import OpenQueues
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.retention.queue_rounds import FileRound, Pause, QueueRound, RocksRound
-from quarry_mq.store.state.identity import StoreIdentity, UnitCounts
+from quarry_mq.store.state.identity import EntryCounts, StoreIdentity
 
 SPARE_BYTES: Final = 64 << 20
 """Bytes of free space that a rewrite of the tables leaves to others."""
@@ -49,8 +49,8 @@ class DueRound:
         self._done = done
 
     @property
-    def units(self) -> int:
-        return self._round.units
+    def entries(self) -> int:
+        return self._round.entries
 
     @property
     def files(self) -> int:
@@ -118,7 +118,7 @@ class QueueExpiry:
 
     def table_bytes(self) -> int:
         """Return the bytes of RocksDB's tables of entries; 0 without RocksDB. May be called from any thread."""
-        return self._queues.statistics().get(f"{UNITS_FAMILY}.table_bytes", 0)
+        return self._queues.statistics().get(f"{ENTRIES_FAMILY}.table_bytes", 0)
 
     @property
     def has_tables(self) -> bool:
@@ -127,7 +127,7 @@ class QueueExpiry:
 
     def is_sparse(self, gone_ratio: float) -> bool:
         """Return whether at least that share of the entries was removed since RocksDB's tables were rewritten."""
-        counts = self._identity.rocksdb_units
+        counts = self._identity.rocksdb_entries
         return counts.gone > 0 and counts.gone_ratio >= gone_ratio
 
     def rewrite_tables(self) -> None:
@@ -138,14 +138,14 @@ class QueueExpiry:
         engine = self._queues.engine
         if engine is None:
             return
-        before = self._identity.rocksdb_units
+        before = self._identity.rocksdb_entries
         needed_bytes = int(self.table_bytes() * (1 - before.gone_ratio)) + SPARE_BYTES
         free_bytes = self._disk.free_bytes(self._queues.rocks_directory)
         if free_bytes is not None and free_bytes < needed_bytes:
             # no numbers: they differ at each try, and the same error is logged once
             raise EngineFull("the disk has no space for new tables of queue entries beside the old ones")
-        engine.compact(engine.family(UNITS_FAMILY), KeyRange(b"", None))
-        self._identity.rocksdb_units = UnitCounts(0, before.kept)
+        engine.compact(engine.family(ENTRIES_FAMILY), KeyRange(b"", None))
+        self._identity.rocksdb_entries = EntryCounts(0, before.kept)
 
     # -- helpers
 
@@ -166,12 +166,12 @@ class QueueExpiry:
     def _due_rocks(self, rocks: RocksConsumeQueues, pause: Pause) -> DueRound:
         identity = self._identity
 
-        def dropped(units: int) -> None:
-            counts = identity.rocksdb_units
-            identity.rocksdb_units = counts._replace(gone=counts.gone + units)
+        def dropped(entries: int) -> None:
+            counts = identity.rocksdb_entries
+            identity.rocksdb_entries = counts._replace(gone=counts.gone + entries)
 
         def done() -> None:
-            identity.rocksdb_units = identity.rocksdb_units._replace(kept=round_.kept_units)
+            identity.rocksdb_entries = identity.rocksdb_entries._replace(kept=round_.kept_entries)
             identity.rocksdb_expired_below = round_.minimum
 
         round_ = RocksRound(rocks, dropped=dropped, pause=pause)
@@ -181,5 +181,5 @@ class QueueExpiry:
         with self._queues.using_rocks():
             engine = self._queues.engine
             if engine is not None:
-                engine.gather_tables(engine.family(UNITS_FAMILY), count)
+                engine.gather_tables(engine.family(ENTRIES_FAMILY), count)
         self._is_gathering = count is not None

@@ -53,7 +53,7 @@ class QueueRound(Protocol):
     one begins.
     """
 
-    units: int
+    entries: int
     """An upper bound of the entries removed so far."""
     files: int
     """Files removed so far."""
@@ -93,8 +93,8 @@ class RocksRound:
         self._found: ExpiredEntries | None = None
         self._ranges: deque[KeyRange] = deque()
         self._minima: deque[tuple[bytes, bytes]] = deque()
-        self.units = 0
-        self.kept_units = 0
+        self.entries = 0
+        self.kept_entries = 0
         """An upper bound of the entries that stay in the queues done so far."""
         self.files = 0
 
@@ -134,13 +134,13 @@ class RocksRound:
         """Flush once all ranges that were found are dropped, and continue with their min offsets."""
         if found.ranges:
             self._queues.flush_entries()
-            self._dropped(found.units)
+            self._dropped(found.entries)
         self._minima.extend(found.minima)
         self._key = found.next_key
         self._found = None
         self._ranges_wanted = min(2 * self._ranges_wanted, self._ranges_per_flush)
-        self.units += found.units
-        self.kept_units += found.kept_units
+        self.entries += found.entries
+        self.kept_entries += found.kept_entries
 
 
 def _take(rows: deque[_Row]) -> list[_Row]:
@@ -158,7 +158,7 @@ class FileRound:
         self._looked_at = queues.with_expired_files(minimum)
         self._expiring: deque[QueueId] = deque()
         self.minimum: Final = minimum
-        self.units = 0
+        self.entries = 0
         self.files = 0
 
     def prepare(self) -> bool:
@@ -174,12 +174,12 @@ class FileRound:
     def carry_out(self) -> bool:
         removed = 0
         while self._expiring and removed < FILES_PER_STEP:
-            files, units = self._queues.remove_expired(
+            files, entries = self._queues.remove_expired(
                 self._expiring[0], self.minimum, files_max=FILES_PER_STEP - removed
             )
             if not files:
                 self._expiring.popleft()
             removed += files
-            self.units += units
+            self.entries += entries
         self.files += removed
         return bool(self._expiring)

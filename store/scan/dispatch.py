@@ -14,7 +14,7 @@ import numpy as np
 from quarry_mq.protocol.messages.property_names import DEQUEUED_MS
 from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK, TransactionState
 from quarry_mq.protocol.names import SCHEDULE_TOPIC
-from quarry_mq.store.consumequeue import ColumnRequests, UnitColumns
+from quarry_mq.store.consumequeue import ColumnRequests, EntryColumns
 from quarry_mq.store.consumequeue.dispatch import (
     LIGHT_QUEUE_NUMBER,
     LightQueueNumbering,
@@ -99,10 +99,10 @@ class ScannedRequests(ColumnRequests):
         ]
 
     @cached_property
-    def units(self) -> UnitColumns:
+    def entries(self) -> EntryColumns:
         columns = self._columns
         queues, queue_index = self._queues()
-        own = UnitColumns(
+        own = EntryColumns(
             tuple(queues),
             queue_index,
             columns.queue_offset,
@@ -155,7 +155,7 @@ class ScannedRequests(ColumnRequests):
         return decode_properties(bytes(self._batch.segment[start : start + int(self._columns.properties_length[row])]))
 
 
-def _with_light_queues(own: UnitColumns, light: dict[int, tuple[tuple[str, QueueOffset], ...]]) -> UnitColumns:
+def _with_light_queues(own: EntryColumns, light: dict[int, tuple[tuple[str, QueueOffset], ...]]) -> EntryColumns:
     """Return each record's entry, and one more for each light queue that it goes to."""
     counts = np.ones(len(own), np.int64)
     counts[list(light)] += [len(named) for named in light.values()]
@@ -167,7 +167,7 @@ def _with_light_queues(own: UnitColumns, light: dict[int, tuple[tuple[str, Queue
         for at, (name, offset) in enumerate(named, start=int(first[row]) + 1):
             queue_index[at] = numbers.setdefault(QueueId(name, LIGHT_QUEUE_NUMBER), len(numbers))
             queue_offset[at] = offset
-    return UnitColumns(
+    return EntryColumns(
         tuple(numbers),
         queue_index,
         queue_offset,

@@ -72,7 +72,7 @@ def refuse_newer(directory: Path) -> None:
         engine.close()
 
 
-class UnitCounts(NamedTuple):
+class EntryCounts(NamedTuple):
     """The counts of entries in RocksDB's tables: removed ones that still take space, and those that were left then."""
 
     gone: int
@@ -215,12 +215,12 @@ class StoreIdentity:
         self._put(b"expired_rocksdb", _OFFSET.pack(offset))
 
     @property
-    def rocksdb_units(self) -> UnitCounts:
+    def rocksdb_entries(self) -> EntryCounts:
         value = self._family.get(b"sparse_rocksdb")
-        return UnitCounts(0, 0) if value is None else UnitCounts(*_COUNTS.unpack(value))
+        return EntryCounts(0, 0) if value is None else EntryCounts(*_COUNTS.unpack(value))
 
-    @rocksdb_units.setter
-    def rocksdb_units(self, counts: UnitCounts) -> None:
+    @rocksdb_entries.setter
+    def rocksdb_entries(self, counts: EntryCounts) -> None:
         self._put(b"sparse_rocksdb", _COUNTS.pack(*counts))
 
     def forget_files(self) -> None:

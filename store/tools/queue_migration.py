@@ -23,8 +23,8 @@ from quarry_mq.kv import EngineCorrupt, KeyValueEngine
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.progress import Progress, ReportProgress
 from quarry_mq.store.commitlog import SegmentList
-from quarry_mq.store.consumequeue import FileConsumeQueues, RocksConsumeQueues, units_in_files
-from quarry_mq.store.consumequeue.rocks_layout import UNITS_FAMILY
+from quarry_mq.store.consumequeue import FileConsumeQueues, RocksConsumeQueues, entries_in_files
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY
 from quarry_mq.store.engines import RocksStoreEngines, StoreEngines
 from quarry_mq.store.errors import NotAStore, StoreLocked, StoreUnusable
 from quarry_mq.store.fs import Disk
@@ -32,7 +32,7 @@ from quarry_mq.store.layout.kind import DATABASE_MARKER, FoundStore, StoreKind, 
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase, parse_phase
 from quarry_mq.store.migration.agreement import AgreementReport
-from quarry_mq.store.migration.comparison import Scope, UnitComparison
+from quarry_mq.store.migration.comparison import EntryComparison, Scope
 from quarry_mq.store.migration.queue_copy import files_to_rocksdb, queues_left_out, rocksdb_to_files
 from quarry_mq.store.migration.removal import FileQueueRemoval, remove_database
 from quarry_mq.store.migration.rows import MigrationRows, MigrationStep, Removing
@@ -239,7 +239,7 @@ class _Migration:
     def _to_files(self, origin: QueuePhase, state_engine: KeyValueEngine, identity: StoreIdentity) -> Migrated:
         paths, place = self._paths, self._paths.consume_queue_migrating
         makes = not origin.writes_files
-        units_per_file = identity.units_per_file or units_in_files(self._disk, paths.consume_queue) or UNITS_PER_FILE
+        units_per_file = identity.units_per_file or entries_in_files(self._disk, paths.consume_queue) or UNITS_PER_FILE
         report = None
         with ExitStack() as closing:
             segments = self._segments(closing)
@@ -253,7 +253,7 @@ class _Migration:
                 raise StoreUnusable(paths.root, _refusal_of(left_out))
             if origin.reads_rocksdb:
                 if makes:
-                    estimate = engine.statistics().get(f"{UNITS_FAMILY}.keys_estimate", 0)
+                    estimate = engine.statistics().get(f"{ENTRIES_FAMILY}.keys_estimate", 0)
                     rocksdb_to_files(rocks, files, segments.minimum, estimate, self._report)
                 report = self._compare(files, rocks, segments.minimum, end)
         rows = MigrationRows(state_engine)
@@ -265,7 +265,7 @@ class _Migration:
             self._free_file_place()
             self._disk.move(place, paths.consume_queue)
             identity.units_per_file = units_per_file
-            identity.set_files_up_to(end, emptied=units_in_files(self._disk, paths.consume_queue) is None)
+            identity.set_files_up_to(end, emptied=entries_in_files(self._disk, paths.consume_queue) is None)
         aside = self._switch(rows, origin)
         return Migrated(origin=origin, phase=QueuePhase.FILE, report=report, left_out=len(left_out), aside=aside)
 
@@ -365,13 +365,13 @@ class _Migration:
         self, files: FileConsumeQueues, rocks: RocksConsumeQueues, minimum: PhysicalOffset, end: PhysicalOffset
     ) -> AgreementReport:
         scope = Scope(below=end, minimum=lambda: minimum)
-        comparison = UnitComparison(
-            files.unit_reader(), rocks.unit_reader(), scope, self._clock, asked_by=self._orders.asked_by
+        comparison = EntryComparison(
+            files.entry_reader(), rocks.entry_reader(), scope, self._clock, asked_by=self._orders.asked_by
         )
         try:
             while comparison.step():
-                units = comparison.progress().units
-                self._report(Progress("comparing both", units, units))
+                entries = comparison.progress().units
+                self._report(Progress("comparing both", entries, entries))
         finally:
             comparison.close()
         return comparison.report()

@@ -16,8 +16,8 @@ import numpy as np
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.progress import Progress, ReportProgress
 from quarry_mq.store.commitlog import CommitLogReader, SegmentList
-from quarry_mq.store.consumequeue import DoubleWriteConsumeQueues, FileConsumeQueues, RocksConsumeQueues, UnitColumns
-from quarry_mq.store.consumequeue.windows import UnitWindow
+from quarry_mq.store.consumequeue import DoubleWriteConsumeQueues, EntryColumns, FileConsumeQueues, RocksConsumeQueues
+from quarry_mq.store.consumequeue.windows import EntryWindow
 from quarry_mq.store.engines import RocksStoreEngines, StoreEngines
 from quarry_mq.store.errors import StoreDamaged, StoreUnusable
 from quarry_mq.store.fs import Disk
@@ -100,31 +100,31 @@ class _Repair:
         comparison = begin_comparison(queues, self._clock, asked_by=self._asked_by, complete_from=complete_from)
         try:
             while comparison.step():
-                units = comparison.progress().units
-                self._report(Progress("comparing both", units, units))
+                entries = comparison.progress().units
+                self._report(Progress("comparing both", entries, entries))
             return comparison.report(), comparison.differing
         finally:
             comparison.close()
 
     def _put_in_files(self, queue: QueueId) -> None:
         self._files.begin_anew(queue, QueueOffset(0))
-        for window in windows_of(self._rocks.unit_reader(), queue, self._segments.minimum):
+        for window in windows_of(self._rocks.entry_reader(), queue, self._segments.minimum):
             self._files.put_window(queue, window)
         self._files.reserve(queue, self._rocks.next_offset(queue))
 
     def _put_in_rocksdb(self, queue: QueueId) -> None:
         self._rocks.begin_anew(queue, QueueOffset(0))
-        reader = self._files.unit_reader()
+        reader = self._files.entry_reader()
         try:
             for window in windows_of(reader, queue, self._segments.minimum):
                 if len(window):
-                    self._rocks.put_missing_units(self._with_times(queue, window))
+                    self._rocks.put_missing_entries(self._with_times(queue, window))
         finally:
             reader.close()
         if self._rocks.next_offset(queue) == 0:
             self._rocks.reserve(queue, self._files.next_offset(queue))
 
-    def _with_times(self, queue: QueueId, window: UnitWindow) -> UnitColumns:
+    def _with_times(self, queue: QueueId, window: EntryWindow) -> EntryColumns:
         log = CommitLogReader(self._segments)
         times = np.empty(len(window), np.int64)
         for row, at in enumerate(window.physical_offset.tolist()):
@@ -135,7 +135,7 @@ class _Repair:
                     self._segments.path_of(PhysicalOffset(at)), f"{place} does not point at a record: {at}"
                 )
             times[row] = record.store_timestamp_ms
-        return UnitColumns(
+        return EntryColumns(
             (queue,),
             np.zeros(len(window), np.int64),
             window.queue_offset,

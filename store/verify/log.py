@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quarry_mq.store.consumequeue import ConsumeQueueEntry, UnitColumns
+from quarry_mq.store.consumequeue import ConsumeQueueEntry, EntryColumns
 from quarry_mq.store.consumequeue.dispatch import StoredNumbering, dispatch_request, is_queued
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.offline.store import OfflineStore
@@ -73,12 +73,12 @@ def requests_in(batch: RecordBatch) -> ScannedRequests:
     return ScannedRequests(batch, slice(None), _NUMBERING)
 
 
-def units_in(batch: RecordBatch) -> UnitColumns:
-    """Return the entries that the records of the batch must have, as `units_of` gives them for one."""
-    return requests_in(batch).units
+def entries_in(batch: RecordBatch) -> EntryColumns:
+    """Return the entries that the records of the batch must have, as `entries_of` gives them for one."""
+    return requests_in(batch).entries
 
 
-def units_of(record: StoredMessage) -> Iterator[tuple[QueueId, ConsumeQueueEntry]]:
+def entries_of(record: StoredMessage) -> Iterator[tuple[QueueId, ConsumeQueueEntry]]:
     """Yield the entries that the record must have: one in its queue, one in each light queue it names."""
     if not is_queued(record.system_flag):
         return

@@ -13,7 +13,7 @@ import numpy as np
 
 from quarry_mq.kv import KeyRange, KeyValueEngine
 from quarry_mq.protocol.names import is_light_queue, is_system_topic
-from quarry_mq.store.consumequeue import UnitColumns
+from quarry_mq.store.consumequeue import EntryColumns
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.metadata import ConsumerOffsetTable, TopicTable
@@ -121,15 +121,15 @@ class RocketmqRows:
         return iter(())
 
 
-def ends_of(units: UnitColumns, wanted: Set[QueueId]) -> dict[QueueId, QueueOffset]:
+def ends_of(entries: EntryColumns, wanted: Set[QueueId]) -> dict[QueueId, QueueOffset]:
     """Return the end of each of the wanted queues, as far as these entries belong to it."""
-    found = np.array([queue in wanted for queue in units.queues], np.bool_)
+    found = np.array([queue in wanted for queue in entries.queues], np.bool_)
     if not found.any():
         return {}
     ends: dict[QueueId, QueueOffset] = {}
-    units = units.select(found[units.queue_index])
-    for index, offset in zip(units.queue_index.tolist(), units.queue_offset.tolist(), strict=True):
-        queue = units.queues[index]
+    entries = entries.select(found[entries.queue_index])
+    for index, offset in zip(entries.queue_index.tolist(), entries.queue_offset.tolist(), strict=True):
+        queue = entries.queues[index]
         ends[queue] = QueueOffset(max(offset + 1, ends.get(queue, 0)))
     return ends
 

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from quarry_mq.protocol.names import is_light_queue
-from quarry_mq.store.consumequeue import ConsumeQueueEntry, UnitColumns
+from quarry_mq.store.consumequeue import ConsumeQueueEntry, EntryColumns
 from quarry_mq.store.consumequeue.files.layout import is_file_name
 from quarry_mq.store.offline.store import OfflineStore
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.scan import RecordBatch
-from quarry_mq.store.verify.log import units_of, walk, whole_record_at
+from quarry_mq.store.verify.log import entries_of, walk, whole_record_at
 from quarry_mq.store.verify.report import Check, Difference, Findings, Note
-from quarry_mq.store.verify.sources import StoredQueue, UnitSource, entry_at, entry_of_record
-from quarry_mq.store.verify.sums import PIECE_BYTES, UnitSums, piece_of
+from quarry_mq.store.verify.sources import EntrySource, StoredQueue, entry_at, entry_of_record
+from quarry_mq.store.verify.sums import PIECE_BYTES, EntrySums, piece_of
 
-UNITS_PER_REPORT: Final = 65_536
+ENTRIES_PER_REPORT: Final = 65_536
 """Entries between two reports of progress."""
 
 DeletionTest = Callable[[str, PhysicalOffset], bool]
@@ -32,7 +32,7 @@ _FIELDS: Final = ("size", "tags code", "store time")
 class StoredSide:
     """The entries that were read, as sums. Sums of other queues, read by others, may be added."""
 
-    sums: UnitSums
+    sums: EntrySums
     above: set[int]
     """The pieces with entries of records at or above the check point."""
 
@@ -44,39 +44,39 @@ class StoredSide:
 class QueueComparison:
     """The class compares one source of entries with the log.
 
-    Its methods are called in this order: `read_units`, `add_records` for the whole log, then `compare_records` for the
-    `differing` pieces, and `compare_units`. Several of these with the same key may each do a part: then the sums
+    Its methods are called in this order: `read_entries`, `add_records` for the whole log, then `compare_records` for
+    the `differing` pieces, and `compare_entries`. Several of these with the same key may each do a part: then the sums
     `stored` and `expected` of all of them, added up, tell which pieces differ.
     """
 
-    def __init__(self, store: OfflineStore, source: UnitSource, findings: Findings, key: bytes) -> None:
+    def __init__(self, store: OfflineStore, source: EntrySource, findings: Findings, key: bytes) -> None:
         self._store = store
         self._source = source
         self._findings = findings
-        self.stored: Final = StoredSide(UnitSums(key, with_time=source.with_time), set())
-        self.expected: Final = UnitSums(key, with_time=source.with_time)
+        self.stored: Final = StoredSide(EntrySums(key, with_time=source.with_time), set())
+        self.expected: Final = EntrySums(key, with_time=source.with_time)
         self._read = 0
         self._below = source.compared_below
-        for check in (source.records_check, source.units_check):
+        for check in (source.records_check, source.entries_check):
             findings.count(check, 0)
 
     @property
-    def source(self) -> UnitSource:
+    def source(self) -> EntrySource:
         return self._source
 
-    def read_units(self, queues: Iterable[StoredQueue]) -> Iterator[int]:
+    def read_entries(self, queues: Iterable[StoredQueue]) -> Iterator[int]:
         """Sum the entries, and check each queue by itself. Yields now and then how many entries were read."""
         for queue in queues:
             yield from self._read_queue(queue)
 
-    def add_records(self, batch: RecordBatch, units: UnitColumns) -> None:
+    def add_records(self, batch: RecordBatch, entries: EntryColumns) -> None:
         """Sum the entries that the records must have by now."""
         places = batch.columns.physical_offset
         if self._below is not None and len(places) and places[-1] >= self._below:
             self._findings.note(Note.UNDISPATCHED, int((places >= self._below).sum()))
-            units = units.select(units.physical_offset < self._below)
-        self._findings.count(self._source.records_check, len(units))
-        self.expected.add_all(units, by_place=lambda queue: not self._counts_offset(queue))
+            entries = entries.select(entries.physical_offset < self._below)
+        self._findings.count(self._source.records_check, len(entries))
+        self.expected.add_all(entries, by_place=lambda queue: not self._counts_offset(queue))
 
     def differing(self) -> list[int]:
         """Return the numbers of the pieces to compare, ascending."""
@@ -94,7 +94,7 @@ class QueueComparison:
         unowned = expired = above_maximum = 0
         for entry in queue.entries:
             self._read += 1
-            if self._read % UNITS_PER_REPORT == 0:
+            if self._read % ENTRIES_PER_REPORT == 0:
                 yield self._read
             if limit is not None and entry.physical_offset >= limit:
                 continue  # came since the backup point
@@ -108,7 +108,7 @@ class QueueComparison:
                 above_maximum += 1
                 continue
             if last is not None and entry.physical_offset <= last.physical_offset:
-                self._differ_unit(
+                self._differ_entry(
                     queue.queue,
                     entry,
                     f"a position after that of entry {last.queue_offset}, {last.physical_offset}",
@@ -116,7 +116,7 @@ class QueueComparison:
                 )
             first = first or entry
             last = entry
-            findings.count(source.units_check)
+            findings.count(source.entries_check)
             self.stored.sums.add(queue.queue, entry, with_offset=with_offset)
             if self._below is not None and entry.physical_offset >= self._below:
                 self.stored.above.add(piece_of(entry.physical_offset))
@@ -177,63 +177,63 @@ class QueueComparison:
             end = PhysicalOffset(min(end, self._below))
         for found in walk(self._store, start, end):
             if isinstance(found, StoredMessage):
-                for queue, unit in units_of(found):
-                    self._compare_record(queue, unit, is_deleted)
+                for queue, entry in entries_of(found):
+                    self._compare_record(queue, entry, is_deleted)
 
-    def _compare_record(self, queue: QueueId, unit: ConsumeQueueEntry, is_deleted: DeletionTest) -> None:
+    def _compare_record(self, queue: QueueId, entry: ConsumeQueueEntry, is_deleted: DeletionTest) -> None:
         reader, source = self._source.reader, self._source
         by_place = not self._counts_offset(queue)
         stored = (
-            entry_of_record(reader, queue, unit.physical_offset)
+            entry_of_record(reader, queue, entry.physical_offset)
             if by_place
-            else entry_at(reader, queue, unit.queue_offset)
+            else entry_at(reader, queue, entry.queue_offset)
         )
-        if stored is not None and stored.physical_offset == unit.physical_offset:
+        if stored is not None and stored.physical_offset == entry.physical_offset:
             wrong = [
                 (name, expected, found)
-                for name, expected, found in zip(_FIELDS, unit[2:], stored[2:], strict=True)
+                for name, expected, found in zip(_FIELDS, entry[2:], stored[2:], strict=True)
                 if expected != found and (source.with_time or name != "store time")
             ]
             if wrong:
                 self._differ_record(
                     queue,
-                    unit,
+                    entry,
                     ", ".join(f"{name} {expected}" for name, expected, _ in wrong),
                     ", ".join(f"{name} {found}" for name, _, found in wrong),
                 )
             return
-        note = self._why_missing(queue, unit, is_deleted)
+        note = self._why_missing(queue, entry, is_deleted)
         if note is not None:
             self._findings.note(note)
             return
         bounds = reader.bounds(queue)
         seen = f"the queue shows [{bounds.minimum}, {bounds.maximum})"
         found = "no entry" if stored is None else f"an entry that points at offset {stored.physical_offset}"
-        self._differ_record(queue, unit, f"an entry that points at offset {unit.physical_offset}", f"{found}; {seen}")
+        self._differ_record(queue, entry, f"an entry that points at offset {entry.physical_offset}", f"{found}; {seen}")
 
-    def _why_missing(self, queue: QueueId, unit: ConsumeQueueEntry, is_deleted: DeletionTest) -> Note | None:
+    def _why_missing(self, queue: QueueId, entry: ConsumeQueueEntry, is_deleted: DeletionTest) -> Note | None:
         """Return why it is no loss that the record has no entry; None if it is a loss."""
         source = self._source
         bounds = source.reader.bounds(queue)
         first = next(iter(source.reader.entries(queue, QueueOffset(0), 1)), None)
-        is_from_files = first is None or unit.physical_offset < first.physical_offset
+        is_from_files = first is None or entry.physical_offset < first.physical_offset
         if source.leaves_out_names and is_from_files and not is_file_name(queue.topic):
             return Note.NO_FILE_NAME
-        if source.begins_late and (first is None or unit.physical_offset < first.physical_offset):
+        if source.begins_late and (first is None or entry.physical_offset < first.physical_offset):
             return Note.BEFORE_DOUBLE_WRITE
         if source.ends_early or (source.light_ends_early and is_light_queue(queue.topic)):
             last = entry_at(source.reader, queue, QueueOffset(bounds.maximum - 1))
-            if last is None or unit.physical_offset > last.physical_offset:
+            if last is None or entry.physical_offset > last.physical_offset:
                 return Note.AFTER_FILE_QUEUES
-        if first is not None and first.queue_offset == 0 and unit.physical_offset < first.physical_offset:
+        if first is not None and first.queue_offset == 0 and entry.physical_offset < first.physical_offset:
             return Note.EARLIER_LIFE
-        if bounds.maximum == 0 and not is_light_queue(queue.topic) and is_deleted(queue.topic, unit.physical_offset):
+        if bounds.maximum == 0 and not is_light_queue(queue.topic) and is_deleted(queue.topic, entry.physical_offset):
             return Note.DELETED
-        if is_light_queue(queue.topic) and self._is_of_removed(queue, unit, bounds):
+        if is_light_queue(queue.topic) and self._is_of_removed(queue, entry, bounds):
             return Note.REMOVED_LIGHT
         return None
 
-    def _is_of_removed(self, queue: QueueId, unit: ConsumeQueueEntry, bounds: QueueBounds) -> bool:
+    def _is_of_removed(self, queue: QueueId, entry: ConsumeQueueEntry, bounds: QueueBounds) -> bool:
         """Return whether the light queue may have been removed with the entry: a new one begins above all that were
         removed.
         """
@@ -242,9 +242,9 @@ class QueueComparison:
             return False
         if not self._counts_offset(queue):
             return bounds.maximum == 0
-        return unit.queue_offset < removed_below and (bounds.maximum == 0 or unit.queue_offset < bounds.minimum)
+        return entry.queue_offset < removed_below and (bounds.maximum == 0 or entry.queue_offset < bounds.minimum)
 
-    def compare_units(self, queues: Iterable[StoredQueue], pieces: Collection[int]) -> None:
+    def compare_entries(self, queues: Iterable[StoredQueue], pieces: Collection[int]) -> None:
         """Read the record of each entry in these pieces."""
         minimum, limit = self._store.minimum, self._store.log_limit
         for queue in queues:
@@ -257,37 +257,37 @@ class QueueComparison:
                 if limit is not None and entry.physical_offset >= limit:
                     continue
                 if piece_of(entry.physical_offset) in pieces:
-                    self._compare_unit(queue.queue, entry)
+                    self._compare_entry(queue.queue, entry)
 
-    def _compare_unit(self, queue: QueueId, entry: ConsumeQueueEntry) -> None:
+    def _compare_entry(self, queue: QueueId, entry: ConsumeQueueEntry) -> None:
         record = whole_record_at(self._store, entry.physical_offset)
-        units = [] if isinstance(record, str) else list(units_of(record))
-        if not units and self._store.is_replaced(entry.physical_offset):
+        entries = [] if isinstance(record, str) else list(entries_of(record))
+        if not entries and self._store.is_replaced(entry.physical_offset):
             self._findings.note(Note.GIVEN_UP)
             return
         if isinstance(record, str):
-            self._differ_unit(queue, entry, f"a whole record at offset {entry.physical_offset}", record)
+            self._differ_entry(queue, entry, f"a whole record at offset {entry.physical_offset}", record)
             return
         by_place = not self._counts_offset(queue)
-        for owner, unit in units:
-            if owner == queue and (by_place or unit.queue_offset == entry.queue_offset):
+        for owner, other in entries:
+            if owner == queue and (by_place or other.queue_offset == entry.queue_offset):
                 undispatched = self._below is not None and entry.physical_offset >= self._below
-                if undispatched and (unit.size, unit.tags_code) != (entry.size, entry.tags_code):
-                    self._differ_unit(queue, entry, f"size and tags code {unit[2:4]}", f"{entry[2:4]}")
+                if undispatched and (other.size, other.tags_code) != (entry.size, entry.tags_code):
+                    self._differ_entry(queue, entry, f"size and tags code {other[2:4]}", f"{entry[2:4]}")
                 return  # other differences of an entry are reported for its record
-        owners = ", ".join(f"entry {unit.queue_offset} of {owner.topic}/{owner.number}" for owner, unit in units)
-        self._differ_unit(
+        owners = ", ".join(f"entry {other.queue_offset} of {owner.topic}/{owner.number}" for owner, other in entries)
+        self._differ_entry(
             queue, entry, "a record of this entry", f"at offset {entry.physical_offset} that of {owners or 'no queue'}"
         )
 
     def _counts_offset(self, queue: QueueId) -> bool:
         return not (self._source.light_by_place and is_light_queue(queue.topic))
 
-    def _differ_record(self, queue: QueueId, unit: ConsumeQueueEntry, expected: str, found: str) -> None:
-        self._differ(self._source.records_check, queue, unit, expected, found)
+    def _differ_record(self, queue: QueueId, entry: ConsumeQueueEntry, expected: str, found: str) -> None:
+        self._differ(self._source.records_check, queue, entry, expected, found)
 
-    def _differ_unit(self, queue: QueueId, entry: ConsumeQueueEntry, expected: str, found: str) -> None:
-        self._differ(self._source.units_check, queue, entry, expected, found)
+    def _differ_entry(self, queue: QueueId, entry: ConsumeQueueEntry, expected: str, found: str) -> None:
+        self._differ(self._source.entries_check, queue, entry, expected, found)
 
     def _differ(self, check: Check, queue: QueueId, entry: ConsumeQueueEntry, expected: str, found: str) -> None:
         self._findings.differ(

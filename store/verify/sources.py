@@ -13,18 +13,18 @@ from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND_SIZE,
     CHECKPOINT_KEY,
     CHECKPOINT_SIZE,
+    ENTRIES_FAMILY,
+    ENTRY,
+    ENTRY_SIZE,
     I32,
     I64,
     OFFSET_FAMILY,
-    UNIT,
-    UNIT_SIZE,
-    UNITS_FAMILY,
     StoredBound,
+    entry_prefix,
     parse_bound,
     parse_bound_key,
-    parse_unit_key,
+    parse_entry_key,
     topic_range,
-    unit_prefix,
 )
 from quarry_mq.store.offline.store import ENTRIES_PER_READ, QueueReader
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
@@ -55,7 +55,7 @@ class QueuesPart(NamedTuple):
     """A part of the queues of a source."""
 
     keys: KeyRange = ALL_KEYS
-    """The queues in RocksDB as a range of entry keys: from the prefix of one queue (`unit_prefix`) to
+    """The queues in RocksDB as a range of entry keys: from the prefix of one queue (`entry_prefix`) to
     that of another.
     """
     queues: tuple[QueueId, ...] | None = None
@@ -65,7 +65,7 @@ class QueuesPart(NamedTuple):
 ALL_QUEUES: Final = QueuesPart()
 
 
-class UnitSource(NamedTuple):
+class EntrySource(NamedTuple):
     """A source is one place that holds entries, with the kinds of entries that may be missing there without being lost.
 
     `with_time`: entries hold the store time. `light_by_place`: light queues are numbered consecutively, so the offsets
@@ -77,7 +77,7 @@ class UnitSource(NamedTuple):
     """
 
     records_check: Check
-    units_check: Check
+    entries_check: Check
     file: Path
     reader: QueueReader
     queues: Callable[[QueuesPart], Iterator[StoredQueue]]
@@ -99,20 +99,20 @@ def rocks_queues(
 
     `part` is explained in `QueuesPart`.
     """
-    units = _well_formed_units(engine.family(UNITS_FAMILY).iterate(part), file, findings)
+    entries = _well_formed_entries(engine.family(ENTRIES_FAMILY).iterate(part), file, findings)
     bounds = _well_formed_bounds(_bounds_in(engine, part), file, findings)
-    for units_of_topic, bounds_of_topic in _side_by_side(units, bounds):
+    for entries_of_topic, bounds_of_topic in _side_by_side(entries, bounds):
         minima: dict[QueueId, StoredBound] = {}
         maxima: dict[QueueId, StoredBound] = {}
         for key, value in bounds_of_topic:
             queue, of_maximum = parse_bound_key(key)
             (maxima if of_maximum else minima)[queue] = parse_bound(value)
-        for _, pairs in groupby(units_of_topic, key=_queue_of):
+        for _, pairs in groupby(entries_of_topic, key=_queue_of):
             first = next(pairs)
             try:
-                queue, _ = parse_unit_key(first[0])
+                queue, _ = parse_entry_key(first[0])
             except ValueError:
-                findings.differ(_stranger(Check.UNITS, file, "the key of an entry", first))
+                findings.differ(_stranger(Check.ENTRIES, file, "the key of an entry", first))
                 continue
             yield StoredQueue(queue, minima.pop(queue, None), maxima.pop(queue, None), _entries(chain((first,), pairs)))
         for queue in sorted(minima.keys() | maxima.keys()):
@@ -163,7 +163,7 @@ def _bounds_in(engine: KeyValueEngine, part: KeyRange) -> Iterator[Pair]:
     end = None if part.end is None else topic_range(_queue_at(part.end).topic).end
     for pair in engine.family(OFFSET_FAMILY).iterate(KeyRange(begin, end)):
         try:
-            place = unit_prefix(parse_bound_key(pair[0])[0])
+            place = entry_prefix(parse_bound_key(pair[0])[0])
         except ValueError:
             place = pair[0]
         if part.start <= place and (part.end is None or place < part.end):
@@ -171,17 +171,17 @@ def _bounds_in(engine: KeyValueEngine, part: KeyRange) -> Iterator[Pair]:
 
 
 def _queue_at(prefix: bytes) -> QueueId:
-    return parse_unit_key(prefix + bytes(I64.size))[0]
+    return parse_entry_key(prefix + bytes(I64.size))[0]
 
 
-def _well_formed_units(pairs: Iterable[Pair], file: Path, findings: Findings) -> Iterator[Pair]:
+def _well_formed_entries(pairs: Iterable[Pair], file: Path, findings: Findings) -> Iterator[Pair]:
     for pair in pairs:
         key, value = pair
         size = len(key)
-        if size > 19 and I32.unpack_from(key)[0] == size - 19 and len(value) == UNIT_SIZE:
+        if size > 19 and I32.unpack_from(key)[0] == size - 19 and len(value) == ENTRY_SIZE:
             yield pair
         else:
-            findings.differ(_stranger(Check.UNITS, file, "an entry of 28 bytes under its key", pair))
+            findings.differ(_stranger(Check.ENTRIES, file, "an entry of 28 bytes under its key", pair))
 
 
 def _well_formed_bounds(pairs: Iterable[Pair], file: Path, findings: Findings) -> Iterator[Pair]:
@@ -217,28 +217,28 @@ def _queue_of(pair: Pair) -> bytes:
     return pair[0][: -I64.size]
 
 
-def _side_by_side(units: Iterator[Pair], bounds: Iterator[Pair]) -> Iterator[tuple[Iterator[Pair], Iterator[Pair]]]:
+def _side_by_side(entries: Iterator[Pair], bounds: Iterator[Pair]) -> Iterator[tuple[Iterator[Pair], Iterator[Pair]]]:
     """Yield entries and bounds topic by topic: they are sorted by the same beginnings of keys."""
-    by_unit, by_bound = groupby(units, key=_topic_of), groupby(bounds, key=_topic_of)
-    of_units, of_bounds = next(by_unit, None), next(by_bound, None)
-    while of_units is not None or of_bounds is not None:
-        topic = min(each[0] for each in (of_units, of_bounds) if each is not None)
+    by_entry, by_bound = groupby(entries, key=_topic_of), groupby(bounds, key=_topic_of)
+    of_entries, of_bounds = next(by_entry, None), next(by_bound, None)
+    while of_entries is not None or of_bounds is not None:
+        topic = min(each[0] for each in (of_entries, of_bounds) if each is not None)
         mine: Iterator[Pair] = iter(())
         theirs: Iterator[Pair] = iter(())
-        has_units = of_units is not None and of_units[0] == topic
+        has_entries = of_entries is not None and of_entries[0] == topic
         has_bounds = of_bounds is not None and of_bounds[0] == topic
-        if of_units is not None and has_units:
-            mine = of_units[1]
+        if of_entries is not None and has_entries:
+            mine = of_entries[1]
         if of_bounds is not None and has_bounds:
             theirs = of_bounds[1]
         yield mine, theirs
-        if has_units:
-            of_units = next(by_unit, None)
+        if has_entries:
+            of_entries = next(by_entry, None)
         if has_bounds:
             of_bounds = next(by_bound, None)
 
 
 def _entries(pairs: Iterable[Pair]) -> Iterator[ConsumeQueueEntry]:
-    unpack_offset, unpack_unit = I64.unpack, UNIT.unpack
+    unpack_offset, unpack_entry = I64.unpack, ENTRY.unpack
     for key, value in pairs:
-        yield _make_entry(unpack_offset(key[-8:]) + unpack_unit(value))
+        yield _make_entry(unpack_offset(key[-8:]) + unpack_entry(value))

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from quarry_mq.store.consumequeue import ConsumeQueueEntry, UnitColumns
+from quarry_mq.store.consumequeue import ConsumeQueueEntry, EntryColumns
 from quarry_mq.store.offsets import PhysicalOffset, QueueId
 
 PIECE_BYTES: Final = 16 << 20
@@ -101,7 +101,7 @@ class Sums:
         self._sums.update(state[1])
 
 
-class UnitSums:
+class EntrySums:
     """Sums of entries. Fields that are not compared, for example the store time, are left out of the hash."""
 
     def __init__(self, key: bytes, *, with_time: bool) -> None:
@@ -118,20 +118,20 @@ class UnitSums:
         if len(self._waiting) == WAITING_MAX:
             self._sum_waiting()
 
-    def add_all(self, units: UnitColumns, *, by_place: Callable[[QueueId], bool]) -> None:
+    def add_all(self, entries: EntryColumns, *, by_place: Callable[[QueueId], bool]) -> None:
         """Add each of the entries, for queues that are `by_place` without the queue offset."""
-        if not len(units):
+        if not len(entries):
             return
-        counted = np.array([not by_place(queue) for queue in units.queues], np.bool_)
-        offsets = np.where(counted[units.queue_index], units.queue_offset, 0)
-        self._add(units.queues, units.queue_index, offsets, units)
+        counted = np.array([not by_place(queue) for queue in entries.queues], np.bool_)
+        offsets = np.where(counted[entries.queue_index], entries.queue_offset, 0)
+        self._add(entries.queues, entries.queue_index, offsets, entries)
 
-    def absorb(self, other: UnitSums) -> None:
+    def absorb(self, other: EntrySums) -> None:
         self._sum_waiting()
         other._sum_waiting()
         self._sums.absorb(other._sums)
 
-    def differing(self, other: UnitSums) -> list[int]:
+    def differing(self, other: EntrySums) -> list[int]:
         """Return the numbers of the pieces that differ, ascending."""
         self._sum_waiting()
         other._sum_waiting()
@@ -141,18 +141,18 @@ class UnitSums:
         if not self._waiting:
             return
         rows = np.array(self._waiting, np.int64).T
-        units = UnitColumns(tuple(self._queues), *rows)
-        self._add(units.queues, units.queue_index, units.queue_offset, units)
+        entries = EntryColumns(tuple(self._queues), *rows)
+        self._add(entries.queues, entries.queue_index, entries.queue_offset, entries)
         self._waiting.clear()
         self._queues.clear()
 
-    def _add(self, queues: Sequence[QueueId], index: Integers, offsets: Integers, units: UnitColumns) -> None:
+    def _add(self, queues: Sequence[QueueId], index: Integers, offsets: Integers, entries: EntryColumns) -> None:
         hashes = [self._sums.hash_of(b"%d %s" % (queue.number, queue.topic.encode())) for queue in queues]
         of_queues = np.array(hashes, np.uint64).view(np.int64)[index]
-        columns = [of_queues, offsets, units.physical_offset, units.size, units.tags_code]
+        columns = [of_queues, offsets, entries.physical_offset, entries.size, entries.tags_code]
         if self._with_time:
-            columns.append(units.store_timestamp_ms)
-        self._sums.add(units.physical_offset, columns)
+            columns.append(entries.store_timestamp_ms)
+        self._sums.add(entries.physical_offset, columns)
 
     def __getstate__(self) -> tuple[bool, Sums]:
         self._sum_waiting()

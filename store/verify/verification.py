@@ -10,7 +10,13 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from quarry_mq.protocol.progress import Progress, ReportProgress
-from quarry_mq.store.consumequeue.rocks_layout import CHECKPOINT_KEY, CHECKPOINT_SIZE, I64, OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.consumequeue.rocks_layout import (
+    CHECKPOINT_KEY,
+    CHECKPOINT_SIZE,
+    ENTRIES_FAMILY,
+    I64,
+    OFFSET_FAMILY,
+)
 from quarry_mq.store.index.indexes import KeyIndexes
 from quarry_mq.store.layout.kind import StoreKind
 from quarry_mq.store.migration import MigrationRows, Removing
@@ -27,7 +33,7 @@ from quarry_mq.store.verify.metadata import Metadata, MetadataComparison, Quarry
 from quarry_mq.store.verify.pending import check_pending
 from quarry_mq.store.verify.queues import QueueComparison
 from quarry_mq.store.verify.report import Check, Difference, Findings, Note, VerifyReport
-from quarry_mq.store.verify.sources import ALL_QUEUES, UnitSource, file_queues, rocks_queues
+from quarry_mq.store.verify.sources import ALL_QUEUES, EntrySource, file_queues, rocks_queues
 from quarry_mq.store.verify.sums import PIECE_BYTES, new_key
 
 DIFFERENCES_MAX: Final = 20
@@ -139,8 +145,8 @@ class Verification:
     def read_queues(self) -> None:
         """Sum what the queues and the index hold, and check each by itself."""
         for comparison in self.comparisons:
-            for read in comparison.read_units(comparison.source.queues(ALL_QUEUES)):
-                self._report(Progress("reading the queues", read, max(read, self._units_estimate())))
+            for read in comparison.read_entries(comparison.source.queues(ALL_QUEUES)):
+                self._report(Progress("reading the queues", read, max(read, self._entries_estimate())))
         for index in self.index_comparisons:
             files = index.files
             for number, file in enumerate(files):
@@ -179,15 +185,15 @@ class Verification:
         for piece, row in zip(pieces.tolist(), first.tolist(), strict=True):
             self.first_records.setdefault(piece, PhysicalOffset(int(places[row])))
         requests = requests_in(batch)
-        units = requests.units
+        entries = requests.entries
         for comparison in self.comparisons:
-            comparison.add_records(batch, units)
+            comparison.add_records(batch, entries)
         for index in self.index_comparisons:
             index.add_records(requests)
         checkpoint = self._checkpoint or 0
         if not wanted or batch.end <= checkpoint:
             return {}
-        return ends_of(units.select(units.physical_offset >= checkpoint), wanted)
+        return ends_of(entries.select(entries.physical_offset >= checkpoint), wanted)
 
     def compare(self, damage: Sequence[LogDamage]) -> None:
         """Compare the pieces that differ."""
@@ -197,7 +203,7 @@ class Verification:
                 self._report(Progress("comparing what differs", done, len(pieces)))
                 comparison.compare_records(piece, self.first_records.get(piece), self.is_deleted)
             if pieces:
-                comparison.compare_units(comparison.source.queues(ALL_QUEUES), set(pieces))
+                comparison.compare_entries(comparison.source.queues(ALL_QUEUES), set(pieces))
         for index in self.index_comparisons:
             index.compare(set(index.differing()), self.first_records, [each[:2] for each in damage])
 
@@ -207,7 +213,7 @@ class Verification:
 
     # -- the parts
 
-    def _sources(self) -> Iterator[UnitSource]:
+    def _sources(self) -> Iterator[EntrySource]:
         store, found = self._store, self._store.found
         is_quarry = found.kind is StoreKind.QUARRY
         writes_files = is_quarry and store.queue_phase.writes_files
@@ -216,9 +222,9 @@ class Verification:
         begins_late = was_double or (self._identity is not None and self._identity.backfill_end is not None)
         if self._uses_rocksdb:
             engine, directory = store.queue_engine(), found.rocksdb_directory
-            yield UnitSource(
+            yield EntrySource(
                 records_check=Check.RECORDS,
-                units_check=Check.UNITS,
+                entries_check=Check.ENTRIES,
                 file=directory,
                 reader=store.queue_reader(QueueSource.ROCKSDB),
                 queues=lambda part: rocks_queues(engine, directory, self.findings, part.keys),
@@ -234,9 +240,9 @@ class Verification:
             )
         if writes_files or (found.has_file_queues and not self._removes_files()):
             reader = store.queue_reader(QueueSource.FILE)
-            yield UnitSource(
+            yield EntrySource(
                 records_check=Check.FILE_RECORDS,
-                units_check=Check.FILE_UNITS,
+                entries_check=Check.FILE_ENTRIES,
                 file=store.paths.consume_queue,
                 reader=reader,
                 queues=lambda part: file_queues(reader, part.queues),
@@ -262,10 +268,10 @@ class Verification:
         found = self._store.found
         return found.has_rocksdb and (found.kind is not StoreKind.QUARRY or self._store.queue_phase.writes_rocksdb)
 
-    def _units_estimate(self) -> int:
+    def _entries_estimate(self) -> int:
         if not self._uses_rocksdb:
             return 0
-        return self._store.queue_engine().statistics().get(f"{UNITS_FAMILY}.keys_estimate", 0)
+        return self._store.queue_engine().statistics().get(f"{ENTRIES_FAMILY}.keys_estimate", 0)
 
     def _open_metadata(self) -> Metadata:
         if self._store.found.kind is StoreKind.QUARRY:

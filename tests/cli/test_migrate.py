@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from quarry_mq.store.consumequeue import open_consume_queue_engine
-from quarry_mq.store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, entry_key
 from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.cli.offline_runner import lines, refusal, run
@@ -47,7 +47,7 @@ def test_differences_are_a_finding(tmp_path: Path) -> None:
     store.close()
     engine = open_consume_queue_engine(tmp_path / "consumequeue_rocksdb", create=False)
     batch = engine.batch()
-    batch.delete(engine.family(UNITS_FAMILY), unit_key(ORDERS, QueueOffset(1)))
+    batch.delete(engine.family(ENTRIES_FAMILY), entry_key(ORDERS, QueueOffset(1)))
     engine.write(batch)
     engine.close()
     result = run("migrate", tmp_path, "--to", "rocksdb")

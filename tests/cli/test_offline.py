@@ -93,22 +93,22 @@ def test_decode_of_light_queues(golden_store: GoldenStore, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "source"), [("rocks-clean", "rocksdb"), ("file-clean", "file"), ("file-kill", "file")]
 )
-def test_units_are_those_of_the_commit_log(golden_store: GoldenStore, name: str, source: str) -> None:
+def test_entries_are_those_of_the_commit_log(golden_store: GoldenStore, name: str, source: str) -> None:
     store = golden_store(name)
     for (topic, number), expected in ordinary_queues(store).items():
         shown = lines("units", store / "store", "--topic", topic, "--queue", number, "--source", source)
         if source == "file":
-            assert {unit.pop("storeTimestamp") for unit in (*shown, *expected)} > {None}
+            assert {entry.pop("storeTimestamp") for entry in (*shown, *expected)} > {None}
         assert shown == expected, (topic, number)
 
 
-def test_units_of_light_queues_in_rocksdb(golden_store: GoldenStore) -> None:
+def test_entries_of_light_queues_in_rocksdb(golden_store: GoldenStore) -> None:
     store = golden_store("rocks-clean")
     queues = light_queues(store)
     assert len(queues) > 20
     for light, expected in queues.items():
         shown = lines("units", store / "store", "--topic", light, "--queue", 0)
-        assert {unit["offset"]: unit["phyOffset"] for unit in shown} == expected
+        assert {entry["offset"]: entry["phyOffset"] for entry in shown} == expected
 
 
 @pytest.mark.parametrize("name", ["rocks-clean", "file-clean", "file-kill"])
@@ -117,8 +117,8 @@ def test_queues_have_the_bounds_of_the_commit_log(golden_store: GoldenStore, nam
     shown = {(line["topic"], line["queueId"]): line for line in lines("queues", store / "store")}
     ordinary = ordinary_queues(store)
     assert shown.keys() == ordinary.keys() | {(light, 0) for light in light_queues(store)}
-    for (topic, number), units in ordinary.items():
-        bounds = {"topic": topic, "queueId": number, "minOffset": 0, "maxOffset": units[-1]["offset"] + 1}
+    for (topic, number), entries in ordinary.items():
+        bounds = {"topic": topic, "queueId": number, "minOffset": 0, "maxOffset": entries[-1]["offset"] + 1}
         assert shown[topic, number] == bounds
 
 
@@ -132,11 +132,11 @@ def test_doubly_written_store_is_read_as_rocketmq_reads_it(golden_store: GoldenS
         (each["topic"], each["queueId"]) for each in files
     }
     arguments = ("units", store, "--topic", "acme-orders", "--queue", 0)
-    in_files = {unit["offset"]: unit for unit in lines(*arguments)}
+    in_files = {entry["offset"]: entry for entry in lines(*arguments)}
     in_rocksdb = lines(*arguments, "--source", "rocksdb")
     assert 0 < len(in_rocksdb) < len(in_files)
-    for unit in in_rocksdb:
-        assert {**unit, "storeTimestamp": None} == in_files[unit["offset"]]
+    for entry in in_rocksdb:
+        assert {**entry, "storeTimestamp": None} == in_files[entry["offset"]]
 
 
 def test_text_for_people(golden_store: GoldenStore) -> None:

@@ -110,7 +110,7 @@ def test_entry_of_a_damaged_record(copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("unit", "reason"),
+    ("entry", "reason"),
     [
         (pack(">qiq", 2**40, 100, 0), f"offset {2**40} is outside the commit log"),
         (pack(">qiq", 340, 595, 0), "entry 0 says 595 bytes, the record 596"),
@@ -120,10 +120,10 @@ def test_entry_of_a_damaged_record(copy: Path) -> None:
     ],
     ids=["no such offset", "wrong size", "wrong queue", "no record", "blank"],
 )
-def test_entry_that_disagrees_with_the_log(copy: Path, unit: bytes, reason: str) -> None:
+def test_entry_that_disagrees_with_the_log(copy: Path, entry: bytes, reason: str) -> None:
     queue = copy / "store" / "consumequeue" / "acme-orders" / "0" / f"{0:020d}"
     with queue.open("r+b") as file:
-        file.write(unit)
+        file.write(entry)
     arguments = ("--topic", "acme-orders", "--queue", 0, "--offset", 0)
     line = refusal(1, "decode", copy / "store", *arguments)
     assert reason in line

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, entry_key
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.kind import inspect_store
 from quarry_mq.store.offsets import QueueOffset
@@ -46,7 +46,7 @@ def test_verify_says_what_quarry_verify_says(tmp_path: Path) -> None:
     root = tmp_path / "store"
     fill(root)
     with queue_rows(root) as engine:
-        delete(engine, UNITS_FAMILY, unit_key(ORDERS, QueueOffset(3)))
+        delete(engine, ENTRIES_FAMILY, entry_key(ORDERS, QueueOffset(3)))
     report = verified(root)
     done = quarry("verify", root, "--output", tmp_path / "verdict", "--json", *SPARK)
     assert done.returncode == 1, done.stderr

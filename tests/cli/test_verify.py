@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from shutil import rmtree
 
-from quarry_mq.store.consumequeue.rocks_layout import CHECKPOINT_KEY, I64, OFFSET_FAMILY, UNITS_FAMILY, unit_key
+from quarry_mq.store.consumequeue.rocks_layout import CHECKPOINT_KEY, ENTRIES_FAMILY, I64, OFFSET_FAMILY, entry_key
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.offsets import QueueOffset
@@ -29,7 +29,7 @@ def test_agreement_is_exit_code_0(golden_store: GoldenStore) -> None:
 def test_differences_are_exit_code_1(tmp_path: Path) -> None:
     fill(tmp_path)
     with queue_rows(tmp_path) as engine:
-        delete(engine, UNITS_FAMILY, unit_key(ORDERS, QueueOffset(3)))
+        delete(engine, ENTRIES_FAMILY, entry_key(ORDERS, QueueOffset(3)))
         put(engine, OFFSET_FAMILY, CHECKPOINT_KEY, I64.pack(1 << 40))
     text = run("verify", tmp_path)
     assert (text.exit_code, text.stderr) == (1, "")

@@ -23,7 +23,7 @@ from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as admin
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
-from quarry_mq.store.consumequeue.rocks_layout import I64, UNITS_FAMILY
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, I64
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker, running_broker
 from tests.conformance.client import Client, message
@@ -109,7 +109,7 @@ def test_a_broker_lives_on_with_very_many_queues(shape: Shape, tmp_path: Path, m
             assert entries_of(broker, sample) == left
         async with broker_on(tmp_path, monkeypatch) as broker, Client(broker.endpoint) as client:
             assert entries_of(broker, sample) == left
-            check_units(broker, shape)
+            check_entries(broker, shape)
             assert await received(client, "topic-0") == QUEUES_PER_TOPIC * ENTRIES
 
     print(f"seed {SEED}")
@@ -188,17 +188,17 @@ async def until_clean(broker: RunningBroker) -> None:
         await asyncio.sleep(0.05)
 
 
-def check_units(broker: RunningBroker, shape: Shape) -> None:
+def check_entries(broker: RunningBroker, shape: Shape) -> None:
     """What is stored of all queues is what the log still has, no more and no less."""
     store = broker.store
     assert store.queues.engine is not None
     minimum = store.segments.minimum
-    units = 0
-    for _, value in store.queues.engine.family(UNITS_FAMILY).iterate(KeyRange(b"", None)):
+    entries = 0
+    for _, value in store.queues.engine.family(ENTRIES_FAMILY).iterate(KeyRange(b"", None)):
         assert I64.unpack_from(value)[0] >= minimum
-        units += 1
+        entries += 1
     parent = store.messages.bounds(QueueId(PARENT, 0))
-    assert units == shape.queues * ENTRIES + parent.maximum - parent.minimum
+    assert entries == shape.queues * ENTRIES + parent.maximum - parent.minimum
     assert len(store.messages.iterate_queues()) == shape.queues + 1
 
 

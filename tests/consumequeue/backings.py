@@ -13,10 +13,10 @@ from quarry_mq.store.consumequeue import (
     DoubleWriteConsumeQueues,
     FileConsumeQueues,
     RocksConsumeQueues,
+    entries_in_files,
     open_consume_queue_engine,
-    units_in_files,
 )
-from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.fs import Disk, PosixDisk
 from quarry_mq.store.native import NATIVE
 from quarry_mq.store.offsets import PhysicalOffset
@@ -73,7 +73,7 @@ class FileBacking:
         self.disk = PosixDisk() if disk is None else disk
         self.saved = saved
         self.after_crash = False
-        self.units_per_file = units_in_files(self.disk, directory) or UNITS_PER_FILE
+        self.units_per_file = entries_in_files(self.disk, directory) or UNITS_PER_FILE
         self._queues: FileConsumeQueues | None = None
 
     def open(self, minimum: int = 0, cached: int = 100) -> FileConsumeQueues:
@@ -109,7 +109,7 @@ class DoubleBacking:
 
     def __init__(self, directory: Path, *, read_rocks: bool) -> None:
         self.files = FileBacking(directory / "consumequeue")
-        self.rocks = EngineBacking(MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY]))
+        self.rocks = EngineBacking(MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY]))
         self._read_rocks = read_rocks
 
     def open(self, minimum: int = 0, cached: int = 100) -> DoubleWriteConsumeQueues:
@@ -132,12 +132,12 @@ def rocks_of(queues: DoubleWriteConsumeQueues) -> RocksConsumeQueues:
 
 
 BACKINGS: Final[dict[str, Callable[[Path], Backing]]] = {
-    "memory": lambda _: EngineBacking(MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])),
+    "memory": lambda _: EngineBacking(MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY])),
     "rocks": lambda directory: EngineBacking(open_consume_queue_engine(directory / "db", create=True)),
     "files": lambda directory: FileBacking(directory / "consumequeue"),
     "both, files read": lambda directory: DoubleBacking(directory, read_rocks=False),
     "both, RocksDB read": lambda directory: DoubleBacking(directory, read_rocks=True),
 }
 if NATIVE is not None:
-    BACKINGS["memory, remembered"] = lambda _: RememberedBacking(MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY]))
-    BACKINGS["memory, warmed"] = lambda _: WarmedBacking(MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY]))
+    BACKINGS["memory, remembered"] = lambda _: RememberedBacking(MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY]))
+    BACKINGS["memory, warmed"] = lambda _: WarmedBacking(MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY]))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from quarry_mq.kv.memory import MemoryEngine
-from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.offsets import PhysicalOffset, QueueId
 from tests.consumequeue.samples import A0, B0, offsets, physical, put, queues_over, request
 
@@ -19,7 +19,7 @@ def test_after_a_crash_the_watermark_is_never_ahead_of_the_entries(
     surviving: int, flush_at: int | None, half: bool
 ) -> None:
     """rmq#8239 and the second trap of rocksdict: a flush of entries alone may be all that happened."""
-    engine = MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
+    engine = MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY])
     queues = queues_over(engine)
     requests = [request(number, A0 if number % 2 else B0, number // 2) for number in range(10)]
     for number, each in enumerate(requests):
@@ -45,7 +45,7 @@ def test_after_a_crash_the_watermark_is_never_ahead_of_the_entries(
 def test_truncation_cut_short_by_a_crash_can_be_repeated(
     surviving: int, stop_at_flush: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
+    engine = MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY])
     queues = queues_over(engine, physical(2))
     put(queues, [request(number, A0, number) for number in range(10)])
     queues.flush()

@@ -13,7 +13,7 @@ from quarry_mq.kv import KeyRange, KeyValueEngine
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
 from quarry_mq.store.consumequeue.rocks.expired_entries import ExpiredEntries
-from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNIT, UNIT_SIZE, UNITS_FAMILY
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, ENTRY, ENTRY_SIZE, OFFSET_FAMILY
 from quarry_mq.store.offsets import PhysicalOffset, QueueId
 from tests.consumequeue.samples import A0, A1, B0, LITE, offsets, physical, put, queues_over, request
 
@@ -21,7 +21,7 @@ ALL = KeyRange(b"", None)
 
 
 def memory() -> MemoryEngine:
-    return MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
+    return MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY])
 
 
 @pytest.fixture(params=["memory", "rocks"])
@@ -37,7 +37,7 @@ def run_round(queues: RocksConsumeQueues, rows_max: int = 3) -> tuple[int, int]:
     while True:
         found = search.step(key, rows_max=rows_max)
         drop(queues, found)
-        seen, gone = seen + found.queues, gone + found.units
+        seen, gone = seen + found.queues, gone + found.entries
         if found.next_key is None:
             return seen, gone
         key = found.next_key
@@ -48,9 +48,9 @@ def drop(queues: RocksConsumeQueues, found: ExpiredEntries) -> None:
     assert queues.store_minima(found.minima, removals=queues.removals)
 
 
-def by_filter(units: list[tuple[bytes, bytes]], minimum: int) -> list[tuple[bytes, bytes]]:
+def by_filter(entries: list[tuple[bytes, bytes]], minimum: int) -> list[tuple[bytes, bytes]]:
     """RocketMQ's rule, asked about every key: dropped if it is a unit of a record below the minimum."""
-    return [(key, value) for key, value in units if len(value) < UNIT_SIZE or UNIT.unpack(value)[0] >= minimum]
+    return [(key, value) for key, value in entries if len(value) < ENTRY_SIZE or ENTRY.unpack(value)[0] >= minimum]
 
 
 QUEUES = [A0, A1, B0, LITE, QueueId("%LMQ%other", 0), QueueId("A", 7)]
@@ -69,13 +69,13 @@ def test_key_by_key_what_a_compaction_filter_leaves(log: list[QueueId], minima: 
         put(queues, [request(number, queue, queues.next_offset(queue))])
     before = {queue: queues.bounds(queue).maximum for queue in QUEUES}
     for minimum in minima:
-        units = engine.family(UNITS_FAMILY).scan(ALL)
+        entries = engine.family(ENTRIES_FAMILY).scan(ALL)
         queues.set_minimum_physical_offset(physical(minimum))
         visible = {queue: offsets(queues, queue) for queue in QUEUES}
         seen, gone = run_round(queues, rows_max)
-        left = engine.family(UNITS_FAMILY).scan(ALL)
-        assert left == by_filter(units, physical(minimum))
-        assert (seen, gone) == (len(set(log)), len(units) - len(left))
+        left = engine.family(ENTRIES_FAMILY).scan(ALL)
+        assert left == by_filter(entries, physical(minimum))
+        assert (seen, gone) == (len(set(log)), len(entries) - len(left))
         for fresh in (queues, queues_over(engine, physical(minimum))):
             for queue in QUEUES:
                 assert offsets(fresh, queue) == visible[queue]
@@ -100,7 +100,7 @@ def test_a_long_queue_is_searched_and_an_expired_one_is_not(engine: KeyValueEngi
     assert queues.bounds(A0) == (4_321, 5_000)
     queues.set_minimum_physical_offset(physical(9_000))
     assert run_round(queues) == (2, 680)
-    assert engine.family(UNITS_FAMILY).scan(ALL) == []
+    assert engine.family(ENTRIES_FAMILY).scan(ALL) == []
     assert queues.bounds(A0) == (5_000, 5_000)
     put(queues, [request(9_000, A0, 5_000)])
     assert queues_over(engine, physical(9_000)).bounds(A0) == (5_000, 5_001)
@@ -142,11 +142,11 @@ def test_the_space_comes_back(tmp_path: Path) -> None:
     for start in range(0, 40_000, 1_000):
         put(queues, [request(n, QueueId("TopicA", n % 500), n // 500) for n in range(start, start + 1_000)])
     queues.flush()
-    engine.compact(engine.family(UNITS_FAMILY), ALL)
+    engine.compact(engine.family(ENTRIES_FAMILY), ALL)
     before = engine.statistics()["default.table_bytes"]
     queues.set_minimum_physical_offset(physical(20_000))
     assert run_round(queues, 100) == (500, 20_000)
     queues.flush()
-    engine.compact(engine.family(UNITS_FAMILY), ALL)
+    engine.compact(engine.family(ENTRIES_FAMILY), ALL)
     assert engine.statistics()["default.table_bytes"] <= 0.55 * before
     engine.close()

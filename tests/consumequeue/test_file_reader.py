@@ -9,30 +9,30 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, FileConsumeQueueReader
-from quarry_mq.store.consumequeue.files.layout import FILLER_SIZE, UNIT
+from quarry_mq.store.consumequeue.files.layout import ENTRY, FILLER_SIZE
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 QUEUE = QueueId("TopicA", 0)
 UNITS_PER_FILE = 10
 FILE_SIZE = UNITS_PER_FILE * 20
-FILLER = UNIT.pack(0, FILLER_SIZE, 0)
+FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
 ZERO = PhysicalOffset(0)
 
 
-def unit(number: int) -> bytes:
-    return UNIT.pack(number * 100, 100, -number)
+def packed(number: int) -> bytes:
+    return ENTRY.pack(number * 100, 100, -number)
 
 
 def entry(number: int, at: int) -> ConsumeQueueEntry:
     return ConsumeQueueEntry(QueueOffset(at), PhysicalOffset(number * 100), 100, -number, None)
 
 
-def write(root: Path, queue: QueueId, first: int, units: list[bytes], size: int = FILE_SIZE) -> None:
+def write(root: Path, queue: QueueId, first: int, entries: list[bytes], size: int = FILE_SIZE) -> None:
     """A file whose first unit has the index `first`, padded with zeros."""
     directory = root / queue.topic / str(queue.number)
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / f"{first * 20:020d}").write_bytes(b"".join(units).ljust(size, b"\x00"))
+    (directory / f"{first * 20:020d}").write_bytes(b"".join(entries).ljust(size, b"\x00"))
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_no_directory_is_no_queue(reader: FileConsumeQueueReader) -> None:
 
 
 def test_one_file(reader: FileConsumeQueueReader, tmp_path: Path) -> None:
-    write(tmp_path, QUEUE, 0, [unit(0), unit(3), unit(7)])
+    write(tmp_path, QUEUE, 0, [packed(0), packed(3), packed(7)])
     assert reader.entries(QUEUE, QueueOffset(0), 9) == [entry(0, 0), entry(3, 1), entry(7, 2)]
     assert reader.entries(QUEUE, QueueOffset(1), 1) == [entry(3, 1)]
     assert offsets(reader, start=3) == []
@@ -66,8 +66,8 @@ def test_one_file(reader: FileConsumeQueueReader, tmp_path: Path) -> None:
 
 
 def test_a_queue_goes_on_in_the_next_file(reader: FileConsumeQueueReader, tmp_path: Path) -> None:
-    write(tmp_path, QUEUE, 10, [unit(number) for number in range(10, 20)])
-    write(tmp_path, QUEUE, 20, [unit(number) for number in range(20, 25)])
+    write(tmp_path, QUEUE, 10, [packed(number) for number in range(10, 20)])
+    write(tmp_path, QUEUE, 20, [packed(number) for number in range(20, 25)])
     assert offsets(reader) == list(range(10, 25))
     assert offsets(reader, start=17, limit=5) == [17, 18, 19, 20, 21]
     assert bounds(reader) == (10, 25)
@@ -75,7 +75,7 @@ def test_a_queue_goes_on_in_the_next_file(reader: FileConsumeQueueReader, tmp_pa
 
 
 def test_a_full_last_file(reader: FileConsumeQueueReader, tmp_path: Path) -> None:
-    write(tmp_path, QUEUE, 0, [unit(number) for number in range(10)])
+    write(tmp_path, QUEUE, 0, [packed(number) for number in range(10)])
     assert bounds(reader) == (0, 10)
     write(tmp_path, QUEUE, 10, [])
     assert bounds(reader) == (0, 10), "an empty last file was made just before a crash"
@@ -92,7 +92,7 @@ def test_only_an_empty_file(reader: FileConsumeQueueReader, tmp_path: Path) -> N
 @pytest.mark.parametrize("minimum", [0, 1, 1_300])
 def test_filler_is_no_entry(reader: FileConsumeQueueReader, tmp_path: Path, minimum: int) -> None:
     """RocketMQ counts filler as a unit at offset 0 of the log when the log still begins there."""
-    write(tmp_path, QUEUE, 10, [FILLER] * 3 + [unit(13), unit(14)])
+    write(tmp_path, QUEUE, 10, [FILLER] * 3 + [packed(13), packed(14)])
     assert reader.entries(QUEUE, QueueOffset(0), 9) == [entry(13, 13), entry(14, 14)]
     assert bounds(reader, minimum) == (13, 15)
 
@@ -104,14 +104,14 @@ def test_only_filler_is_an_empty_queue_at_its_next_offset(reader: FileConsumeQue
 
 
 def test_a_gap_ends_the_queue_as_in_rocketmqs_recovery(reader: FileConsumeQueueReader, tmp_path: Path) -> None:
-    write(tmp_path, QUEUE, 0, [unit(0), unit(1), bytes(20), unit(3)])
+    write(tmp_path, QUEUE, 0, [packed(0), packed(1), bytes(20), packed(3)])
     assert offsets(reader) == [0, 1]
     assert bounds(reader) == (0, 2)
 
 
-def test_a_negative_offset_or_size_is_no_unit(reader: FileConsumeQueueReader, tmp_path: Path) -> None:
-    for broken in (UNIT.pack(-1, 100, 0), UNIT.pack(100, -1, 0), UNIT.pack(100, 0, 5)):
-        write(tmp_path, QUEUE, 0, [unit(0), broken])
+def test_a_negative_offset_or_size_is_no_entry(reader: FileConsumeQueueReader, tmp_path: Path) -> None:
+    for broken in (ENTRY.pack(-1, 100, 0), ENTRY.pack(100, -1, 0), ENTRY.pack(100, 0, 5)):
+        write(tmp_path, QUEUE, 0, [packed(0), broken])
         assert bounds(reader) == (0, 1)
 
 
@@ -119,14 +119,14 @@ def test_the_log_goes_as_far_as_the_last_record_of_any_queue(reader: FileConsume
     assert reader.log_end() == 0
     write(tmp_path, QueueId("TopicA", 1), 0, [FILLER])
     assert reader.log_end() == 0
-    write(tmp_path, QUEUE, 10, [unit(number) for number in range(10, 20)])
+    write(tmp_path, QUEUE, 10, [packed(number) for number in range(10, 20)])
     write(tmp_path, QUEUE, 20, [FILLER] * 3)
-    write(tmp_path, QueueId("TopicB", 3), 0, [unit(7)])
+    write(tmp_path, QueueId("TopicB", 3), 0, [packed(7)])
     assert reader.log_end() == 2_000
 
 
 def test_a_file_that_a_crash_left_empty_is_passed_over(reader: FileConsumeQueueReader, tmp_path: Path) -> None:
-    write(tmp_path, QUEUE, 0, [unit(number) for number in range(10)])
+    write(tmp_path, QUEUE, 0, [packed(number) for number in range(10)])
     write(tmp_path, QUEUE, 10, [], size=0)
     assert bounds(reader) == (0, 10)
     assert offsets(reader) == list(range(10))
@@ -135,8 +135,8 @@ def test_a_file_that_a_crash_left_empty_is_passed_over(reader: FileConsumeQueueR
 
 def test_the_files_tell_the_segment_size(reader: FileConsumeQueueReader, tmp_path: Path) -> None:
     """Also one that is not a multiple of a unit: the rest is not read."""
-    write(tmp_path, QUEUE, 0, [unit(0), unit(1)], size=20 * 2 + 7)
-    write(tmp_path, QUEUE, 2, [unit(2)], size=20 * 2 + 7)
+    write(tmp_path, QUEUE, 0, [packed(0), packed(1)], size=20 * 2 + 7)
+    write(tmp_path, QUEUE, 2, [packed(2)], size=20 * 2 + 7)
     assert offsets(reader) == [0, 1, 2]
     assert bounds(reader) == (0, 3)
 
@@ -144,8 +144,8 @@ def test_the_files_tell_the_segment_size(reader: FileConsumeQueueReader, tmp_pat
 def test_long_files_are_read_in_steps(
     reader: FileConsumeQueueReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quarry_mq.store.consumequeue.files.reader.UNITS_PER_STEP", 4)
-    write(tmp_path, QUEUE, 0, [FILLER] * 5 + [unit(number) for number in range(5, 19)], size=20 * 40)
+    monkeypatch.setattr("quarry_mq.store.consumequeue.files.reader.ENTRIES_PER_STEP", 4)
+    write(tmp_path, QUEUE, 0, [FILLER] * 5 + [packed(number) for number in range(5, 19)], size=20 * 40)
     assert offsets(reader) == list(range(5, 19))
     assert offsets(reader, start=7, limit=6) == list(range(7, 13))
     assert bounds(reader) == (5, 19)
@@ -156,14 +156,14 @@ def test_queues_are_listed_and_strangers_passed_over(reader: FileConsumeQueueRea
     """rmq#10173: RocksDB may lie in the same directory."""
     light = QueueId("%LMQ%lite", 0)
     for queue in (QueueId("TopicB", 10), QueueId("TopicB", 9), QUEUE, light):
-        write(tmp_path, queue, 0, [unit(0)])
+        write(tmp_path, queue, 0, [packed(0)])
     (tmp_path / "CURRENT").write_text("MANIFEST-000005\n")
     (tmp_path / "000008.sst").write_bytes(b"table")
     (tmp_path / ".DS_Store").write_bytes(b"")
     (tmp_path / "TopicB" / "lost+found").mkdir()
     (tmp_path / "TopicB" / "11").mkdir()
-    (tmp_path / "TopicB" / "9" / "00000000000000000000.bak").write_bytes(unit(5))
-    (tmp_path / "TopicB" / "9" / "00000000000000000007").write_bytes(unit(5))
+    (tmp_path / "TopicB" / "9" / "00000000000000000000.bak").write_bytes(packed(5))
+    (tmp_path / "TopicB" / "9" / "00000000000000000007").write_bytes(packed(5))
     assert list(reader.queues()) == [light, QUEUE, QueueId("TopicB", 9), QueueId("TopicB", 10)]
     assert reader.entries(QueueId("TopicB", 9), QueueOffset(0), 9) == [entry(0, 0)]
 
@@ -177,7 +177,7 @@ def test_agrees_with_a_list(
     end = first + count
     for base in range(first // UNITS_PER_FILE * UNITS_PER_FILE, end, UNITS_PER_FILE):
         indexes = range(base, min(base + UNITS_PER_FILE, end))
-        write(root, QUEUE, base, [FILLER if at < first else unit(at) for at in indexes])
+        write(root, QUEUE, base, [FILLER if at < first else packed(at) for at in indexes])
     reader = FileConsumeQueueReader(PosixDisk(), root)
     expected = [entry(at, at) for at in range(first, end) if at >= start][:limit]
     assert reader.entries(QUEUE, QueueOffset(start), limit) == expected

@@ -12,7 +12,7 @@ import pytest
 
 from quarry_mq.kv import EngineFull, KvError
 from quarry_mq.store.consumequeue import FileConsumeQueues
-from quarry_mq.store.consumequeue.files.layout import FILLER_SIZE, UNIT, UNIT_SIZE
+from quarry_mq.store.consumequeue.files.layout import ENTRY, ENTRY_SIZE, FILLER_SIZE
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.message import DispatchRequest
@@ -66,7 +66,7 @@ def test_the_same_bytes_as_rocketmq(golden_store: GoldenStore, tmp_path: Path, n
         dispatched_up_to=None,
         save_dispatched=lambda _, *, emptied: None,
         after_crash=False,
-        units_per_file=some_file.stat().st_size // UNIT_SIZE,
+        units_per_file=some_file.stat().st_size // ENTRY_SIZE,
         cached_queues_max=16,
         open_files_max=4,
     )
@@ -95,8 +95,8 @@ def test_what_precedes_the_first_entry_is_filler(backing: FileBacking) -> None:
     queues = backing.open()
     put(queues, [request(1, A0, UNITS_PER_FILE + 2)])
     (only,) = (path for path in backing.directory.rglob("0*") if path.is_file())
-    assert only.name == f"{UNITS_PER_FILE * UNIT_SIZE:020d}"
-    assert list(UNIT.iter_unpack(only.read_bytes()))[:4] == [
+    assert only.name == f"{UNITS_PER_FILE * ENTRY_SIZE:020d}"
+    assert list(ENTRY.iter_unpack(only.read_bytes()))[:4] == [
         (0, FILLER_SIZE, 0),
         (0, FILLER_SIZE, 0),
         (physical(1), 100, -1),
@@ -148,21 +148,21 @@ def test_a_short_file_is_completed_after_a_crash_and_refused_otherwise(backing: 
     backing.after_crash, backing.saved = True, physical(0)
     queues = backing.open_as_it_is()
     assert offsets(queues, A0) == [0]
-    assert fresh.stat().st_size == UNITS_PER_FILE * UNIT_SIZE
+    assert fresh.stat().st_size == UNITS_PER_FILE * ENTRY_SIZE
     backing.saved = physical(2)
     with pytest.raises(StoreDamaged, match=r"TopicB/0/0+: has 40 bytes"):
         backing.open_as_it_is().bounds(B0)
 
 
 @pytest.mark.parametrize("before", [0, 3])
-def test_a_unit_torn_while_it_was_zeroed_is_cut_off(backing: FileBacking, before: int) -> None:
+def test_an_entry_torn_while_it_was_zeroed_is_cut_off(backing: FileBacking, before: int) -> None:
     """Half of it zero: its size is still there, but not where its record is."""
     queues = backing.open()
     put(queues, [request(number, A0, 5 + number) for number in range(1, before + 2)])
     last = queues.bounds(A0).maximum - 1
-    path = backing.directory / "TopicA/0" / f"{last // UNITS_PER_FILE * UNITS_PER_FILE * UNIT_SIZE:020d}"
+    path = backing.directory / "TopicA/0" / f"{last // UNITS_PER_FILE * UNITS_PER_FILE * ENTRY_SIZE:020d}"
     with path.open("r+b") as file:
-        file.seek(last % UNITS_PER_FILE * UNIT_SIZE)
+        file.seek(last % UNITS_PER_FILE * ENTRY_SIZE)
         file.write(bytes(8))
     again = backing.open()
     assert again.entries(A0, QueueOffset(last), 1)[0].physical_offset == 0
@@ -182,14 +182,14 @@ def test_after_a_crash_nothing_above_the_watermark_counts_torn_or_whole(
     path = backing.directory / "TopicA/0" / f"{0:020d}"
     with path.open("r+b") as file:
         for number in torn:
-            file.seek(number * UNIT_SIZE)
+            file.seek(number * ENTRY_SIZE)
             file.write(bytes(7))  # of its place in the log the last byte is left
     backing.saved, backing.after_crash = physical(10 + durable), True
     again = backing.open_as_it_is()
     again.remove_unflushed()
     assert offsets(again, A0) == list(range(durable))
     assert again.next_offset(A0) == durable
-    assert path.read_bytes()[durable * UNIT_SIZE :] == bytes((UNITS_PER_FILE - durable) * UNIT_SIZE)
+    assert path.read_bytes()[durable * ENTRY_SIZE :] == bytes((UNITS_PER_FILE - durable) * ENTRY_SIZE)
 
 
 def test_without_a_watermark_all_stays_until_the_log_was_read(backing: FileBacking) -> None:
@@ -293,7 +293,7 @@ def test_a_power_cut_at_any_operation_loses_nothing_below_the_watermark(seed: in
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_unit_taken_away_by_a_recovery_that_was_killed_stays_away_after_a_power_cut(seed: int) -> None:
+def test_an_entry_taken_away_by_a_recovery_that_was_killed_stays_away_after_a_power_cut(seed: int) -> None:
     """It would point at another record by then. The recovery after the kill sees it gone, in the cache."""
     kernel = Kernel(Random(seed))
     backing = FileBacking(kernel.path("/consumequeue"), kernel.disk())

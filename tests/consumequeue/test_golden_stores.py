@@ -17,10 +17,10 @@ from quarry_mq.store.consumequeue import (
 )
 from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND_SIZE,
+    ENTRIES_FAMILY,
     OFFSET_FAMILY,
-    UNITS_FAMILY,
+    parse_entry_key,
     parse_maximum_key,
-    parse_unit_key,
 )
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.message import DispatchRequest
@@ -84,7 +84,7 @@ def rocks_clean(golden_store: GoldenStore) -> Iterator[tuple[RocksEngine, RocksC
 Opened = tuple[RocksEngine, RocksConsumeQueues, list[DispatchRequest]]
 
 
-def test_rocksdb_units_are_what_the_log_says(rocks_clean: Opened) -> None:
+def test_rocksdb_entries_are_what_the_log_says(rocks_clean: Opened) -> None:
     _, queues, requests = rocks_clean
     expected: dict[QueueId, dict[int, ConsumeQueueEntry]] = {}
     for request in requests:
@@ -93,9 +93,9 @@ def test_rocksdb_units_are_what_the_log_says(rocks_clean: Opened) -> None:
         for name, number in request.light_queues:
             expected.setdefault(QueueId(name, 0), {})[number] = entry_of(request, number)
     found = {queue: queues.entries(queue, FROM_START, NEVER) for queue in queues.queues()}
-    assert found == {queue: [units[at] for at in sorted(units)] for queue, units in expected.items()}
-    for queue, units in expected.items():
-        assert queues.bounds(queue) == (0, max(units) + 1)
+    assert found == {queue: [entries[at] for at in sorted(entries)] for queue, entries in expected.items()}
+    for queue, entries in expected.items():
+        assert queues.bounds(queue) == (0, max(entries) + 1)
 
 
 def test_quarry_writes_the_same_bytes_as_rocketmq(rocks_clean: Opened, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_quarry_writes_the_same_bytes_as_rocketmq(rocks_clean: Opened, tmp_path:
     assert end is not None
     for start in range(0, len(requests), 64):
         queues.put(requests[start : start + 64], end)
-    assert ours.family(UNITS_FAMILY).scan(ALL) == theirs.family(UNITS_FAMILY).scan(ALL)
+    assert ours.family(ENTRIES_FAMILY).scan(ALL) == theirs.family(ENTRIES_FAMILY).scan(ALL)
     minima = [
         (key, value)
         for key, value in theirs.family(OFFSET_FAMILY).scan(ALL)
@@ -120,12 +120,12 @@ def test_quarry_writes_the_same_bytes_as_rocketmq(rocks_clean: Opened, tmp_path:
 
 def test_every_golden_key_is_parsed_back(rocks_clean: Opened) -> None:
     engine, queues, _ = rocks_clean
-    units: dict[QueueId, list[int]] = {}
-    for key, _ in engine.family(UNITS_FAMILY).iterate(ALL):
-        queue, at = parse_unit_key(key)
-        units.setdefault(queue, []).append(at)
-    assert list(units) == list(queues.queues())
-    assert all(each == sorted(each) for each in units.values())
+    entries: dict[QueueId, list[int]] = {}
+    for key, _ in engine.family(ENTRIES_FAMILY).iterate(ALL):
+        queue, at = parse_entry_key(key)
+        entries.setdefault(queue, []).append(at)
+    assert list(entries) == list(queues.queues())
+    assert all(each == sorted(each) for each in entries.values())
 
 
 def test_a_copy_opens_for_writing_in_place(golden_copy: GoldenStore) -> None:
@@ -140,7 +140,7 @@ def test_a_copy_opens_for_writing_in_place(golden_copy: GoldenStore) -> None:
     assert end is not None
     request = DispatchRequest("acme-orders", 0, before, end, 100, 0, 1_795_219_999_999, 0, {}, ())
     queues.put([request], PhysicalOffset(end + 100))
-    engine.compact(engine.family(UNITS_FAMILY), ALL)
+    engine.compact(engine.family(ENTRIES_FAMILY), ALL)
     queues.close()
     engine = open_consume_queue_engine(directory, create=True)
     queues = RocksConsumeQueues(engine, minimum_physical_offset=PhysicalOffset(0))
@@ -175,7 +175,7 @@ def test_a_copy_cut_in_the_middle_agrees_with_the_shorter_log(golden_copy: Golde
 
 
 @pytest.mark.parametrize("name", ["file-clean", "file-kill", "double-clean"])
-def test_file_units_are_what_the_log_says(golden_store: GoldenStore, name: str) -> None:
+def test_file_entries_are_what_the_log_says(golden_store: GoldenStore, name: str) -> None:
     """A light queue named twice has its unit once, but its number twice: index and stored number differ from there.
 
     From double write on, light queues are in RocksDB only.
@@ -187,13 +187,13 @@ def test_file_units_are_what_the_log_says(golden_store: GoldenStore, name: str) 
         own = QueueId(request.topic, request.queue_number)
         expected.setdefault(own, []).append(entry_of(request, request.queue_offset, stamped=False))
         for light, _ in request.light_queues:
-            units = expected.setdefault(QueueId(light, 0), [])
-            units.append(entry_of(request, len(units), stamped=False))
+            entries = expected.setdefault(QueueId(light, 0), [])
+            entries.append(entry_of(request, len(entries), stamped=False))
     assert set(reader.queues()) == set(expected)
-    for queue, units in expected.items():
+    for queue, entries in expected.items():
         found = reader.entries(queue, FROM_START, NEVER)
-        in_files = len(found) if name == "double-clean" and queue.topic.startswith("%LMQ%") else len(units)
-        assert found == units[:in_files]
+        in_files = len(found) if name == "double-clean" and queue.topic.startswith("%LMQ%") else len(entries)
+        assert found == entries[:in_files]
         assert found
         assert reader.bounds(queue, PhysicalOffset(0)) == (0, in_files)
 
@@ -201,11 +201,11 @@ def test_file_units_are_what_the_log_says(golden_store: GoldenStore, name: str) 
 def test_file_bounds_follow_the_logs_minimum(golden_store: GoldenStore) -> None:
     reader = FileConsumeQueueReader(PosixDisk(), golden_store("file-clean") / "store/consumequeue")
     queue = QueueId("acme-orders", 0)
-    units = reader.entries(queue, FROM_START, NEVER)
-    middle = units[len(units) // 2]
-    assert reader.bounds(queue, middle.physical_offset) == (middle.queue_offset, len(units))
-    assert reader.bounds(queue, PhysicalOffset(middle.physical_offset + 1)) == (middle.queue_offset + 1, len(units))
-    assert reader.bounds(queue, PhysicalOffset(units[-1].physical_offset + 1)) == (len(units), len(units))
+    entries = reader.entries(queue, FROM_START, NEVER)
+    middle = entries[len(entries) // 2]
+    assert reader.bounds(queue, middle.physical_offset) == (middle.queue_offset, len(entries))
+    assert reader.bounds(queue, PhysicalOffset(middle.physical_offset + 1)) == (middle.queue_offset + 1, len(entries))
+    assert reader.bounds(queue, PhysicalOffset(entries[-1].physical_offset + 1)) == (len(entries), len(entries))
 
 
 # -- double write

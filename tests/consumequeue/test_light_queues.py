@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quarry_mq.kv import KeyRange
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.consumequeue import LastEntry, RocksConsumeQueues, light_queues, names
-from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.metadata.lite import light_queue_name, light_queue_prefix, parse_light_queue_name
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.consumequeue.samples import A0, physical, put, queues_over, request
@@ -29,7 +29,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def engine() -> MemoryEngine:
-    return MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
+    return MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY])
 
 
 def filled(engine: MemoryEngine, *queue_names: str) -> RocksConsumeQueues:
@@ -63,7 +63,9 @@ def all_parents(queues: RocksConsumeQueues) -> set[str]:
 
 def rows(engine: MemoryEngine) -> list[tuple[str, bytes, bytes]]:
     return [
-        (name, *row) for name in (UNITS_FAMILY, OFFSET_FAMILY) for row in engine.family(name).scan(KeyRange(b"", None))
+        (name, *row)
+        for name in (ENTRIES_FAMILY, OFFSET_FAMILY)
+        for row in engine.family(name).scan(KeyRange(b"", None))
     ]
 
 
@@ -74,7 +76,7 @@ LITE_NAMES = st.builds(light_queue_name, st.sampled_from(PARENTS), st.sampled_fr
 @settings(max_examples=150, deadline=None)
 def test_the_walks_find_what_a_full_scan_finds(chosen: list[str], below: int) -> None:
     """rmq#10929: no lite topic of another parent is looked at. rmq#11163: one with a single message counts, too."""
-    queues = filled(MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY]), *chosen)
+    queues = filled(MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY]), *chosen)
     last = {name: number for number, name in enumerate(chosen)}
     named = {name: parsed for name in last if (parsed := parse_light_queue_name(name)) is not None}
     assert all_parents(queues) == {parent for parent, _ in named.values()}
@@ -160,13 +162,13 @@ def test_a_removal_leaves_what_was_never_there(
 ) -> None:
     """Whichever go together: the rows are those of a store that never had the removed ones."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(light_queues, "UNITS_BY_KEY_MAX", by_key_max)
+        patch.setattr(light_queues, "ENTRIES_BY_KEY_MAX", by_key_max)
         chosen = [light_queue_name(PARENTS[n % 2], LITES[n % 6] + str(n)) for n, count in enumerate(counts)]
         named = [name for name, count in zip(chosen, counts, strict=True) for _ in range(count)]
         gone = {name for number, name in enumerate(chosen) if number in removed}
         engines = []
         for skipped in (set[str](), gone):
-            engine = MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
+            engine = MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY])
             queues = queues_over(engine)
             for number, name in enumerate(named):
                 light = () if name in skipped else ((name, queues.next_offset(QueueId(name, 0))),)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quarry_mq.kv import KeyRange
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.consumequeue import LastEntry, RocksConsumeQueues, names
-from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY, StoredBound, minimum_key
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY, StoredBound, minimum_key
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from tests.consumequeue.samples import A0, A1, B0, LITE, physical, put, queues_over, request
 
@@ -40,7 +40,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def engine() -> MemoryEngine:
-    return MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
+    return MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY])
 
 
 def topics(queues: RocksConsumeQueues, limit: int) -> Iterator[str]:
@@ -72,7 +72,7 @@ def ended(queues: RocksConsumeQueues, below: int) -> list[LastEntry]:
 )
 @settings(max_examples=150, deadline=None)
 def test_both_walks_find_what_a_full_scan_finds(chosen: list[tuple[str, int]], limit: int, below: int) -> None:
-    engine = MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
+    engine = MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY])
     queues = queues_over(engine)
     last: dict[QueueId, int] = {}
     for number, (name, queue_number) in enumerate(chosen):
@@ -115,7 +115,7 @@ def test_a_light_queue_is_removed_with_all_its_rows(engine: MemoryEngine) -> Non
     queues.remove_ended(queues.still_ended(found[:1]))
     assert list(queues.queues()) == [A0, A1, QueueId("%LMQ%litf", 0)]
     assert queues.bounds(LITE) == (0, 0)
-    left = [key for name in (UNITS_FAMILY, OFFSET_FAMILY) for key, _ in engine.family(name).scan(KeyRange(b"", None))]
+    left = [key for name in (ENTRIES_FAMILY, OFFSET_FAMILY) for key, _ in engine.family(name).scan(KeyRange(b"", None))]
     assert not any(LITE.topic.encode() in key for key in left)
     assert queues.still_ended(found) == found[1:]
 

@@ -23,11 +23,11 @@ from quarry_mq.store.consumequeue.bounds import LightFloor, QueueOffsets
 from quarry_mq.store.consumequeue.rocks import bounds as rocks_bounds
 from quarry_mq.store.consumequeue.rocks.bounds import RocksBounds, StagedEntries
 from quarry_mq.store.consumequeue.rocks_layout import (
+    ENTRIES_FAMILY,
     OFFSET_FAMILY,
-    UNITS_FAMILY,
+    entry_key,
     parse_bound,
     parse_bound_key,
-    unit_key,
 )
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.native import NATIVE
@@ -52,7 +52,7 @@ SOME = st.lists(st.sampled_from(ALL), min_size=1, max_size=6, unique=True)
 class Stored:
     """Stored rows of queues as dictionaries; implements `again.RestartableQueues` and `again.StoredQueues` on them."""
 
-    units: dict[QueueId, dict[int, int]] = field(default_factory=dict)
+    rows: dict[QueueId, dict[int, int]] = field(default_factory=dict)
     """Queue offset and number of the record of each entry."""
     maxima: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
     """Physical offset and queue offset of the last entry."""
@@ -69,15 +69,15 @@ class Stored:
         begin, end = self.minima.get(queue, 0), self.maximum(queue)
         if end and self.maxima[queue][0] < self.log_begin:
             return []
-        units = self.units.get(queue, {})
-        return [each for each in sorted(units) if begin <= each < end and physical(units[each]) >= self.log_begin]
+        entries = self.rows.get(queue, {})
+        return [each for each in sorted(entries) if begin <= each < end and physical(entries[each]) >= self.log_begin]
 
     def bounds(self, queue: QueueId) -> tuple[int, int]:
         return min([*self.visible(queue), self.maximum(queue)]), self.maximum(queue)
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
-        units = self.units.get(queue, {})
-        return [entry(units[each], each) for each in self.visible(queue) if each >= start][:limit]
+        entries = self.rows.get(queue, {})
+        return [entry(entries[each], each) for each in self.visible(queue) if each >= start][:limit]
 
     def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
         below = [each for each in self.entries(queue, QueueOffset(0), 1_000) if each.physical_offset < at]
@@ -86,7 +86,7 @@ class Stored:
     def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
         for each in requests:
             for queue, offset in offsets_of(each):
-                self.units.setdefault(queue, {})[offset] = each.physical_offset // RECORD_SIZE
+                self.rows.setdefault(queue, {})[offset] = each.physical_offset // RECORD_SIZE
                 if offset + 1 >= self.maximum(queue):
                     self.maxima[queue] = each.physical_offset, offset
         self.watermark = dispatched_up_to
@@ -96,11 +96,11 @@ class Stored:
         return end_of_stored(self, queue, offset, at, maximum=self.maximum(queue), last_physical=last_physical)
 
     def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
-        units = {each: number for each, number in self.units.get(queue, {}).items() if each < offset}
-        self.units[queue] = units
+        entries = {each: number for each, number in self.rows.get(queue, {}).items() if each < offset}
+        self.rows[queue] = entries
         self.maxima.pop(queue, None)
-        if units:
-            self.maxima[queue] = physical(units[max(units)]), max(units)
+        if entries:
+            self.maxima[queue] = physical(entries[max(entries)]), max(entries)
         elif offset > 0:
             self.maxima[queue] = 0, offset - 1
         if self.minima.get(queue, 0) > self.maximum(queue):
@@ -109,15 +109,15 @@ class Stored:
     def truncate(self, end: int, minima_at: dict[QueueId, int]) -> None:
         for queue, (last_physical, last) in list(self.maxima.items()):
             if last_physical >= end:
-                units = self.units.get(queue, {})
-                gone = [each for each in units if each <= last and physical(units[each]) >= end]
+                entries = self.rows.get(queue, {})
+                gone = [each for each in entries if each <= last and physical(entries[each]) >= end]
                 self.begin_anew(queue, QueueOffset(min(gone, default=last)))
                 if queue in self.minima and minima_at[queue] >= end:
                     del self.minima[queue]
         self.watermark = min(self.watermark, end)
 
     def remove(self, queue: QueueId) -> None:
-        self.units.pop(queue, None)
+        self.rows.pop(queue, None)
         self.maxima.pop(queue, None)
         self.minima.pop(queue, None)
 
@@ -138,7 +138,7 @@ class OffsetsMachine(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(rocks_bounds, "ROWS_PER_PAGE", 3)
         self.patch.setattr(rocks_bounds, "TABLE_QUEUES", table_queues)
-        self.engine = MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
+        self.engine = MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY])
         self.stored, self.durable = Stored(), Stored()
         self.minima_at: dict[QueueId, int] = {}
         self.log: list[DispatchRequest] = []
@@ -268,13 +268,13 @@ class OffsetsMachine(RuleBasedStateMachine):
         found = self.queues.expired_entries().step()
         assert self.queues.drop(found.ranges, removals=self.queues.removals)
         self.dropped_below = self.stored.log_begin
-        for queue, units in self.stored.units.items():
+        for queue, entries in self.stored.rows.items():
             for each in [
                 each
-                for each in units
-                if any(keys.start <= unit_key(queue, QueueOffset(each)) < (keys.end or b"") for keys in found.ranges)
+                for each in entries
+                if any(keys.start <= entry_key(queue, QueueOffset(each)) < (keys.end or b"") for keys in found.ranges)
             ]:
-                del units[each]
+                del entries[each]
         self.flush_entries()
         if stores:
             assert self.queues.store_minima(found.minima, removals=self.queues.removals)
@@ -285,7 +285,7 @@ class OffsetsMachine(RuleBasedStateMachine):
     @rule()
     def flush_entries(self) -> None:
         self.queues.flush_entries()
-        self.durable.units = deepcopy(self.stored.units)
+        self.durable.rows = deepcopy(self.stored.rows)
 
     @rule()
     def flush(self) -> None:

@@ -13,13 +13,13 @@ from quarry_mq.store.consumequeue import RocksConsumeQueues
 from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND,
     CHECKPOINT_KEY,
+    ENTRIES_FAMILY,
+    ENTRY,
     I64,
     OFFSET_FAMILY,
-    UNIT,
-    UNITS_FAMILY,
+    entry_key,
     maximum_key,
     minimum_key,
-    unit_key,
 )
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.native import NATIVE
@@ -35,14 +35,14 @@ KINDS: Final = ["plain"] if NATIVE is None else ["plain", "native", "warmed"]
 
 class Database:
     def __init__(self, kind: str) -> None:
-        self.engine = MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
+        self.engine = MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY])
         self._kind = kind
 
-    def units(self, physical_of: dict[int, int]) -> None:
+    def entries(self, physical_of: dict[int, int]) -> None:
         batch = self.engine.batch()
         for at, physical in physical_of.items():
-            key = unit_key(QUEUE, QueueOffset(at))
-            batch.put(self.engine.family(UNITS_FAMILY), key, UNIT.pack(physical, 100, 0, 0))
+            key = entry_key(QUEUE, QueueOffset(at))
+            batch.put(self.engine.family(ENTRIES_FAMILY), key, ENTRY.pack(physical, 100, 0, 0))
         self.engine.write(batch)
 
     def bound(self, key: bytes, physical: int, at: int) -> None:
@@ -100,8 +100,8 @@ def test_a_queue_that_double_write_reinitialised_is_empty_at_its_number(database
     assert offsets(queues) == [42]
 
 
-def test_units_below_a_reinitialised_minimum_stay_hidden_until_it_is_forgotten(database: Database) -> None:
-    database.units({at: at * 100 for at in range(10)})
+def test_entries_below_a_reinitialised_minimum_stay_hidden_until_it_is_forgotten(database: Database) -> None:
+    database.entries({at: at * 100 for at in range(10)})
     database.maximum(0, 41)
     database.minimum(0, 42)
     queues = database.queues(0)
@@ -117,7 +117,7 @@ def test_units_below_a_reinitialised_minimum_stay_hidden_until_it_is_forgotten(d
 @pytest.mark.parametrize("log_minimum", [0, 300, 10_000])
 def test_a_stored_minimum_above_the_maximum_is_not_believed(database: Database, log_minimum: int) -> None:
     """rmq#10417: minimum above maximum after a truncation. rmq#9728, rmq#10108: it kept brokers from starting."""
-    database.units({at: at * 100 for at in range(5)})
+    database.entries({at: at * 100 for at in range(5)})
     database.maximum(400, 4)
     database.minimum(900, 9)
     bounds = database.queues(log_minimum).bounds(QUEUE)
@@ -126,7 +126,7 @@ def test_a_stored_minimum_above_the_maximum_is_not_believed(database: Database, 
 
 def test_messages_are_read_that_come_below_a_minimum_that_expiry_has_put_right(database: Database) -> None:
     """rmq#10417: a minimum above the maximum."""
-    database.units({0: 0})
+    database.entries({0: 0})
     database.maximum(0, 0)
     database.minimum(0, 2)
     queues = database.queues(0)
@@ -145,7 +145,7 @@ def test_minima_above_their_maxima_are_forgotten(
 ) -> None:
     """rmq#10417: what came into such a queue was hidden below its minimum. Double write stores one at its end."""
     if last is not None:
-        database.units({at: 100 * at for at in range(last + 1)})
+        database.entries({at: 100 * at for at in range(last + 1)})
         database.maximum(100 * last, last)
     database.minimum(0, minimum)
     database.checkpoint(1_000)
@@ -176,7 +176,7 @@ def test_inverted_minima_are_found_among_many_rows(database: Database) -> None:
 
 
 def test_the_search_begins_at_the_stored_minimum_and_moves_up(database: Database) -> None:
-    database.units({at: at * 100 for at in range(20)})
+    database.entries({at: at * 100 for at in range(20)})
     database.maximum(1_900, 19)
     database.minimum(700, 7)
     queues = database.queues(0)
@@ -188,8 +188,8 @@ def test_the_search_begins_at_the_stored_minimum_and_moves_up(database: Database
 
 @pytest.mark.parametrize("missing", [{0, 1, 2}, {5, 6, 7, 8}, {0, 3, 4, 9, 10}, set(range(19))])
 @pytest.mark.parametrize("log_minimum", [0, 450, 1_900])
-def test_missing_units_count_as_too_small(database: Database, missing: set[int], log_minimum: int) -> None:
-    database.units({at: at * 100 for at in range(20) if at not in missing})
+def test_missing_entries_count_as_too_small(database: Database, missing: set[int], log_minimum: int) -> None:
+    database.entries({at: at * 100 for at in range(20) if at not in missing})
     database.maximum(1_900, 19)
     expected = [at for at in range(20) if at not in missing and at * 100 >= log_minimum]
     queues = database.queues(log_minimum)
@@ -197,14 +197,14 @@ def test_missing_units_count_as_too_small(database: Database, missing: set[int],
     assert offsets(queues) == expected
 
 
-def test_a_maximum_without_its_units_is_an_empty_queue(database: Database) -> None:
+def test_a_maximum_without_its_entries_is_an_empty_queue(database: Database) -> None:
     database.maximum(500, 5)
     assert database.queues(0).bounds(QUEUE) == (6, 6)
 
 
-def test_units_left_above_a_lowered_maximum_are_not_read(database: Database) -> None:
+def test_entries_left_above_a_lowered_maximum_are_not_read(database: Database) -> None:
     """RocketMQ lowers the maximum and lets later appends overwrite the units."""
-    database.units({at: at * 100 for at in range(10)})
+    database.entries({at: at * 100 for at in range(10)})
     database.maximum(300, 3)
     queues = database.queues(0)
     assert queues.bounds(QUEUE) == (0, 4)
@@ -217,7 +217,7 @@ def test_units_left_above_a_lowered_maximum_are_not_read(database: Database) -> 
 def test_truncation_removes_a_minimum_that_it_leaves_after(
     database: Database, at: int, physical: int, kept: bool
 ) -> None:
-    database.units({each: each * 100 for each in range(10)})
+    database.entries({each: each * 100 for each in range(10)})
     database.maximum(900, 9)
     database.minimum(physical, at)
     database.checkpoint(1_000)
@@ -229,9 +229,9 @@ def test_truncation_removes_a_minimum_that_it_leaves_after(
     assert queues.dispatched_up_to() == 600
 
 
-def test_truncation_on_the_boundary_of_a_unit(database: Database) -> None:
+def test_truncation_on_the_boundary_of_an_entry(database: Database) -> None:
     """RocketMQ's search finds nothing when it meets the offset itself; the maximum then falls to the minimum."""
-    database.units({each: each * 100 for each in range(10)})
+    database.entries({each: each * 100 for each in range(10)})
     database.maximum(900, 9)
     for end, left in ((700, 7), (401, 5), (400, 4), (1, 1), (0, 0)):
         queues = database.queues(0)
@@ -246,7 +246,7 @@ def test_a_database_without_a_checkpoint_was_never_dispatched_to(database: Datab
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(
-    units=st.sets(st.integers(0, 30)),
+    written=st.sets(st.integers(0, 30)),
     last=st.integers(0, 35),
     minimum=st.none() | st.tuples(st.integers(0, 5_000), st.integers(0, 40)),
     steps=st.lists(
@@ -261,13 +261,13 @@ def test_a_database_without_a_checkpoint_was_never_dispatched_to(database: Datab
 )
 @settings(max_examples=300, deadline=None)
 def test_bounds_are_never_inverted_nor_below_the_log(
-    kind: str, units: set[int], last: int, minimum: tuple[int, int] | None, steps: list[tuple[str, int]]
+    kind: str, written: set[int], last: int, minimum: tuple[int, int] | None, steps: list[tuple[str, int]]
 ) -> None:
     """rmq#10417, whatever lies in the database and happens to it. Unit n points at 100 * n."""
     database = Database(kind)
-    database.units({at: 100 * at for at in units})
-    if units:
-        database.maximum(100 * max(units), max(last, *units))
+    database.entries({at: 100 * at for at in written})
+    if written:
+        database.maximum(100 * max(written), max(last, *written))
     if minimum is not None:
         database.minimum(*minimum)
     begin, number = 0, 50

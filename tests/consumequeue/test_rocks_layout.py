@@ -14,8 +14,8 @@ QUEUES = st.builds(QueueId, TOPICS, st.integers(0, 2**31 - 1))
 OFFSETS = st.integers(0, 2**63 - 1).map(QueueOffset)
 
 
-def test_worked_example_of_a_unit_key() -> None:
-    key = layout.unit_key(QueueId("TopicA", 1), QueueOffset(1))
+def test_worked_example_of_an_entry_key() -> None:
+    key = layout.entry_key(QueueId("TopicA", 1), QueueOffset(1))
     assert key.hex() == "00000006" + "01" + "546f70696341" + "01" + "00000001" + "01" + "0000000000000001"
     assert len(key) == 19 + len("TopicA")
 
@@ -32,14 +32,14 @@ def test_worked_example_of_the_checkpoint() -> None:
     assert layout.CHECKPOINT_KEY.hex() == expected
 
 
-def test_worked_example_of_a_unit() -> None:
-    value = layout.UNIT.pack(189, 189, 2598919, 1_700_000_000_000)
+def test_worked_example_of_an_entry() -> None:
+    value = layout.ENTRY.pack(189, 189, 2598919, 1_700_000_000_000)
     assert value.hex() == "00000000000000bd" + "000000bd" + "000000000027a807" + "0000018bcfe56800"
 
 
 @given(QUEUES, OFFSETS)
-def test_a_unit_key_is_parsed_back(queue: QueueId, at: QueueOffset) -> None:
-    assert layout.parse_unit_key(layout.unit_key(queue, at)) == (queue, at)
+def test_an_entry_key_is_parsed_back(queue: QueueId, at: QueueOffset) -> None:
+    assert layout.parse_entry_key(layout.entry_key(queue, at)) == (queue, at)
 
 
 @given(QUEUES)
@@ -51,13 +51,13 @@ def test_bound_keys_are_parsed_back(queue: QueueId) -> None:
 
 @given(QUEUES, st.lists(OFFSETS, max_size=20))
 def test_key_order_is_offset_order(queue: QueueId, offsets: list[QueueOffset]) -> None:
-    keys = [layout.unit_key(queue, at) for at in sorted(offsets)]
+    keys = [layout.entry_key(queue, at) for at in sorted(offsets)]
     assert sorted(keys) == keys
 
 
 @given(st.lists(st.tuples(QUEUES, OFFSETS), max_size=20))
-def test_keys_of_one_queue_lie_together(units: list[tuple[QueueId, QueueOffset]]) -> None:
-    in_order = [layout.parse_unit_key(key)[0] for key in sorted(layout.unit_key(*unit) for unit in units)]
+def test_keys_of_one_queue_lie_together(entries: list[tuple[QueueId, QueueOffset]]) -> None:
+    in_order = [layout.parse_entry_key(key)[0] for key in sorted(layout.entry_key(*entry) for entry in entries)]
     runs = [queue for at, queue in enumerate(in_order) if at == 0 or in_order[at - 1] != queue]
     assert len(runs) == len(set(runs))
 
@@ -66,9 +66,9 @@ def test_keys_of_one_queue_lie_together(units: list[tuple[QueueId, QueueOffset]]
 def test_a_range_holds_the_keys_of_its_queue_or_topic_and_no_others(
     queue: QueueId, other: QueueId, at: QueueOffset
 ) -> None:
-    key = layout.unit_key(other, at)
-    prefix = layout.unit_prefix(queue)
-    assert (prefix <= key < layout.units_end(prefix)) == (queue == other)
+    key = layout.entry_key(other, at)
+    prefix = layout.entry_prefix(queue)
+    assert (prefix <= key < layout.entries_end(prefix)) == (queue == other)
     start, end = layout.topic_range(queue.topic)
     assert end is not None
     same_topic = queue.topic == other.topic
@@ -82,7 +82,7 @@ def test_a_range_holds_the_keys_of_its_queue_or_topic_and_no_others(
 
 @given(st.binary(max_size=30))
 def test_garbage_is_no_key(garbage: bytes) -> None:
-    for parse in (layout.parse_unit_key, layout.parse_maximum_key):
+    for parse in (layout.parse_entry_key, layout.parse_maximum_key):
         try:
             parse(garbage)
         except ValueError:
@@ -95,14 +95,14 @@ def test_garbage_is_no_key(garbage: bytes) -> None:
     [
         b"",
         b"\xff\xff\xff\xff\x01\x01",
-        layout.unit_key(QueueId("TopicA", 1), QueueOffset(1))[:-1],
-        layout.unit_key(QueueId("TopicA", 1), QueueOffset(1)) + b"\x00",
+        layout.entry_key(QueueId("TopicA", 1), QueueOffset(1))[:-1],
+        layout.entry_key(QueueId("TopicA", 1), QueueOffset(1)) + b"\x00",
         layout.maximum_key(QueueId("TopicA", 1)),
     ],
 )
-def test_a_cut_key_is_no_unit_key(key: bytes) -> None:
+def test_a_cut_key_is_no_entry_key(key: bytes) -> None:
     with pytest.raises(ValueError, match="key"):
-        layout.parse_unit_key(key)
+        layout.parse_entry_key(key)
 
 
 @pytest.mark.parametrize(

@@ -349,11 +349,11 @@ class Model:
     def __init__(self) -> None:
         self.log: list[tuple[int, QueueId]] = []
         self.next: dict[QueueId, int] = defaultdict(int)
-        self.units: dict[QueueId, dict[int, int]] = defaultdict(dict)
+        self.entries: dict[QueueId, dict[int, int]] = defaultdict(dict)
         self.minimum = 0
 
     def visible(self, queue: QueueId) -> list[int]:
-        return sorted(at for at, number in self.units[queue].items() if number >= self.minimum)
+        return sorted(at for at, number in self.entries[queue].items() if number >= self.minimum)
 
     def bounds(self, queue: QueueId) -> tuple[int, int]:
         visible = self.visible(queue)
@@ -394,7 +394,7 @@ def test_agrees_with_the_model(backing: Backing, steps: list[tuple[str, object]]
                     )
                     assert at == model.next[queue]
                     round_requests.append(request(number, queue, at))
-                    model.units[queue][at] = number
+                    model.entries[queue][at] = number
                     model.next[queue] = at + 1
                     number += 1
                 put(queues, round_requests)
@@ -411,8 +411,8 @@ def test_agrees_with_the_model(backing: Backing, steps: list[tuple[str, object]]
                 number = min(number, end)
                 recent = [each for each in recent if each.physical_offset < physical(end)]
                 for queue in QUEUES:
-                    gone = [at for at, each in model.units[queue].items() if each >= end]
-                    model.units[queue] = {at: each for at, each in model.units[queue].items() if each < end}
+                    gone = [at for at, each in model.entries[queue].items() if each >= end]
+                    model.entries[queue] = {at: each for at, each in model.entries[queue].items() if each < end}
                     if gone:
                         model.next[queue] = min(gone)
             case "delete", str(topic):
@@ -420,7 +420,7 @@ def test_agrees_with_the_model(backing: Backing, steps: list[tuple[str, object]]
                 recent = [each for each in recent if each.topic != topic]
                 for queue in QUEUES:
                     if queue.topic == topic:
-                        model.units.pop(queue, None)
+                        model.entries.pop(queue, None)
                         model.next.pop(queue, None)
             case "flush", _:
                 queues.flush_entries()

@@ -12,7 +12,7 @@ import pytest
 
 from quarry_mq.kv import KeyRange
 from quarry_mq.store.consumequeue import open_consume_queue_engine
-from quarry_mq.store.consumequeue.rocks_layout import UNITS_FAMILY
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY
 from tests.e2e.broker import Broker, environment_of, quarry
 from tests.hostile.caller import Client
 
@@ -84,10 +84,10 @@ def test_what_differs_is_named_and_remembered(broker: Broker) -> None:
         send(client, 20)
     broker.stop()
     engine = open_consume_queue_engine(broker.store / "consumequeue_rocksdb", create=False)
-    units = engine.family(UNITS_FAMILY)
-    key, _ = units.scan(KeyRange(b"", None), limit=5)[-1]
+    entries = engine.family(ENTRIES_FAMILY)
+    key, _ = entries.scan(KeyRange(b"", None), limit=5)[-1]
     batch = engine.batch()
-    batch.delete(units, key)
+    batch.delete(entries, key)
     engine.write(batch)
     engine.close()
     broker.start()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from quarry_mq.kv import KeyRange
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.consumequeue import ConsumeQueueStore, DoubleWriteConsumeQueues
-from quarry_mq.store.consumequeue.files.layout import UNIT_SIZE as FILE_UNIT_SIZE
-from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNIT, UNITS_FAMILY, unit_key
+from quarry_mq.store.consumequeue.files.layout import ENTRY_SIZE as FILE_ENTRY_SIZE
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, ENTRY, OFFSET_FAMILY, entry_key
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.retention.queue_rounds import FileRound, QueueRound, RocksRound
 from tests.consumequeue.backings import UNITS_PER_FILE, FileBacking
@@ -32,7 +32,7 @@ class Subject:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.engine = MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
+        self.engine = MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY])
         self.disk = FaultyDisk()
         self.saved: PhysicalOffset | None = None
         self.minimum = PhysicalOffset(0)
@@ -84,8 +84,8 @@ class Subject:
             return files
         return [*files, RocksRound(self.rocks, dropped=self._count, rows_per_slice=3, ranges_per_flush=2)]
 
-    def _count(self, units: int) -> None:
-        self.dropped += units
+    def _count(self, entries: int) -> None:
+        self.dropped += entries
 
     # -- what is to be seen
 
@@ -106,7 +106,7 @@ class Subject:
         the end of its queue.
         """
         if self.has_rocks:
-            assert dict(self.engine.family(UNITS_FAMILY).scan(ALL)) == self.by_filter()
+            assert dict(self.engine.family(ENTRIES_FAMILY).scan(ALL)) == self.by_filter()
         if not self.has_files:
             return
         for queue, numbers in self.numbers.items():
@@ -116,16 +116,16 @@ class Subject:
             names = [
                 each.name for each in self.disk.list_directory(Path("/consumequeue") / queue.topic / str(queue.number))
             ]
-            assert names == [f"{begin * FILE_UNIT_SIZE:020d}" for begin in ends], queue
+            assert names == [f"{begin * FILE_ENTRY_SIZE:020d}" for begin in ends], queue
 
     def by_filter(self) -> dict[bytes, bytes]:
         """RocketMQ's rule, asked about every unit: dropped if it is one of a record below the minimum."""
-        units = {
-            unit_key(queue, QueueOffset(at)): UNIT.pack(*entry(number, at)[1:])
+        entries = {
+            entry_key(queue, QueueOffset(at)): ENTRY.pack(*entry(number, at)[1:])
             for queue, numbers in self.numbers.items()
             for at, number in enumerate(numbers)
         }
-        return {key: value for key, value in units.items() if UNIT.unpack(value)[0] >= self.minimum}
+        return {key: value for key, value in entries.items() if ENTRY.unpack(value)[0] >= self.minimum}
 
 
 def run_rounds(subject: Subject, meanwhile: Callable[[], None] = lambda: None) -> int:

@@ -12,7 +12,7 @@ from quarry_mq.kv.engine import WriteBatch
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.kv.rocks import RocksEngine
 from quarry_mq.store.consumequeue.rocks.engine import FAMILY_OPTIONS
-from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.pending import FAMILY
 from quarry_mq.store.state.families import FAMILIES
@@ -20,7 +20,7 @@ from tests.faults.disk import PowerCut
 from tests.faults.kernel import Kernel
 
 PENDING_FAMILIES = (FAMILY,)
-QUEUE_FAMILIES = (UNITS_FAMILY, OFFSET_FAMILY)
+QUEUE_FAMILIES = (ENTRIES_FAMILY, OFFSET_FAMILY)
 """In the order in which RocksDB flushes them at its close."""
 
 

@@ -18,7 +18,7 @@ from quarry_mq.server.rpc.limits import LimitsMet
 from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.server.wire.status import code_of
 from quarry_mq.store.consumequeue import LightQueueStep, LiteParentsStep, RocksConsumeQueues, light_queues, names
-from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.metadata.lite import light_queue_name, light_queue_prefix
 from quarry_mq.store.offsets import PhysicalOffset, QueueId
 from tests.consumequeue.samples import A0, put, queues_over, request
@@ -31,7 +31,7 @@ class Queues:
     """Consume queues that tell before each step of a walk, which is when the rest of a broker may go on."""
 
     def __init__(self) -> None:
-        self.rocks: RocksConsumeQueues = queues_over(MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY]))
+        self.rocks: RocksConsumeQueues = queues_over(MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY]))
         self.counts: LiteTopicCounts | None = None
         self.before_step: Callable[[], None] = lambda: None
         self.after_step: Callable[[], None] = lambda: None

@@ -11,9 +11,9 @@ import pytest
 
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.consumequeue import DoubleWriteConsumeQueues
-from quarry_mq.store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, entry_key
 from quarry_mq.store.migration.agreement import AgreementReport, QueueDifference
-from quarry_mq.store.migration.comparison import Kind, Note, Scope, UnitComparison, begin_comparison
+from quarry_mq.store.migration.comparison import EntryComparison, Kind, Note, Scope, begin_comparison
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.retention.queue_rounds import FileRound, RocksRound
 from tests.consumequeue.backings import DoubleBacking, files_of, rocks_of
@@ -42,10 +42,10 @@ def scope_of(both: DoubleWriteConsumeQueues, minimum: int = 0, below: int | None
     )
 
 
-def comparison(both: DoubleWriteConsumeQueues, scope: Scope | None = None, **more: int) -> UnitComparison:
-    return UnitComparison(
-        files_of(both).unit_reader(),
-        rocks_of(both).unit_reader(),
+def comparison(both: DoubleWriteConsumeQueues, scope: Scope | None = None, **more: int) -> EntryComparison:
+    return EntryComparison(
+        files_of(both).entry_reader(),
+        rocks_of(both).entry_reader(),
         scope or scope_of(both),
         ManualClock(),
         asked_by="operator",
@@ -53,7 +53,7 @@ def comparison(both: DoubleWriteConsumeQueues, scope: Scope | None = None, **mor
     )
 
 
-def finished(work: UnitComparison) -> AgreementReport:
+def finished(work: EntryComparison) -> AgreementReport:
     while work.step():
         pass
     work.close()
@@ -75,7 +75,7 @@ def fill(both: DoubleWriteConsumeQueues, count: int = 30, seed: int = 1) -> None
         ends[LITE] += (2 if number % 5 == 0 else 1) * len(lights)
 
 
-def unit(number: int, size: int = RECORD_SIZE, tags_code: int | None = None) -> str:
+def entry(number: int, size: int = RECORD_SIZE, tags_code: int | None = None) -> str:
     return f"{size} bytes at offset {physical(number)}, tags code {-number if tags_code is None else tags_code}"
 
 
@@ -102,10 +102,10 @@ def test_a_comparison_of_what_both_hold_now(both: DoubleWriteConsumeQueues) -> N
     assert (report.log_begin, report.log_end, report.queues, report.units) == (0, 3000, 4, 40)
 
 
-@pytest.mark.parametrize("units_per_step", [1, 3, 4096])
-def test_queues_that_were_written_together_agree(both: DoubleWriteConsumeQueues, units_per_step: int) -> None:
+@pytest.mark.parametrize("entries_per_step", [1, 3, 4096])
+def test_queues_that_were_written_together_agree(both: DoubleWriteConsumeQueues, entries_per_step: int) -> None:
     fill(both)
-    report = compared(both, units_per_step=units_per_step)
+    report = compared(both, entries_per_step=entries_per_step)
     assert report.agrees
     assert not report.notes
     assert (report.queues, report.units) == (4, 40), "30 records, 10 of them in the light queue too"
@@ -126,12 +126,12 @@ def test_each_kind_of_difference_is_named(both: DoubleWriteConsumeQueues) -> Non
     )
     report = compared(both, scope_of(both, below=700))
     assert report.first == (
-        told(Kind.MISSING_IN_ROCKSDB, A0, 6, unit(6)),
-        told(Kind.PHYSICAL_OFFSET, A0, 3, f"files have {unit(3)}; RocksDB has {unit(9)}"),
-        told(Kind.SIZE, A0, 1, f"files have {unit(1)}; RocksDB has {unit(1, size=7)}"),
-        told(Kind.TAGS_CODE, A0, 2, f"files have {unit(2)}; RocksDB has {unit(2, tags_code=8)}"),
+        told(Kind.MISSING_IN_ROCKSDB, A0, 6, entry(6)),
+        told(Kind.PHYSICAL_OFFSET, A0, 3, f"files have {entry(3)}; RocksDB has {entry(9)}"),
+        told(Kind.SIZE, A0, 1, f"files have {entry(1)}; RocksDB has {entry(1, size=7)}"),
+        told(Kind.TAGS_CODE, A0, 2, f"files have {entry(2)}; RocksDB has {entry(2, tags_code=8)}"),
         told(Kind.MAXIMUM, A0, None, "the next offset is 7 in files, 6 in RocksDB"),
-        told(Kind.MISSING_IN_FILES, B0, 0, unit(6)),
+        told(Kind.MISSING_IN_FILES, B0, 0, entry(6)),
         told(Kind.MAXIMUM, B0, None, "the next offset is 0 in files, 1 in RocksDB"),
     )
     assert {kind.value for kind in Kind if kind is not Kind.MINIMUM} == set(report.differences)
@@ -146,11 +146,11 @@ def test_of_many_differences_the_first_are_kept_and_all_counted(both: DoubleWrit
     assert report.differences["missing_in_rocksdb"] == 1000
 
 
-def test_a_unit_that_is_no_unit_is_missing(both: DoubleWriteConsumeQueues, backing: DoubleBacking) -> None:
+def test_an_entry_that_is_no_entry_is_missing(both: DoubleWriteConsumeQueues, backing: DoubleBacking) -> None:
     fill(both, 5)
     engine = backing.rocks.engine
     batch = engine.batch()
-    batch.put(engine.family(UNITS_FAMILY), unit_key(LITE, QueueOffset(0)), b"torn")
+    batch.put(engine.family(ENTRIES_FAMILY), entry_key(LITE, QueueOffset(0)), b"torn")
     engine.write(batch)
     assert [(each.kind, each.topic) for each in compared(both).first] == [("missing_in_rocksdb", LITE.topic)]
 
@@ -160,7 +160,7 @@ def test_what_the_log_no_longer_has_is_not_compared(both: DoubleWriteConsumeQueu
     files_of(both).put_missing([request(0, A0, 50)])  # no record of [1000, …) tells of it
     both.set_minimum_physical_offset(PhysicalOffset(1000))
     found = rocks_of(both).expired_entries().step()
-    assert found.units
+    assert found.entries
     assert rocks_of(both).drop(found.ranges, removals=0)
     report = compared(both, scope_of(both, minimum=1000))
     assert set(report.differences) == {"maximum"}
@@ -235,7 +235,7 @@ def expire(both: DoubleWriteConsumeQueues) -> None:
     for expiry in (FileRound(files_of(both), PhysicalOffset(2000)), RocksRound(rocks_of(both), dropped=lambda _: None)):
         while expiry.carry_out() or expiry.prepare():
             pass
-        assert expiry.files or expiry.units
+        assert expiry.files or expiry.entries
 
 
 @pytest.mark.parametrize("change", [append, delete_and_begin_anew, expire])
@@ -248,7 +248,7 @@ def test_what_changes_meanwhile_is_not_reported(
     scope = Scope(
         below=both.dispatched_up_to() or PhysicalOffset(0), minimum=lambda: minimum, removals=lambda: both.removals
     )
-    work = comparison(both, scope, units_per_step=2)
+    work = comparison(both, scope, entries_per_step=2)
     for _ in range(after_steps):
         work.step()
     if change is expire:

@@ -12,7 +12,7 @@ import pytest
 from quarry_mq.kv import KeyRange
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.consumequeue import open_consume_queue_engine
-from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY, unit_key
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY, entry_key
 from quarry_mq.store.errors import NotAStore, StoreLocked, StoreUnusable
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.kind import inspect_store
@@ -32,7 +32,7 @@ from tests.store.test_queue_modes import crash, entries, opened, send
 GoldenStore = Callable[[str], Path]
 ORDERS = QueueId("orders", 0)
 LITE = QueueId("%LMQ%lite", 0)
-NAMES = (UNITS_FAMILY, OFFSET_FAMILY)
+NAMES = (ENTRIES_FAMILY, OFFSET_FAMILY)
 
 
 def orders(target: Target, **more: bool) -> Orders:
@@ -115,7 +115,7 @@ def test_a_double_write_store_of_rocketmq(golden_copy: GoldenStore, golden_store
     assert agrees(root)
     again = migrated(root, Target.ROCKSDB)
     assert again.phase is QueuePhase.ROCKSDB
-    assert rows_in(root)[UNITS_FAMILY] == expected[UNITS_FAMILY]
+    assert rows_in(root)[ENTRIES_FAMILY] == expected[ENTRIES_FAMILY]
 
 
 @pytest.mark.parametrize("remove_old", [False, True])
@@ -230,7 +230,7 @@ def test_two_that_differ_stay_as_they_are(store: Path) -> None:
     begun.close()
     engine = open_consume_queue_engine(store / "consumequeue_rocksdb", create=False)
     batch = engine.batch()
-    batch.delete(engine.family(UNITS_FAMILY), unit_key(ORDERS, QueueOffset(3)))
+    batch.delete(engine.family(ENTRIES_FAMILY), entry_key(ORDERS, QueueOffset(3)))
     engine.write(batch)
     engine.close()
     for target in Target:

@@ -9,7 +9,7 @@ import pytest
 from quarry_mq.kv import WriteBatch
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.consumequeue import DoubleWriteConsumeQueues, FileConsumeQueues, RocksConsumeQueues
-from quarry_mq.store.consumequeue.rocks_layout import BOUND, OFFSET_FAMILY, UNITS_FAMILY, maximum_key, unit_key
+from quarry_mq.store.consumequeue.rocks_layout import BOUND, ENTRIES_FAMILY, OFFSET_FAMILY, entry_key, maximum_key
 from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
@@ -61,13 +61,13 @@ def spoil(root: Path) -> None:
     assert rocks is not None
     last = rocks.entries(ORDERS, QueueOffset(38), 1)[0]
     batch: WriteBatch = engine.batch()
-    batch.delete(engine.family(UNITS_FAMILY), unit_key(ORDERS, QueueOffset(39)))
+    batch.delete(engine.family(ENTRIES_FAMILY), entry_key(ORDERS, QueueOffset(39)))
     batch.put(engine.family(OFFSET_FAMILY), maximum_key(ORDERS), BOUND.pack(last.physical_offset, 38))
-    light = engine.family(UNITS_FAMILY).get(unit_key(LITE, QueueOffset(2)))
+    light = engine.family(ENTRIES_FAMILY).get(entry_key(LITE, QueueOffset(2)))
     assert light is not None
-    batch.put(engine.family(UNITS_FAMILY), unit_key(LITE, QueueOffset(2)), light[:-9] + b"\x07" + light[-8:])
+    batch.put(engine.family(ENTRIES_FAMILY), entry_key(LITE, QueueOffset(2)), light[:-9] + b"\x07" + light[-8:])
     engine.write(batch)
-    engine.flush((UNITS_FAMILY, OFFSET_FAMILY))
+    engine.flush((ENTRIES_FAMILY, OFFSET_FAMILY))
     store.close()
 
 
@@ -96,9 +96,9 @@ def test_bounds_tell_of_a_queue_that_begins_late(root: Path) -> None:
     assert engine is not None
     batch = engine.batch()
     for offset in range(3):
-        batch.delete(engine.family(UNITS_FAMILY), unit_key(ORDERS, QueueOffset(offset)))
+        batch.delete(engine.family(ENTRIES_FAMILY), entry_key(ORDERS, QueueOffset(offset)))
     engine.write(batch)
-    engine.flush((UNITS_FAMILY,))
+    engine.flush((ENTRIES_FAMILY,))
     store.close()
     report = bounds_of(root)
     assert [(each.kind, each.text) for each in report.first] == [

@@ -10,7 +10,7 @@ from quarry_mq.kv import KeyRange
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.protocol.names import CHECKPOINT_TOPIC
 from quarry_mq.store.consumequeue import RocksConsumeQueues
-from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY, keys_of
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY, keys_of
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.native import Native
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
@@ -29,11 +29,11 @@ ROUNDS = st.lists(st.lists(NEW_MESSAGES, min_size=1, max_size=12), max_size=6)
 
 
 def families() -> MemoryEngine:
-    return MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
+    return MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY])
 
 
 def contents(engine: MemoryEngine) -> list[list[tuple[bytes, bytes]]]:
-    return [engine.family(name).scan(KeyRange(b"", None)) for name in (UNITS_FAMILY, OFFSET_FAMILY)]
+    return [engine.family(name).scan(KeyRange(b"", None)) for name in (ENTRIES_FAMILY, OFFSET_FAMILY)]
 
 
 @given(
@@ -86,8 +86,8 @@ def test_of_the_maxima_those_that_would_go_back_are_left_out_and_unknown_ones_na
     table.put_all([(known, bytes(8) + (5).to_bytes(8, "big"))])
     staged = table.stage([request(1, A0, 4), request(2, B0, 7), request(3, B0, 8)])
     assert staged is not None
-    units, maxima, last, unknown = staged
-    assert [len(key) - len(keys_of(queue)[0]) for (key, _), queue in zip(units, (A0, B0, B0), strict=True)] == [8] * 3
+    entries, maxima, last, unknown = staged
+    assert [len(key) - len(keys_of(queue)[0]) for (key, _), queue in zip(entries, (A0, B0, B0), strict=True)] == [8] * 3
     assert (maxima, unknown) == ([], [1])
     assert last == [(A0, 4, 100), (B0, 8, 300)]
     assert table.ends([A0, B0]) == [6, None]
@@ -103,17 +103,17 @@ def test_names_that_no_topic_can_have_are_left_to_python(native: Native, topic: 
     assert table.ends([A0, (topic, 0)]) is None
 
 
-def test_a_message_has_a_unit_in_each_of_its_light_queues(native: Native) -> None:
+def test_a_message_has_an_entry_in_each_of_its_light_queues(native: Native) -> None:
     table, other = native.MaximaTable(8), QueueId("%LMQ%other", 0)
     staged = table.stage(
         [request(1, A0, 4, (LITE.topic, 7), (other.topic, 2)), request(2, A0, 5, (LITE.topic, 8)), request(3, B0, 0)]
     )
     assert staged is not None
-    units, maxima, last, unknown = staged
+    entries, maxima, last, unknown = staged
     queues = [A0, LITE, other, A0, LITE, B0]
-    assert [key[:-8] for key, _ in units] == [keys_of(queue)[0] for queue in queues]
-    assert [int.from_bytes(key[-8:], "big") for key, _ in units] == [4, 7, 2, 5, 8, 0]
-    assert [int.from_bytes(unit[:8], "big") for _, unit in units] == [100, 100, 100, 200, 200, 300]
+    assert [key[:-8] for key, _ in entries] == [keys_of(queue)[0] for queue in queues]
+    assert [int.from_bytes(key[-8:], "big") for key, _ in entries] == [4, 7, 2, 5, 8, 0]
+    assert [int.from_bytes(entry[:8], "big") for _, entry in entries] == [100, 100, 100, 200, 200, 300]
     assert last == [(A0, 5, 200), (LITE, 8, 200), (other, 2, 100), (B0, 0, 300)]
     assert (maxima, unknown) == ([], [0, 1, 2, 3])
 

@@ -113,21 +113,23 @@ def test_one_that_lies_elsewhere_is_left_to_python(native: Native) -> None:
     assert reader(native).read(segment_with(USUAL), BEFORE, PhysicalOffset(AT + 1)) is None
 
 
-UNITS = st.tuples(st.binary(min_size=8, max_size=300), st.binary(min_size=28, max_size=28))
+ENTRIES = st.tuples(st.binary(min_size=8, max_size=300), st.binary(min_size=28, max_size=28))
 
 
-@given(units=st.lists(UNITS, max_size=40))
+@given(entries=st.lists(ENTRIES, max_size=40))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_they_are_the_same(native: Native, units: list[tuple[bytes, bytes]]) -> None:
-    made = native.EntryMaker(ConsumeQueueEntry).make(units)
-    assert made == entries_of(units)
+def test_they_are_the_same(native: Native, entries: list[tuple[bytes, bytes]]) -> None:
+    made = native.EntryMaker(ConsumeQueueEntry).make(entries)
+    assert made == entries_of(entries)
     assert {type(entry) for entry in made} <= {ConsumeQueueEntry}
 
 
-@pytest.mark.parametrize("unit", [(b"key of a unit", b"\0" * 27), (b"key of a unit", b"\0" * 29), (b"key", b"\0" * 28)])
-def test_what_is_no_unit_is_refused(native: Native, unit: tuple[bytes, bytes]) -> None:
+@pytest.mark.parametrize(
+    "entry", [(b"key of a unit", b"\0" * 27), (b"key of a unit", b"\0" * 29), (b"key", b"\0" * 28)]
+)
+def test_what_is_no_entry_is_refused(native: Native, entry: tuple[bytes, bytes]) -> None:
     with pytest.raises(ValueError, match="28 bytes"):
-        native.EntryMaker(ConsumeQueueEntry).make([unit])
+        native.EntryMaker(ConsumeQueueEntry).make([entry])
 
 
 def test_entries_of_another_kind_are_refused(native: Native) -> None:

@@ -17,7 +17,7 @@ from quarry_mq.kv import KeyRange
 from quarry_mq.pipeline.rebuild import rebuild
 from quarry_mq.pipeline.verify import verify
 from quarry_mq.store.consumequeue import open_consume_queue_engine
-from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.kind import inspect_store
 from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
@@ -50,7 +50,7 @@ def digest(root: Path) -> dict[str, tuple[int, str]]:
     engine = open_consume_queue_engine(directory, create=False, read_only=True)
     found = {}
     try:
-        for family in (UNITS_FAMILY, OFFSET_FAMILY):
+        for family in (ENTRIES_FAMILY, OFFSET_FAMILY):
             pairs, sums = 0, hashlib.sha256()
             for key, value in engine.family(family).iterate(KeyRange(b"", None)):
                 pairs += 1
@@ -68,9 +68,9 @@ def test_a_large_store_is_rebuilt_as_it_was(spark: SparkSession, tmp_path: Path)
     root, disk = tmp_path / "store", PosixDisk()
     write(root)
     expected = digest(root)
-    assert expected[UNITS_FAMILY][0] == MESSAGES
+    assert expected[ENTRIES_FAMILY][0] == MESSAGES
     rebuilt = rebuild(spark, disk, root)
-    assert rebuilt.queues.units == MESSAGES
+    assert rebuilt.queues.entries == MESSAGES
     assert digest(root) == expected
     assert rebuilt.aside is not None
     remove_database(disk, rebuilt.aside)
@@ -101,6 +101,6 @@ def test_a_store_of_rocketmq_that_was_rebuilt_opens_there_again(
     open_and_close(root)
     found = digests_of_rocketmq(root, tmp_path, QueuesIn.ROCKSDB, timeout_s=300)
     ours = {queue: each for queue, each in found.items() if each.units}
-    assert sum(each.units for each in ours.values()) == rebuilt.queues.units
+    assert sum(each.units for each in ours.values()) == rebuilt.queues.entries
     assert len(ours) == rebuilt.queues.queues
     assert not any(each.unreadable for each in ours.values())

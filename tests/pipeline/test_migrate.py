@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from quarry_mq.pipeline.migrate import migrate
 from quarry_mq.protocol.clock import SystemClock
-from quarry_mq.store.consumequeue.files.layout import UNIT_SIZE
+from quarry_mq.store.consumequeue.files.layout import ENTRY_SIZE
 from quarry_mq.store.errors import StoreLocked
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
@@ -115,12 +115,12 @@ def test_it_may_be_run_again_and_old_queues_removed(spark: SparkSession, store: 
     assert not [each for each in store.iterdir() if "migrating" in each.name]
 
 
-def test_a_unit_that_says_something_else_than_the_log_is_told_and_nothing_changes(
+def test_an_entry_that_says_something_else_than_the_log_is_told_and_nothing_changes(
     spark: SparkSession, store: Path
 ) -> None:
     file = StorePaths(store).consume_queue / "bills" / "0" / f"{0:020}"
     octets = bytearray(file.read_bytes())
-    octets[7 * UNIT_SIZE + 11] ^= 1
+    octets[7 * ENTRY_SIZE + 11] ^= 1
     file.write_bytes(octets)
     done = on_spark(spark, store)
     assert (done.origin, done.phase) == (QueuePhase.FILE, QueuePhase.FILE)

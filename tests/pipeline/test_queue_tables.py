@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In
 
 from quarry_mq.kv import FamilyOptions, RocksEngine
+from quarry_mq.pipeline.source.entries import Stretch, _cut
 from quarry_mq.pipeline.source.options import InvalidOption
-from quarry_mq.pipeline.source.units import Stretch, _cut
 from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreLocked
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
@@ -28,7 +28,7 @@ SOURCES = [
 ]
 
 
-def expected_units(root: Path, source: str) -> Iterator[Row]:
+def expected_entries(root: Path, source: str) -> Iterator[Row]:
     with OfflineStore.open(PosixDisk(), root) as store:
         for queue, bounds in store.queues(QueueSource(source)):
             if bounds.minimum < bounds.maximum:
@@ -50,18 +50,18 @@ def by_place(rows: Iterator[Row] | list[Row]) -> list[Row]:
 
 @pytest.mark.parametrize("split_bytes", [64 * 40, 1 << 30])
 @pytest.mark.parametrize(("name", "source"), SOURCES)
-def test_units_are_those_of_the_queues(golden_store: GoldenStore, name: str, source: str, split_bytes: int) -> None:
+def test_entries_are_those_of_the_queues(golden_store: GoldenStore, name: str, source: str, split_bytes: int) -> None:
     root = golden_store(name) / "store"
     found = table(root, table="units", source=source, splitBytes=split_bytes)
-    expected = by_place(expected_units(root, source))
+    expected = by_place(expected_entries(root, source))
     assert by_place(found) == expected
     assert len(expected) > 100
 
 
 @pytest.mark.parametrize(("name", "source"), SOURCES)
-def test_units_of_some_topics_read_no_others(golden_store: GoldenStore, name: str, source: str) -> None:
+def test_entries_of_some_topics_read_no_others(golden_store: GoldenStore, name: str, source: str) -> None:
     root = golden_store(name) / "store"
-    everything = by_place(expected_units(root, source))
+    everything = by_place(expected_entries(root, source))
     topics = sorted({row["topic"] for row in everything})
     for some in (topics[:1], topics[-3:], ["no such topic"], [topics[0], "no such topic", topics[-1]]):
         for split_bytes in (64 * 40, 1 << 30):
@@ -120,7 +120,7 @@ def test_columns_may_be_chosen(golden_store: GoldenStore) -> None:
         table(root, table="units", columns="body")
 
 
-def test_what_is_no_unit_is_reported(golden_copy: GoldenStore) -> None:
+def test_what_is_no_entry_is_reported(golden_copy: GoldenStore) -> None:
     root = golden_copy("rocks-clean") / "store"
     with OfflineStore.open(PosixDisk(), root) as store:
         directory = store.found.rocksdb_directory

@@ -16,17 +16,17 @@ from pyspark.sql import SparkSession
 
 from quarry_mq.kv import KeyRange
 from quarry_mq.pipeline.rebuild import rebuild
-from quarry_mq.pipeline.rebuild.tables import SortedUnits
-from quarry_mq.pipeline.rebuild.unit_rows import sample_keys, unit_rows
+from quarry_mq.pipeline.rebuild.entry_rows import entry_rows, sample_keys
+from quarry_mq.pipeline.rebuild.tables import SortedEntries
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.consumequeue import open_consume_queue_engine
 from quarry_mq.store.consumequeue.rocks_layout import (
     CHECKPOINT_KEY,
+    ENTRIES_FAMILY,
+    ENTRY,
     I64,
     OFFSET_FAMILY,
-    UNIT,
-    UNITS_FAMILY,
-    unit_prefix,
+    entry_prefix,
 )
 from quarry_mq.store.errors import StoreLocked, StoreUnusable
 from quarry_mq.store.fs import PosixDisk
@@ -43,7 +43,7 @@ from quarry_mq.store.settings import StoreSettings
 from quarry_mq.store.tools.queue_migration import Orders, Target
 from quarry_mq.store.tools.queue_migration import migrate as migrate_alone
 from quarry_mq.store.verify import verify
-from quarry_mq.store.verify.log import units_in
+from quarry_mq.store.verify.log import entries_in
 from tests import golden
 from tests.conftest import GoldenStore
 from tests.pipeline.tables import messages, table
@@ -67,7 +67,7 @@ def families(root: Path) -> dict[str, Pairs]:
     engine = open_consume_queue_engine(inspect_store(PosixDisk(), root).rocksdb_directory, create=False, read_only=True)
     try:
         everything = KeyRange(b"", None)
-        return {name: dict(engine.family(name).iterate(everything)) for name in (UNITS_FAMILY, OFFSET_FAMILY)}
+        return {name: dict(engine.family(name).iterate(everything)) for name in (ENTRIES_FAMILY, OFFSET_FAMILY)}
     finally:
         engine.close()
 
@@ -91,8 +91,8 @@ def test_a_rebuild_is_what_dispatch_makes_of_the_log(
     rebuilt = rebuild(spark, PosixDisk(), ours, split_bytes=split_bytes)
     expected = families(theirs)
     assert families(ours) == expected
-    assert (rebuilt.queues.units, rebuilt.queues.queues) == (
-        len(expected[UNITS_FAMILY]),
+    assert (rebuilt.queues.entries, rebuilt.queues.queues) == (
+        len(expected[ENTRIES_FAMILY]),
         len(expected[OFFSET_FAMILY]) - 1,
     )
     assert rebuilt.queues.dispatched_up_to == I64.unpack(expected[OFFSET_FAMILY][CHECKPOINT_KEY])[0]
@@ -165,7 +165,7 @@ def test_an_old_database_is_set_aside(spark: SparkSession, golden_copy: GoldenSt
     assert rebuilt.aside is not None
     assert rebuilt.aside.name.startswith(f"{found.name}.set-aside-")
     after = families(root)
-    assert after[UNITS_FAMILY] == before[UNITS_FAMILY]
+    assert after[ENTRIES_FAMILY] == before[ENTRIES_FAMILY]
     again = rebuild(spark, PosixDisk(), root)
     assert again.aside != rebuilt.aside
     assert families(root) == after
@@ -198,7 +198,7 @@ def test_a_queue_that_began_anew_is_rebuilt_across_ranges(spark: SparkSession, t
         segment.close()
     open_and_close(tmp_path / "theirs")
     rebuilt = rebuild(spark, disk, tmp_path / "ours", split_bytes=8_000)
-    assert rebuilt.queues.units == 150
+    assert rebuilt.queues.entries == 150
     assert families(tmp_path / "ours") == families(tmp_path / "theirs")
 
 
@@ -208,8 +208,8 @@ def test_a_log_without_messages(spark: SparkSession, tmp_path: Path) -> None:
     disk.make_directories(directory)
     disk.create_segment(directory / f"{0:020}", 1 << 20).close()
     rebuilt = rebuild(spark, disk, tmp_path)
-    assert (rebuilt.queues.units, rebuilt.queues.queues, rebuilt.queues.tables) == (0, 0, 0)
-    assert families(tmp_path) == {UNITS_FAMILY: {}, OFFSET_FAMILY: {CHECKPOINT_KEY: I64.pack(0)}}
+    assert (rebuilt.queues.entries, rebuilt.queues.queues, rebuilt.queues.tables) == (0, 0, 0)
+    assert families(tmp_path) == {ENTRIES_FAMILY: {}, OFFSET_FAMILY: {CHECKPOINT_KEY: I64.pack(0)}}
     open_and_close(tmp_path)
 
 
@@ -250,8 +250,8 @@ def test_no_store(spark: SparkSession, tmp_path: Path) -> None:
 
 # -- sorting
 
-QUEUE = unit_prefix(QueueId("orders", 3))
-OTHER = unit_prefix(QueueId("orders", 4))
+QUEUE = entry_prefix(QueueId("orders", 3))
+OTHER = entry_prefix(QueueId("orders", 4))
 
 
 def one_by_one(records: Sequence[tuple[bytes, int]]) -> Pairs:
@@ -261,26 +261,26 @@ def one_by_one(records: Sequence[tuple[bytes, int]]) -> Pairs:
         for key in [key for key in kept if key[0] == prefix and key[1] >= offset]:
             del kept[key]
         kept[prefix, offset] = place
-    return {prefix + I64.pack(offset): UNIT.pack(place, 1, 2, 3) for (prefix, offset), place in kept.items()}
+    return {prefix + I64.pack(offset): ENTRY.pack(place, 1, 2, 3) for (prefix, offset), place in kept.items()}
 
 
 def sorted_rows(records: Sequence[tuple[bytes, int]]) -> Iterator[tuple[bytes, bytes]]:
-    rows = [(prefix + I64.pack(offset), UNIT.pack(at, 1, 2, 3)) for at, (prefix, offset) in enumerate(records)]
+    rows = [(prefix + I64.pack(offset), ENTRY.pack(at, 1, 2, 3)) for at, (prefix, offset) in enumerate(records)]
     return iter(sorted(rows))
 
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.tuples(st.sampled_from([QUEUE, OTHER]), st.integers(0, 6)), max_size=25))
 def test_queues_that_began_anew_hold_their_last_life(records: list[tuple[bytes, int]]) -> None:
-    units = SortedUnits()
-    pairs = list(units.pairs(sorted_rows(records)))
+    entries = SortedEntries()
+    pairs = list(entries.pairs(sorted_rows(records)))
     expected = one_by_one(records)
     assert dict(pairs) == expected
     assert [key for key, _ in pairs] == sorted(expected)
-    assert units.units == len(expected)
-    last = {queue.prefix: (queue.last_offset, queue.last_place) for queue in units.queues}
+    assert entries.entries == len(expected)
+    last = {queue.prefix: (queue.last_offset, queue.last_place) for queue in entries.queues}
     assert last == {
-        key[:-8]: (I64.unpack(key[-8:])[0], UNIT.unpack(value)[0]) for key, value in sorted(expected.items())
+        key[:-8]: (I64.unpack(key[-8:])[0], ENTRY.unpack(value)[0]) for key, value in sorted(expected.items())
     }
 
 
@@ -289,7 +289,7 @@ def test_queues_that_began_anew_hold_their_last_life(records: list[tuple[bytes, 
 
 @pytest.mark.parametrize("counts_light", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_every_unit_is_in_the_range_of_its_key(tmp_path: Path, seed: int, *, counts_light: bool) -> None:
+def test_every_entry_is_in_the_range_of_its_key(tmp_path: Path, seed: int, *, counts_light: bool) -> None:
     random = Random(seed)
     write_log(PosixDisk(), random_messages(random, 200), directory=StorePaths(tmp_path).commit_log).close()
     with OfflineStore.open(PosixDisk(), tmp_path) as store:
@@ -298,7 +298,7 @@ def test_every_unit_is_in_the_range_of_its_key(tmp_path: Path, seed: int, *, cou
         cuts = sorted(set(random.sample(keys, 7)))
         parts: dict[int, list[bytes]] = {}
         for batch in batches:
-            for row in unit_rows(units_in(batch), cuts, counts_light=counts_light).to_pylist():
+            for row in entry_rows(entries_in(batch), cuts, counts_light=counts_light).to_pylist():
                 parts.setdefault(row["part"], []).append(row["key"])
                 if not counts_light:
                     assert row["part"] == sum(cut <= row["key"] for cut in cuts)

@@ -112,11 +112,11 @@ def test_damage_is_reported_with_file_and_offset(spark: SparkSession, golden_cop
 
 
 @pytest.mark.parametrize("name", ["rocks-clean", "file-clean"])
-def test_units_join_with_their_messages(spark: SparkSession, golden_store: GoldenStore, name: str) -> None:
+def test_entries_join_with_their_messages(spark: SparkSession, golden_store: GoldenStore, name: str) -> None:
     root = golden_store(name) / "store"
-    units = table(spark, root, table="units").filter("topic not like '%LMQ%'")
-    joined = units.join(table(spark, root), ["topic", "queueId", "queueOffset", "phyOffset"])
-    assert joined.filter("size = storeSize").count() == units.count() > 100
+    entries = table(spark, root, table="units").filter("topic not like '%LMQ%'")
+    joined = entries.join(table(spark, root), ["topic", "queueId", "queueOffset", "phyOffset"])
+    assert joined.filter("size = storeSize").count() == entries.count() > 100
 
 
 def test_queues_are_counted(spark: SparkSession, golden_store: GoldenStore) -> None:

@@ -47,7 +47,7 @@ def test_stores_of_rocketmq_agree_and_are_counted_alike(
     spark: SparkSession, golden_store: GoldenStore, name: str
 ) -> None:
     root = golden_store(name) / "store"
-    report, expected = on_spark(spark, root, split_bytes=1 << 20, units_per_part=2_000), verified(root)
+    report, expected = on_spark(spark, root, split_bytes=1 << 20, entries_per_part=2_000), verified(root)
     assert report == expected
     assert report.agrees
 

@@ -15,7 +15,7 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.commitlog import CommitLogReader, SegmentList
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues
 from quarry_mq.store.consumequeue.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
-from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import segment_name
@@ -219,7 +219,7 @@ def test_requests_of_golden_stores(golden_store: GoldenStore, name: str) -> None
 
 def recovered(segments: SegmentList, scan: LogScan, *, dense: bool, cached_queues_max: int) -> list[object]:
     """The queues, and both families of their database, after all that this scan finds was put into them."""
-    engine = MemoryEngine((UNITS_FAMILY, OFFSET_FAMILY))
+    engine = MemoryEngine((ENTRIES_FAMILY, OFFSET_FAMILY))
     start = segments.minimum
     queues = RocksConsumeQueues(engine, minimum_physical_offset=start, cached_queues_max=cached_queues_max)
     numbering = DenseNumbering(queues) if dense else StoredNumbering()
@@ -227,7 +227,7 @@ def recovered(segments: SegmentList, scan: LogScan, *, dense: bool, cached_queue
         queues.put(run.requests, run.end)
     listed = [(queue, queues.bounds(queue), queues.next_offset(queue)) for queue in queues.queues()]
     assert listed
-    return [listed, *(engine.family(name).scan(ALL) for name in (UNITS_FAMILY, OFFSET_FAMILY))]
+    return [listed, *(engine.family(name).scan(ALL) for name in (ENTRIES_FAMILY, OFFSET_FAMILY))]
 
 
 @pytest.mark.parametrize("dense", [False, True])

@@ -15,7 +15,7 @@ from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.append.group_commit import GroupCommit, LogFlushes, Stored
 from quarry_mq.server.settings.sections import StoreSection
 from quarry_mq.server.tasks.worker import LoopThreads
-from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.fs.posix import PosixDisk
 from quarry_mq.store.message import Appended, DispatchRequest, EncodedMessage, Message
 from quarry_mq.store.native import SyncThread
@@ -91,7 +91,7 @@ class Bench:
     ) -> None:
         """`directory`: the log is on the real disk, there."""
         self.disk = FaultyDisk()
-        self.engine = FillingEngine((UNITS_FAMILY, OFFSET_FAMILY))
+        self.engine = FillingEngine((ENTRIES_FAMILY, OFFSET_FAMILY))
         if directory is None:
             self.opened = assemble(self.disk, self.engine)
         else:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from quarry_mq.kv import EngineFull, KeyRange
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.maintenance.queue_cleanup import CleaningSettings, QueueCleaning
-from quarry_mq.store.consumequeue.rocks_layout import UNIT, UNITS_FAMILY
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, ENTRY
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode
 from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
@@ -107,8 +107,8 @@ def fill(store: OpenStore, count: int = 160) -> None:
 def places_in_rocksdb(store: OpenStore) -> list[int]:
     """Where the records of all units lie."""
     assert store.queues.engine is not None
-    units = store.queues.engine.family(UNITS_FAMILY).scan(KeyRange(b"", None))
-    return [UNIT.unpack(value)[0] for _, value in units]
+    entries = store.queues.engine.family(ENTRIES_FAMILY).scan(KeyRange(b"", None))
+    return [ENTRY.unpack(value)[0] for _, value in entries]
 
 
 def queue_files(root: Path) -> list[str]:
@@ -179,15 +179,15 @@ def test_nothing_leaves_the_queues_before_the_files_have_left_the_log(tmp_path: 
     store = opened(tmp_path)
     fill(store)
     running = Running(store)
-    units = len(places_in_rocksdb(store))
+    entries = len(places_in_rocksdb(store))
 
     async def test() -> None:
         running.begin_later(moved=False)
         await asyncio.sleep(0.05)
-        assert len(places_in_rocksdb(store)) == units
+        assert len(places_in_rocksdb(store)) == entries
         store.expiry.remover.run()
         await running.until_clean()
-        assert len(places_in_rocksdb(store)) < units
+        assert len(places_in_rocksdb(store)) < entries
 
     run(running, test)
     store.close()
@@ -205,7 +205,7 @@ def test_tables_are_rewritten_when_enough_has_gone_or_somebody_asks(tmp_path: Pa
         running.begin_later(3)  # both together are enough
         await running.until_clean()
         assert len(running.counted.rewrites) == 1
-        assert store.identity.rocksdb_units.gone == 0
+        assert store.identity.rocksdb_entries.gone == 0
         running.cleaning.rewrite_soon()
         await running.until(lambda: len(running.counted.rewrites) == 2)
 
@@ -314,7 +314,7 @@ def test_a_round_ends_when_a_migration_takes_its_queues_and_begins_again_with_th
     fill(store)
     running = Running(store)
     running.begin_later()
-    rocks, units = store.queues.rocks, len(places_in_rocksdb(store))
+    rocks, entries = store.queues.rocks, len(places_in_rocksdb(store))
     assert rocks is not None
     due = store.queue_expiry.due(store.segments.minimum, lambda: False)
     assert due is not None
@@ -325,7 +325,7 @@ def test_a_round_ends_when_a_migration_takes_its_queues_and_begins_again_with_th
     assert not due.finish()
     assert store.identity.rocksdb_expired_below is None
     assert store.queue_expiry.due(store.segments.minimum, lambda: False) is None
-    assert len(places_in_rocksdb(store)) == units
+    assert len(places_in_rocksdb(store)) == entries
     rocks.is_complete = True
     run(running, running.until_clean)
     assert min(places_in_rocksdb(store)) >= store.segments.minimum

@@ -77,7 +77,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 
 def test_a_step_back_does_not_wait_for_the_backfill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quarry_mq.store.migration.backfill.PORTION_UNITS", 100)
+    monkeypatch.setattr("quarry_mq.store.migration.backfill.PORTION_ENTRIES", 100)
 
     async def test() -> None:
         async with running(tmp_path, bytes_per_s=1) as bench:

@@ -13,7 +13,7 @@ from quarry_mq.store.commitlog.store_times import StoreTimes
 from quarry_mq.store.consumequeue import RocksConsumeQueues
 from quarry_mq.store.consumequeue.bounds import QueueOffsets
 from quarry_mq.store.consumequeue.dispatch import StoredNumbering
-from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.message_store import MessageStore
@@ -31,7 +31,7 @@ HOST = Host(bytes([127, 0, 0, 1]), 8081)
 
 
 def queue_engine() -> MemoryEngine:
-    return MemoryEngine((UNITS_FAMILY, OFFSET_FAMILY))
+    return MemoryEngine((ENTRIES_FAMILY, OFFSET_FAMILY))
 
 
 def message(topic: str = "orders", number: int = 0, body: bytes = b"body", **properties: str) -> Message:

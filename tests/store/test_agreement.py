@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from quarry_mq.kv import KeyValueEngine
 from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.store.consumequeue import open_consume_queue_engine
-from quarry_mq.store.consumequeue.rocks_layout import BOUND, OFFSET_FAMILY, UNITS_FAMILY, minimum_key, unit_key
+from quarry_mq.store.consumequeue.rocks_layout import BOUND, ENTRIES_FAMILY, OFFSET_FAMILY, entry_key, minimum_key
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.offline.store import OfflineStore
@@ -45,7 +45,7 @@ def put_row(root: Path, family: str, key: bytes, value: bytes | None) -> None:
     else:
         batch.put(engine.family(family), key, value)
     engine.write(batch)
-    engine.flush((UNITS_FAMILY, OFFSET_FAMILY))
+    engine.flush((ENTRIES_FAMILY, OFFSET_FAMILY))
     engine.close()
 
 
@@ -69,7 +69,7 @@ def test_a_queue_that_lost_all_its_entries_does_not_keep_the_store_from_starting
     """rmq#10108: correcting a queue without files ended the start. Numbering goes on, nothing is given twice."""
     filled(tmp_path)
     for number in range(5):
-        put_row(tmp_path, UNITS_FAMILY, unit_key(QUIET, QueueOffset(number)), None)
+        put_row(tmp_path, ENTRIES_FAMILY, entry_key(QUIET, QueueOffset(number)), None)
     store = opened(tmp_path)
     bounds = store.messages.bounds(QUIET)
     assert bounds.minimum == bounds.maximum == 5
@@ -118,7 +118,7 @@ def test_what_rocketmq_left_inverted_hides_nothing_from_the_first_start_on(golde
     for queue, bounds in found.items():
         batch.put(engine.family(OFFSET_FAMILY), minimum_key(queue), BOUND.pack(0, bounds.maximum + 7))
     engine.write(batch)
-    engine.flush((UNITS_FAMILY, OFFSET_FAMILY))
+    engine.flush((ENTRIES_FAMILY, OFFSET_FAMILY))
     engine.close()
     with capture_logs() as lines:
         store = opened(root)

@@ -40,7 +40,7 @@ def records_of(directory: Path) -> list[dict[str, Any]]:
     return [record for line in lines if "blank" not in (record := json.loads(line))]
 
 
-def units_of(messages: MessageStore, queue: QueueId) -> list[tuple[int, int, int, int]]:
+def entries_of(messages: MessageStore, queue: QueueId) -> list[tuple[int, int, int, int]]:
     entries = messages.entries(queue, QueueOffset(0), 100_000)
     return [(each.queue_offset, each.physical_offset, each.size, each.tags_code) for each in entries]
 
@@ -54,7 +54,7 @@ def test_every_normal_record_is_in_its_queue(name: str, golden_copy: Callable[[s
         for record in records_of(directory):
             expected[QueueId(record["topic"], record["queueId"])][record["queueOffset"]] = record["phyOffset"]
         for queue, offsets in expected.items():
-            found = {offset: at for offset, at, _, _ in units_of(store.messages, queue)}
+            found = {offset: at for offset, at, _, _ in entries_of(store.messages, queue)}
             assert found == offsets, queue
             assert store.messages.bounds(queue) == (min(offsets), max(offsets) + 1)
         normal = {queue for queue in store.messages.iterate_queues() if not queue.topic.startswith(LIGHT)}
@@ -77,7 +77,7 @@ def test_rebuilt_entries_equal_those_in_the_queue_files(name: str, golden_copy: 
                 (each.queue_offset, each.physical_offset, each.size, each.tags_code)
                 for each in files.entries(queue, QueueOffset(0), 100_000)
             ]
-            assert units_of(store.messages, queue) == in_file, queue
+            assert entries_of(store.messages, queue) == in_file, queue
     finally:
         store.close()
 
@@ -99,11 +99,11 @@ def test_light_queues_of_a_double_write_store_are_complete(golden_copy: Callable
                     by_record[light].add(record["phyOffset"])
         for light, records in by_record.items():
             queue = QueueId(light, 0)
-            units = units_of(store.messages, queue)
-            assert {at for _, at, _, _ in units} == records, light
-            assert len(units) == len(records), "each record once"
+            entries = entries_of(store.messages, queue)
+            assert {at for _, at, _, _ in entries} == records, light
+            assert len(entries) == len(records), "each record once"
             in_file = [each.physical_offset for each in files.entries(queue, QueueOffset(0), 100_000)]
-            assert [at for _, at, _, _ in units][: len(in_file)] == in_file, light
+            assert [at for _, at, _, _ in entries][: len(in_file)] == in_file, light
     finally:
         store.close()
 
@@ -112,11 +112,11 @@ def test_light_queues_of_a_double_write_store_are_complete(golden_copy: Callable
 def test_a_second_opening_changes_nothing(name: str, golden_copy: Callable[[str], Path]) -> None:
     directory = golden_copy(name)
     store = opened(directory / "store")
-    before = {queue: units_of(store.messages, queue) for queue in store.messages.iterate_queues()}
+    before = {queue: entries_of(store.messages, queue) for queue in store.messages.iterate_queues()}
     store.close()
     store = opened(directory / "store")
     try:
-        assert {queue: units_of(store.messages, queue) for queue in store.messages.iterate_queues()} == before
+        assert {queue: entries_of(store.messages, queue) for queue in store.messages.iterate_queues()} == before
         assert store.recovery.findings.records == 0, "a clean stop leaves nothing to read again"
     finally:
         store.close()

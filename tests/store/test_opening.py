@@ -21,7 +21,7 @@ from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.state.identity import StoreIdentity
 from tests.store.assembly import message
-from tests.store.test_golden_stores import opened, units_of
+from tests.store.test_golden_stores import entries_of, opened
 from tests.verify.stores import get, put, queue_rows, state_rows
 
 QUEUE = QueueId("orders", 0)
@@ -118,13 +118,13 @@ def test_deleting_derived_data_and_metadata_loses_no_message(lost: str, tmp_path
     """Promise 1: everything except the commit log is a function of the commit log."""
     fill(tmp_path)
     store = opened(tmp_path)
-    before = units_of(store.messages, QUEUE)
+    before = entries_of(store.messages, QUEUE)
     store.close()
     for name in ("consumequeue_rocksdb", "quarry"):
         if lost in (name, "both"):
             shutil.rmtree(tmp_path / name)
     store = opened(tmp_path)
-    assert units_of(store.messages, QUEUE) == before
+    assert entries_of(store.messages, QUEUE) == before
     if lost != "consumequeue_rocksdb":
         assert store.topics.get("orders") is not None, "a topic whose metadata is lost is found in its queues"
     store.close()
@@ -256,7 +256,7 @@ def test_what_comes_below_a_minimum_that_rocketmq_left_is_read(golden_copy: Call
         store.messages.append([message(queue.topic, queue.number)])
         store.messages.dispatch(store.messages.flush())
         assert store.messages.bounds(queue) == (0, maximum + count)
-        assert len(units_of(store.messages, queue)) == maximum + count
+        assert len(entries_of(store.messages, queue)) == maximum + count
     store.close()
     with capture_logs() as lines:
         opened(root).close()

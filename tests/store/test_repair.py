@@ -26,7 +26,7 @@ from quarry_mq.store.recovery.verdict import Stop
 from quarry_mq.store.settings import StoreSettings
 from tests.faults.disk import FaultyDisk, PowerCut
 from tests.store.assembly import LOG, SEGMENT_SIZE, assemble, message, queue_engine
-from tests.store.test_golden_stores import opened, records_of, units_of
+from tests.store.test_golden_stores import entries_of, opened, records_of
 
 QUEUE = QueueId("orders", 0)
 GIVE_UP = Orders(replace_damaged=True)
@@ -297,7 +297,7 @@ def test_damaged_queues_are_made_again(name: str, golden_copy: Callable[[str], P
     """rmq#9705: a database that a power cut damaged kept the broker from starting."""
     root = golden_copy(name) / "store"
     store = opened(root)
-    before = {queue: units_of(store.messages, queue) for queue in store.messages.iterate_queues()}
+    before = {queue: entries_of(store.messages, queue) for queue in store.messages.iterate_queues()}
     store.close()
     paths = StorePaths(root)
     (directory,) = (path for path in (paths.consume_queue, paths.consume_queue_rocksdb) if (path / "CURRENT").exists())
@@ -306,7 +306,7 @@ def test_damaged_queues_are_made_again(name: str, golden_copy: Callable[[str], P
     with pytest.raises(StoreDamaged, match=r"quarry recover .*store --rebuild-queues"):
         opened(root)
     store = repaired(root, Orders(rebuild_queues=True))
-    after = {queue: units_of(store.messages, queue) for queue in store.messages.iterate_queues()}
+    after = {queue: entries_of(store.messages, queue) for queue in store.messages.iterate_queues()}
     if name == "double-clean":
         # nobody knows any more where double write began, so light queues are numbered as their records say
         before, after = ({each: rows[each] for each in rows if "%LMQ%" not in each.topic} for rows in (before, after))

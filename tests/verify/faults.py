@@ -10,12 +10,12 @@ from typing import NamedTuple
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND,
+    ENTRIES_FAMILY,
+    ENTRY,
     OFFSET_FAMILY,
-    UNIT,
-    UNITS_FAMILY,
+    entry_key,
     maximum_key,
     minimum_key,
-    unit_key,
 )
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.index.hash.layout import HEADER_SIZE, HashHeader
@@ -64,33 +64,33 @@ class Fault(NamedTuple):
     words: str
 
 
-def _unit(root: Path, number: int, place: int, value: Callable[[int], int]) -> None:
+def _entry(root: Path, number: int, place: int, value: Callable[[int], int]) -> None:
     with queue_rows(root) as engine:
-        key = unit_key(ORDERS, QueueOffset(number))
-        fields = list(UNIT.unpack(get(engine, UNITS_FAMILY, key)))
+        key = entry_key(ORDERS, QueueOffset(number))
+        fields = list(ENTRY.unpack(get(engine, ENTRIES_FAMILY, key)))
         fields[place] = value(fields[place])
-        put(engine, UNITS_FAMILY, key, UNIT.pack(*fields))
+        put(engine, ENTRIES_FAMILY, key, ENTRY.pack(*fields))
 
 
-def _missing_unit(root: Path) -> None:
+def _missing_entry(root: Path) -> None:
     with queue_rows(root) as engine:
-        delete(engine, UNITS_FAMILY, unit_key(ORDERS, QueueOffset(10)))
+        delete(engine, ENTRIES_FAMILY, entry_key(ORDERS, QueueOffset(10)))
 
 
 def _wrong_size(root: Path) -> None:
-    _unit(root, 20, 1, lambda size: size + 1)
+    _entry(root, 20, 1, lambda size: size + 1)
 
 
 def _wrong_tag_hash(root: Path) -> None:
-    _unit(root, 21, 2, lambda code: code ^ 1)
+    _entry(root, 21, 2, lambda code: code ^ 1)
 
 
 def _swapped_offsets(root: Path) -> None:
     with queue_rows(root) as engine:
-        keys = [unit_key(ORDERS, QueueOffset(number)) for number in (3, 4)]
-        values = [get(engine, UNITS_FAMILY, key) for key in keys]
+        keys = [entry_key(ORDERS, QueueOffset(number)) for number in (3, 4)]
+        values = [get(engine, ENTRIES_FAMILY, key) for key in keys]
         for key, value in zip(keys, reversed(values), strict=True):
-            put(engine, UNITS_FAMILY, key, value)
+            put(engine, ENTRIES_FAMILY, key, value)
 
 
 def _truncated_queue_file(root: Path) -> None:
@@ -109,16 +109,16 @@ def _minimum_above_maximum(root: Path) -> None:
 
 def _bound(root: Path, key: bytes, queue_offset: int) -> None:
     with queue_rows(root) as engine:
-        place = UNIT.unpack(get(engine, UNITS_FAMILY, unit_key(ORDERS, QueueOffset(50))))[0]
+        place = ENTRY.unpack(get(engine, ENTRIES_FAMILY, entry_key(ORDERS, QueueOffset(50))))[0]
         put(engine, OFFSET_FAMILY, key, BOUND.pack(place, queue_offset))
 
 
-def _extra_unit(root: Path) -> None:
+def _extra_entry(root: Path) -> None:
     """One more than there are messages; it points at the last one."""
     with queue_rows(root) as engine:
-        last = get(engine, UNITS_FAMILY, unit_key(ORDERS, QueueOffset(MESSAGES - 1)))
-        put(engine, UNITS_FAMILY, unit_key(ORDERS, QueueOffset(MESSAGES)), last)
-        put(engine, OFFSET_FAMILY, maximum_key(ORDERS), BOUND.pack(UNIT.unpack(last)[0], MESSAGES))
+        last = get(engine, ENTRIES_FAMILY, entry_key(ORDERS, QueueOffset(MESSAGES - 1)))
+        put(engine, ENTRIES_FAMILY, entry_key(ORDERS, QueueOffset(MESSAGES)), last)
+        put(engine, OFFSET_FAMILY, maximum_key(ORDERS), BOUND.pack(ENTRY.unpack(last)[0], MESSAGES))
 
 
 def _flipped_body_byte(root: Path) -> None:
@@ -143,7 +143,7 @@ def _missing_segment(root: Path) -> None:
 
 def _gap_in_light_queue(root: Path) -> None:
     with queue_rows(root) as engine:
-        delete(engine, UNITS_FAMILY, unit_key(QueueId(LIGHT, 0), QueueOffset(7)))
+        delete(engine, ENTRIES_FAMILY, entry_key(QueueId(LIGHT, 0), QueueOffset(7)))
 
 
 def segments(root: Path) -> list[Path]:
@@ -151,15 +151,15 @@ def segments(root: Path) -> list[Path]:
 
 
 FAULTS = [
-    Fault("missing unit", _missing_unit, frozenset({Check.RECORDS}), "orders/0@10"),
+    Fault("missing unit", _missing_entry, frozenset({Check.RECORDS}), "orders/0@10"),
     Fault("wrong size", _wrong_size, frozenset({Check.RECORDS}), "orders/0@20"),
     Fault("wrong tag hash", _wrong_tag_hash, frozenset({Check.RECORDS}), "expected tags code"),
-    Fault("swapped offsets", _swapped_offsets, frozenset({Check.RECORDS, Check.UNITS}), "orders/0@4"),
+    Fault("swapped offsets", _swapped_offsets, frozenset({Check.RECORDS, Check.ENTRIES}), "orders/0@4"),
     Fault("truncated queue file", _truncated_queue_file, frozenset({Check.FILE_RECORDS}), "orders/0@119"),
     Fault("stale maximum", _stale_maximum, frozenset({Check.RECORDS}), "orders/0@51"),
     Fault("minimum above maximum", _minimum_above_maximum, frozenset({Check.OFFSETS}), "a minimum of at most 120"),
-    Fault("extra unit", _extra_unit, frozenset({Check.UNITS}), "orders/0@120"),
-    Fault("flipped body byte", _flipped_body_byte, frozenset({Check.LOG, Check.UNITS, Check.FILE_UNITS}), "body"),
+    Fault("extra unit", _extra_entry, frozenset({Check.ENTRIES}), "orders/0@120"),
+    Fault("flipped body byte", _flipped_body_byte, frozenset({Check.LOG, Check.ENTRIES, Check.FILE_ENTRIES}), "body"),
     Fault("lost index item", _lost_index_item, frozenset({Check.INDEX}), "the key 'bills#bill-119'"),
     Fault("missing segment", _missing_segment, None, f"{2 * SEGMENT_SIZE:020d}"),
     Fault("gap in a light queue", _gap_in_light_queue, frozenset({Check.RECORDS}), f"{LIGHT}/0@7"),

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY, maximum_key, minimum_key, unit_key
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY, entry_key, maximum_key, minimum_key
 from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
@@ -80,7 +80,7 @@ def test_a_store_that_came_to_rocksdb_has_them_from_then_on(tmp_path: Path) -> N
     assert report.differences == []
     assert report.notes[Note.NO_FILE_NAME] == 5 * len(NAMES)
     with queue_rows(root) as engine:
-        delete(engine, UNITS_FAMILY, unit_key(QueueId(NAMES[0], 0), QueueOffset(1)))
+        delete(engine, ENTRIES_FAMILY, entry_key(QueueId(NAMES[0], 0), QueueOffset(1)))
     (difference,) = [each for each in differences(root) if each.check is Check.RECORDS]
     assert (difference.queue, difference.queue_offset) == (QueueId(NAMES[0], 0), 1)
 
@@ -92,7 +92,7 @@ def test_a_store_that_never_had_files_misses_them(tmp_path: Path) -> None:
         for key in (maximum_key(queue), minimum_key(queue)):
             delete(engine, OFFSET_FAMILY, key)
         for offset in range(5):
-            delete(engine, UNITS_FAMILY, unit_key(queue, QueueOffset(offset)))
+            delete(engine, ENTRIES_FAMILY, entry_key(queue, QueueOffset(offset)))
     assert Check.RECORDS in differing(root)
 
 

@@ -13,48 +13,48 @@ from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.offline.store import OfflineStore
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import Blank, Corrupt, StoredMessage, Torn
-from quarry_mq.store.verify.log import scan, units_in, units_of, walk
+from quarry_mq.store.verify.log import entries_in, entries_of, scan, walk
 from tests import golden
 
 GoldenStore = Callable[[str], Path]
-Unit = tuple[object, ...]
+Entry = tuple[object, ...]
 
 
-def in_bulk(store: OfflineStore) -> tuple[list[Unit], list[tuple[str, PhysicalOffset]]]:
-    units: list[Unit] = []
+def in_bulk(store: OfflineStore) -> tuple[list[Entry], list[tuple[str, PhysicalOffset]]]:
+    entries: list[Entry] = []
     damage = []
     for found in scan(store):
         if isinstance(found, Torn | Corrupt):
             damage.append((type(found).__name__, found.physical_offset))
             continue
-        columns = units_in(found)
+        columns = entries_in(found)
         fields = (columns.queue_offset, columns.physical_offset, columns.size, columns.tags_code)
         rows = zip(*(each.tolist() for each in (columns.queue_index, *fields, columns.store_timestamp_ms)), strict=True)
-        units += [(columns.queues[index], *rest) for index, *rest in rows]
-    return units, damage
+        entries += [(columns.queues[index], *rest) for index, *rest in rows]
+    return entries, damage
 
 
-def one_by_one(store: OfflineStore) -> tuple[list[Unit], list[tuple[str, PhysicalOffset]]]:
-    units: list[Unit] = []
+def one_by_one(store: OfflineStore) -> tuple[list[Entry], list[tuple[str, PhysicalOffset]]]:
+    entries: list[Entry] = []
     damage = []
     for found in walk(store, store.minimum):
         match found:
             case StoredMessage():
-                units += [(queue, *unit) for queue, unit in units_of(found)]
+                entries += [(queue, *entry) for queue, entry in entries_of(found)]
             case Blank():
                 pass
             case _:
                 damage.append((type(found).__name__, found.physical_offset))
-    return units, damage
+    return entries, damage
 
 
 @pytest.mark.parametrize("name", golden.NAMES)
 def test_whole_stores(golden_store: GoldenStore, name: str) -> None:
     with OfflineStore.open(PosixDisk(), golden_store(name) / "store") as store:
-        units, damage = in_bulk(store)
+        entries, damage = in_bulk(store)
         assert damage == []
-        assert len(units) > 5_000
-        assert (units, damage) == one_by_one(store)
+        assert len(entries) > 5_000
+        assert (entries, damage) == one_by_one(store)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -13,13 +13,13 @@ from quarry_mq.kv import KeyRange
 from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND,
     CHECKPOINT_KEY,
+    ENTRIES_FAMILY,
+    ENTRY,
     I64,
     OFFSET_FAMILY,
-    UNIT,
-    UNITS_FAMILY,
+    entry_key,
     maximum_key,
     minimum_key,
-    unit_key,
 )
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueueMode
@@ -83,7 +83,7 @@ def test_our_own_store_agrees(store: Path) -> None:
     assert {check: tuple(count) for check, count in report.counts.items()} == {
         Check.LOG: (30, 0),
         Check.RECORDS: (40, 0),
-        Check.UNITS: (40, 0),
+        Check.ENTRIES: (40, 0),
         Check.OFFSETS: (4, 0),
         Check.CHECKPOINT: (1, 0),
         Check.TOPICS: (2, 0),
@@ -118,10 +118,10 @@ def test_a_store_whose_broker_was_killed_agrees(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("queue", [ORDERS, QueueId(LIGHT, 0)])
-def test_a_record_without_its_unit(store: Path, queue: QueueId) -> None:
+def test_a_record_without_its_entry(store: Path, queue: QueueId) -> None:
     """rmq#9454 and others: a message that is stored and that nobody can see."""
     with queue_rows(store) as engine:
-        delete(engine, UNITS_FAMILY, unit_key(queue, QueueOffset(3)))
+        delete(engine, ENTRIES_FAMILY, entry_key(queue, QueueOffset(3)))
     (difference,) = differences(store)
     assert difference.check is Check.RECORDS
     assert (difference.queue, difference.queue_offset) == (queue, 3)
@@ -133,54 +133,54 @@ def test_a_record_without_its_unit(store: Path, queue: QueueId) -> None:
     ("place", "words"),
     [(1, "size"), (2, "tags code"), (3, "store time")],
 )
-def test_a_unit_that_says_something_else_than_its_record(store: Path, place: int, words: str) -> None:
-    key = unit_key(ORDERS, QueueOffset(3))
+def test_an_entry_that_says_something_else_than_its_record(store: Path, place: int, words: str) -> None:
+    key = entry_key(ORDERS, QueueOffset(3))
     with queue_rows(store) as engine:
-        fields = list(UNIT.unpack(get(engine, UNITS_FAMILY, key)))
+        fields = list(ENTRY.unpack(get(engine, ENTRIES_FAMILY, key)))
         right = fields[place]
         fields[place] += 1
-        put(engine, UNITS_FAMILY, key, UNIT.pack(*fields))
+        put(engine, ENTRIES_FAMILY, key, ENTRY.pack(*fields))
     (difference,) = differences(store)
     assert difference.check is Check.RECORDS
     assert (difference.expected, difference.found) == (f"{words} {right}", f"{words} {right + 1}")
 
 
-def test_a_unit_that_points_into_the_middle_of_a_record(store: Path) -> None:
-    key = unit_key(ORDERS, QueueOffset(3))
+def test_an_entry_that_points_into_the_middle_of_a_record(store: Path) -> None:
+    key = entry_key(ORDERS, QueueOffset(3))
     with queue_rows(store) as engine:
-        place, *rest = UNIT.unpack(get(engine, UNITS_FAMILY, key))
-        put(engine, UNITS_FAMILY, key, UNIT.pack(place + 1, *rest))
-    record, unit = differences(store)
+        place, *rest = ENTRY.unpack(get(engine, ENTRIES_FAMILY, key))
+        put(engine, ENTRIES_FAMILY, key, ENTRY.pack(place + 1, *rest))
+    record, entry = differences(store)
     assert (record.check, record.physical_offset) == (Check.RECORDS, place)
     assert f"offset {place + 1}" in record.found
-    assert (unit.check, unit.queue_offset, unit.physical_offset) == (Check.UNITS, 3, place + 1)
+    assert (entry.check, entry.queue_offset, entry.physical_offset) == (Check.ENTRIES, 3, place + 1)
 
 
-def test_two_units_in_each_others_place(store: Path) -> None:
-    third, fourth = (unit_key(ORDERS, QueueOffset(at)) for at in (3, 4))
+def test_two_entries_in_each_others_place(store: Path) -> None:
+    third, fourth = (entry_key(ORDERS, QueueOffset(at)) for at in (3, 4))
     with queue_rows(store) as engine:
-        values = get(engine, UNITS_FAMILY, third), get(engine, UNITS_FAMILY, fourth)
-        put(engine, UNITS_FAMILY, third, values[1])
-        put(engine, UNITS_FAMILY, fourth, values[0])
-    assert differing(store) == {Check.RECORDS, Check.UNITS}
+        values = get(engine, ENTRIES_FAMILY, third), get(engine, ENTRIES_FAMILY, fourth)
+        put(engine, ENTRIES_FAMILY, third, values[1])
+        put(engine, ENTRIES_FAMILY, fourth, values[0])
+    assert differing(store) == {Check.RECORDS, Check.ENTRIES}
     assert verified(store).counts[Check.RECORDS].differences == 2
 
 
-def test_a_unit_of_no_record(store: Path) -> None:
+def test_an_entry_of_no_record(store: Path) -> None:
     """One entry more than the log has messages: a consumer would be given nothing, or something else."""
-    key = unit_key(ORDERS, QueueOffset(9))
+    key = entry_key(ORDERS, QueueOffset(9))
     with queue_rows(store) as engine:
-        last = UNIT.unpack(get(engine, UNITS_FAMILY, key))
+        last = ENTRY.unpack(get(engine, ENTRIES_FAMILY, key))
         beyond = (1 << 40, *last[1:])
-        put(engine, UNITS_FAMILY, unit_key(ORDERS, QueueOffset(10)), UNIT.pack(*beyond))
+        put(engine, ENTRIES_FAMILY, entry_key(ORDERS, QueueOffset(10)), ENTRY.pack(*beyond))
         put(engine, OFFSET_FAMILY, maximum_key(ORDERS), BOUND.pack(1 << 40, 10))
     (difference,) = differences(store)
-    assert (difference.check, difference.queue_offset) == (Check.UNITS, 10)
+    assert (difference.check, difference.queue_offset) == (Check.ENTRIES, 10)
 
 
 def test_a_maximum_that_hides_messages(store: Path) -> None:
     with queue_rows(store) as engine:
-        place, *_ = UNIT.unpack(get(engine, UNITS_FAMILY, unit_key(ORDERS, QueueOffset(6))))
+        place, *_ = ENTRY.unpack(get(engine, ENTRIES_FAMILY, entry_key(ORDERS, QueueOffset(6))))
         put(engine, OFFSET_FAMILY, maximum_key(ORDERS), BOUND.pack(place, 6))
     found = differences(store)
     assert {each.check for each in found} == {Check.RECORDS}
@@ -188,7 +188,7 @@ def test_a_maximum_that_hides_messages(store: Path) -> None:
     assert verified(store).notes[Note.ABOVE_MAXIMUM] == 3
 
 
-def test_a_maximum_beyond_the_last_unit(store: Path) -> None:
+def test_a_maximum_beyond_the_last_entry(store: Path) -> None:
     with queue_rows(store) as engine:
         put(engine, OFFSET_FAMILY, maximum_key(ORDERS), BOUND.pack(1 << 40, 12))
     (difference,) = differences(store)
@@ -225,11 +225,11 @@ def test_a_check_point_beyond_the_log(store: Path) -> None:
 
 def test_rows_that_are_none(store: Path) -> None:
     with queue_rows(store) as engine:
-        put(engine, UNITS_FAMILY, b"stranger", b"x")
+        put(engine, ENTRIES_FAMILY, b"stranger", b"x")
         put(engine, OFFSET_FAMILY, b"stranger", b"x")
         put(engine, OFFSET_FAMILY, maximum_key(QueueId("odd", 0)), b"seven..")
     assert [each.check for each in differences(store)].count(Check.OFFSETS) == 2
-    assert Check.UNITS in differing(store)
+    assert Check.ENTRIES in differing(store)
 
 
 def test_a_topic_without_metadata(store: Path) -> None:
@@ -315,7 +315,7 @@ def test_what_a_light_queue_lost_after_another_one_was_removed_is_a_difference(s
     engine = running.queues.engine
     assert engine is not None
     batch = engine.batch()
-    batch.delete(engine.family(UNITS_FAMILY), unit_key(QueueId(LIGHT, 0), QueueOffset(lost)))
+    batch.delete(engine.family(ENTRIES_FAMILY), entry_key(QueueId(LIGHT, 0), QueueOffset(lost)))
     engine.write(batch)
     running.close()
     assert [(each.check, each.queue_offset) for each in differences(store) if each.check is Check.RECORDS] == [
@@ -338,7 +338,7 @@ def test_damage_in_the_log_is_named_and_reading_goes_on_after_it(golden_copy: Go
     found = {each.check: each for each in report.differences}
     assert found[Check.LOG].physical_offset == victim["phyOffset"]
     assert found[Check.LOG].file == segment
-    assert found[Check.UNITS].physical_offset == victim["phyOffset"]
+    assert found[Check.ENTRIES].physical_offset == victim["phyOffset"]
     assert report.counts[Check.LOG].differences == 1
     following = [line for line in records if line.get("phyOffset", 0) >= 1 << 20]
     assert report.counts[Check.LOG].checked >= len(following)
@@ -347,8 +347,8 @@ def test_damage_in_the_log_is_named_and_reading_goes_on_after_it(golden_copy: Go
 def test_everything_is_counted_and_only_the_first_are_told(store: Path) -> None:
     with queue_rows(store) as engine:
         batch = engine.batch()
-        for key, _ in engine.family(UNITS_FAMILY).scan(KeyRange(b"", None)):
-            batch.delete(engine.family(UNITS_FAMILY), key)
+        for key, _ in engine.family(ENTRIES_FAMILY).scan(KeyRange(b"", None)):
+            batch.delete(engine.family(ENTRIES_FAMILY), key)
         engine.write(batch)
     report = verified(store, limit=2)
     assert report.counts[Check.RECORDS].differences == 40
@@ -360,7 +360,7 @@ def test_any_single_changed_row_is_found(tmp_path: Path, seed: int) -> None:
     """A row deleted, or one of its bits flipped, in either family: never "agree"."""
     fill(tmp_path, 4)
     chance = random.Random(seed)
-    family = chance.choice((UNITS_FAMILY, OFFSET_FAMILY))
+    family = chance.choice((ENTRIES_FAMILY, OFFSET_FAMILY))
     with queue_rows(tmp_path) as engine:
         key, value = chance.choice(engine.family(family).scan(KeyRange(b"", None)))
         if chance.random() < 0.3 and key != CHECKPOINT_KEY:
@@ -420,9 +420,9 @@ def test_a_queue_that_was_lost_after_its_topic_was_made_again_is_found(tmp_path:
             delete(engine, OFFSET_FAMILY, key)
         for key in [
             key
-            for key, _ in engine.family(UNITS_FAMILY).scan(
-                KeyRange(unit_key(ORDERS, QueueOffset(0)), unit_key(ORDERS, QueueOffset(9)))
+            for key, _ in engine.family(ENTRIES_FAMILY).scan(
+                KeyRange(entry_key(ORDERS, QueueOffset(0)), entry_key(ORDERS, QueueOffset(9)))
             )
         ]:
-            delete(engine, UNITS_FAMILY, key)
+            delete(engine, ENTRIES_FAMILY, key)
     assert Check.RECORDS in differing(tmp_path)

@@ -20,12 +20,12 @@ import numpy.typing as npt
 
 from quarry_mq.store.consumequeue.columns import Integers
 
-UNIT: Final = Struct(">qiq")  # physical offset, record size, tags code
-UNIT_SIZE: Final = 20
-assert UNIT.size == UNIT_SIZE, "table and struct disagree"
+ENTRY: Final = Struct(">qiq")  # physical offset, record size, tags code
+ENTRY_SIZE: Final = 20
+assert ENTRY.size == ENTRY_SIZE, "table and struct disagree"
 
-UNIT_DTYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-assert UNIT_DTYPE.itemsize == UNIT_SIZE, "table and dtype disagree"
+ENTRY_DTYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+assert ENTRY_DTYPE.itemsize == ENTRY_SIZE, "table and dtype disagree"
 
 FILLER_SIZE: Final = 0x7FFFFFFF
 """The size in a filler unit, (0, 2147483647, 0)."""
@@ -33,7 +33,7 @@ FILLER_SIZE: Final = 0x7FFFFFFF
 RECORD_SIZE_MAX: Final = 1 << 30
 """The largest possible record size: that of a segment. A larger size marks filler, perhaps torn by a power cut."""
 
-Units = npt.NDArray[np.void]
+Entries = npt.NDArray[np.void]
 Mask = npt.NDArray[np.bool_]
 
 
@@ -59,27 +59,27 @@ def is_file_name(topic: str) -> bool:
     return "/" not in topic and topic not in ("", ".", "..") and len(topic.encode()) <= NAME_SIZE_MAX
 
 
-def pack_units(units: StoredColumns) -> list[bytes]:
+def pack_entries(entries: StoredColumns) -> list[bytes]:
     """Return the stored form of each entry."""
-    packed = np.empty(len(units.size), UNIT_DTYPE)
-    for name in UNIT_DTYPE.fields or ():
-        packed[name] = getattr(units, name)
-    values: list[bytes] = packed.view(f"V{UNIT_SIZE}").tolist()
+    packed = np.empty(len(entries.size), ENTRY_DTYPE)
+    for name in ENTRY_DTYPE.fields or ():
+        packed[name] = getattr(entries, name)
+    values: list[bytes] = packed.view(f"V{ENTRY_SIZE}").tolist()
     return values
 
 
-def units_in(view: memoryview) -> Units:
+def entries_in(view: memoryview) -> Entries:
     """View the whole units of a file or of a slice of it; reads nothing yet."""
-    return np.frombuffer(view, dtype=UNIT_DTYPE, count=len(view) // UNIT_SIZE)
+    return np.frombuffer(view, dtype=ENTRY_DTYPE, count=len(view) // ENTRY_SIZE)
 
 
-def written(units: Units) -> Mask:
+def written(entries: Entries) -> Mask:
     """Return which units were ever written, filler included."""
-    mask: Mask = (units["size"] > 0) & (units["physical_offset"] >= 0)
+    mask: Mask = (entries["size"] > 0) & (entries["physical_offset"] >= 0)
     return mask
 
 
-def real(units: Units) -> Mask:
+def real(entries: Entries) -> Mask:
     """Return which units index a record. Filler does not, though RocketMQ's recovery counts it as if it did."""
-    mask: Mask = written(units) & (units["size"] <= RECORD_SIZE_MAX)
+    mask: Mask = written(entries) & (entries["size"] <= RECORD_SIZE_MAX)
     return mask

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-from quarry_mq.store.consumequeue.files.layout import UNIT_SIZE
+from quarry_mq.store.consumequeue.files.layout import ENTRY_SIZE
 from quarry_mq.store.fs.protocol import Disk, SparseFile
 from quarry_mq.store.layout.paths import segment_name
 from quarry_mq.store.offsets import PhysicalOffset
@@ -109,4 +109,4 @@ class OpenFiles:
 
 
 def _path(directory: Path, first: int) -> Path:
-    return directory / segment_name(PhysicalOffset(first * UNIT_SIZE))
+    return directory / segment_name(PhysicalOffset(first * ENTRY_SIZE))

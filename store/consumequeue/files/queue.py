@@ -15,19 +15,19 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from quarry_mq.store.consumequeue.files.layout import FILLER_SIZE, RECORD_SIZE_MAX, UNIT, UNIT_SIZE, real, units_in
+from quarry_mq.store.consumequeue.files.layout import ENTRY, ENTRY_SIZE, FILLER_SIZE, RECORD_SIZE_MAX, entries_in, real
 from quarry_mq.store.consumequeue.files.open_files import OpenFiles
-from quarry_mq.store.consumequeue.search import FoundUnit, first_at_least
+from quarry_mq.store.consumequeue.search import FoundEntry, first_at_least
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs.protocol import Disk
 from quarry_mq.store.layout.paths import parse_segment_name, segment_name
 from quarry_mq.store.message import ConsumeQueueEntry
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 
-UNITS_PER_STEP: Final = 4_096
+ENTRIES_PER_STEP: Final = 4_096
 """Entries read in one step when more than one may be needed."""
 
-FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)
+FILLER: Final = ENTRY.pack(0, FILLER_SIZE, 0)
 
 
 class FileShape(NamedTuple):
@@ -52,15 +52,25 @@ class FileQueue:
     Only one thread may use it. Raises OSError, and StoreDamaged for a file whose size differs from the other files.
     """
 
-    __slots__ = ("_disk", "_files", "_shape", "_units_max", "directory", "first", "firsts", "last_physical", "maximum")
+    __slots__ = (
+        "_disk",
+        "_entries_max",
+        "_files",
+        "_shape",
+        "directory",
+        "first",
+        "firsts",
+        "last_physical",
+        "maximum",
+    )
 
     def __init__(self, disk: Disk, files: OpenFiles, directory: Path, shape: FileShape) -> None:
         self._disk = disk
         self._files = files
         self._shape = shape
-        self._units_max = shape.size // UNIT_SIZE
+        self._entries_max = shape.size // ENTRY_SIZE
         self.directory = directory
-        self.first: FoundUnit | None = None
+        self.first: FoundEntry | None = None
         self.firsts = self._find_files()
         self.maximum = 0
         self.last_physical = PhysicalOffset(0)
@@ -75,7 +85,7 @@ class FileQueue:
             if count:
                 self.maximum = first + count
                 break
-        last = self.unit_before(self.maximum)
+        last = self.entry_before(self.maximum)
         if last is not None:
             self.last_physical = last.physical_offset
 
@@ -84,19 +94,19 @@ class FileQueue:
     def read(self, start: int, limit: int) -> list[ConsumeQueueEntry]:
         """Return at most `limit` real entries with index >= `start`, ascending."""
         found: list[ConsumeQueueEntry] = []
-        at, step = start, min(limit, UNITS_PER_STEP)
+        at, step = start, min(limit, ENTRIES_PER_STEP)
         while at < self.maximum and len(found) < limit:
             first = self._file_of(at)
             if first is None:
                 at = self._following(at)
                 continue
-            count = min(step, first + self._units_max - at, self.maximum - at)
-            data = self._files.get(self.directory, first).read((at - first) * UNIT_SIZE, count * UNIT_SIZE)
-            for index, (physical, size, tags_code) in enumerate(UNIT.iter_unpack(data), at):
+            count = min(step, first + self._entries_max - at, self.maximum - at)
+            data = self._files.get(self.directory, first).read((at - first) * ENTRY_SIZE, count * ENTRY_SIZE)
+            for index, (physical, size, tags_code) in enumerate(ENTRY.iter_unpack(data), at):
                 if 0 < size <= RECORD_SIZE_MAX:
                     found.append(ConsumeQueueEntry(QueueOffset(index), PhysicalOffset(physical), size, tags_code, None))
             at += count
-            step = UNITS_PER_STEP  # filler is skipped in few steps
+            step = ENTRIES_PER_STEP  # filler is skipped in few steps
         return found[:limit]
 
     def stretches(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
@@ -106,12 +116,14 @@ class FileQueue:
             if first is None:
                 start = self._following(start)
                 continue
-            stop = min(end, first + self._units_max)
-            data = self._files.get(self.directory, first).read((start - first) * UNIT_SIZE, (stop - start) * UNIT_SIZE)
+            stop = min(end, first + self._entries_max)
+            data = self._files.get(self.directory, first).read(
+                (start - first) * ENTRY_SIZE, (stop - start) * ENTRY_SIZE
+            )
             yield start, data
             start = stop
 
-    def unit_at_or_after(self, start: int, end: int) -> FoundUnit | None:
+    def entry_at_or_after(self, start: int, end: int) -> FoundEntry | None:
         """Return the first real entry of [start, end)."""
         end = min(end, self.maximum)
         step = 1  # the entry at `start` is nearly always real
@@ -120,18 +132,18 @@ class FileQueue:
             if first is None:
                 start = self._following(start)
                 continue
-            count = min(step, first + self._units_max - start, end - start)
-            data = self._files.get(self.directory, first).read((start - first) * UNIT_SIZE, count * UNIT_SIZE)
-            units = units_in(memoryview(data))
-            mask = real(units)
+            count = min(step, first + self._entries_max - start, end - start)
+            data = self._files.get(self.directory, first).read((start - first) * ENTRY_SIZE, count * ENTRY_SIZE)
+            entries = entries_in(memoryview(data))
+            mask = real(entries)
             if mask.any():
                 index = int(mask.argmax())
-                return FoundUnit(QueueOffset(start + index), PhysicalOffset(int(units[index]["physical_offset"])))
+                return FoundEntry(QueueOffset(start + index), PhysicalOffset(int(entries[index]["physical_offset"])))
             start += count
-            step = UNITS_PER_STEP
+            step = ENTRIES_PER_STEP
         return None
 
-    def unit_before(self, end: int) -> ConsumeQueueEntry | None:
+    def entry_before(self, end: int) -> ConsumeQueueEntry | None:
         """Return the last real entry with index < `end`."""
         step = 1
         while self.firsts and end > self.firsts[0]:
@@ -141,7 +153,7 @@ class FileQueue:
             if found:
                 return found[-1]
             end = begin
-            step = UNITS_PER_STEP
+            step = ENTRIES_PER_STEP
         return None
 
     def end_below(self, at: PhysicalOffset) -> int:
@@ -153,7 +165,7 @@ class FileQueue:
         """
         end = self.maximum
         while True:
-            first = first_at_least(self.unit_at_or_after, self.firsts[0] if self.firsts else 0, end, at)
+            first = first_at_least(self.entry_at_or_after, self.firsts[0] if self.firsts else 0, end, at)
             begin = end if first is None else int(first.queue_offset)
             whole = self._end_of_ascent(begin)
             if whole == begin:
@@ -162,9 +174,9 @@ class FileQueue:
 
     def _end_of_ascent(self, end: int) -> int:
         """Return the index after the last entry below `end` with a physical offset above that of the entry before."""
-        last = self.unit_before(end)
+        last = self.entry_before(end)
         while last is not None:
-            before = self.unit_before(last.queue_offset)
+            before = self.entry_before(last.queue_offset)
             if before is None and (last.physical_offset > 0 or last.queue_offset == 0):
                 return end
             if before is not None and before.physical_offset < last.physical_offset:
@@ -174,30 +186,30 @@ class FileQueue:
 
     # -- writing
 
-    def write(self, start: int, units: bytes) -> None:
+    def write(self, start: int, entries: bytes) -> None:
         """Write whole entries from index `start` on, and fill any gap before them with filler.
 
         Repeating it changes nothing. Not durable before `OpenFiles.flush`.
         """
-        count = len(units) // UNIT_SIZE
+        count = len(entries) // ENTRY_SIZE
         if self.first is not None and start < self.first.queue_offset:
             self.first = None  # history is being completed downwards
         at = start
         while at < start + count:
-            first = at - at % self._units_max
-            end = min(start + count, first + self._units_max)
+            first = at - at % self._entries_max
+            end = min(start + count, first + self._entries_max)
             self._close_gap(first, at)
-            data = units[(at - start) * UNIT_SIZE : (end - start) * UNIT_SIZE]
-            self._files.write(self.directory, first, (at - first) * UNIT_SIZE, data)
+            data = entries[(at - start) * ENTRY_SIZE : (end - start) * ENTRY_SIZE]
+            self._files.write(self.directory, first, (at - first) * ENTRY_SIZE, data)
             self.maximum = max(self.maximum, end)
             at = end
-        physical, size, _ = UNIT.unpack_from(units, len(units) - UNIT_SIZE)
+        physical, size, _ = ENTRY.unpack_from(entries, len(entries) - ENTRY_SIZE)
         if size <= RECORD_SIZE_MAX:
             self.last_physical = max(self.last_physical, PhysicalOffset(physical))
 
     def reserve(self, end: int) -> None:
         """Write filler up to index `end`, which is above the max offset: the next entry will have this index."""
-        self._close_gap(end - end % self._units_max, end)
+        self._close_gap(end - end % self._entries_max, end)
         self.maximum = end
 
     def truncate(self, end: int) -> None:
@@ -211,10 +223,10 @@ class FileQueue:
                 self._disk.remove(self._path(first))
                 self.firsts.remove(first)
                 continue
-            begin = max(end - first, 0) * UNIT_SIZE
-            after = min(self._disk.data_end(self._path(first)), self._units_max * UNIT_SIZE)
+            begin = max(end - first, 0) * ENTRY_SIZE
+            after = min(self._disk.data_end(self._path(first)), self._entries_max * ENTRY_SIZE)
             while begin < after:
-                zeros = bytes(min(after - begin, UNITS_PER_STEP * UNIT_SIZE))
+                zeros = bytes(min(after - begin, ENTRIES_PER_STEP * ENTRY_SIZE))
                 self._files.write(self.directory, first, begin, zeros)
                 begin += len(zeros)
             break
@@ -225,7 +237,7 @@ class FileQueue:
         """Remove leading files whose entries all lie below `minimum`, never the last file; return their number."""
         removed = 0
         while len(self.firsts) > 1 and removed < files_max:
-            last = self.unit_before(self.firsts[1])
+            last = self.entry_before(self.firsts[1])
             if last is not None and last.physical_offset >= minimum:
                 break
             first = self.firsts.pop(0)
@@ -248,7 +260,7 @@ class FileQueue:
         firsts = []
         for entry in self._disk.list_directory(self.directory):
             base = parse_segment_name(entry.name)
-            if base is None or entry.is_directory or base % UNIT_SIZE:
+            if base is None or entry.is_directory or base % ENTRY_SIZE:
                 continue
             if entry.size == 0 and self._shape.is_shared:
                 continue
@@ -256,8 +268,8 @@ class FileQueue:
                 path = self.directory / entry.name
                 if entry.size > self._shape.size or self._was_flushed(path):
                     raise StoreDamaged(path, f"has {entry.size} bytes, the other queue files have {self._shape.size}")
-                self._files.make(self.directory, base // UNIT_SIZE, self._shape.size)
-            firsts.append(base // UNIT_SIZE)
+                self._files.make(self.directory, base // ENTRY_SIZE, self._shape.size)
+            firsts.append(base // ENTRY_SIZE)
         return firsts
 
     def _was_flushed(self, path: Path) -> bool:
@@ -266,18 +278,18 @@ class FileQueue:
         if flushed_up_to is None:
             return True
         data = self._disk.read(path)
-        units = units_in(memoryview(data[: len(data) // UNIT_SIZE * UNIT_SIZE]))
-        return bool(np.any(real(units) & (units["physical_offset"] < flushed_up_to)))
+        entries = entries_in(memoryview(data[: len(data) // ENTRY_SIZE * ENTRY_SIZE]))
+        return bool(np.any(real(entries) & (entries["physical_offset"] < flushed_up_to)))
 
     def _count(self, first: int) -> int:
         """Return the number of units in the file up to and including the last written one."""
         file = self._files.get(self.directory, first)
-        end = min(self._disk.data_end(self._path(first)), self._units_max * UNIT_SIZE)
-        end = -(-end // UNIT_SIZE)
+        end = min(self._disk.data_end(self._path(first)), self._entries_max * ENTRY_SIZE)
+        end = -(-end // ENTRY_SIZE)
         while end > 0:
-            begin = max(0, end - UNITS_PER_STEP)
-            units = units_in(memoryview(file.read(begin * UNIT_SIZE, (end - begin) * UNIT_SIZE)))
-            indexes = np.flatnonzero(units["size"] > 0)
+            begin = max(0, end - ENTRIES_PER_STEP)
+            entries = entries_in(memoryview(file.read(begin * ENTRY_SIZE, (end - begin) * ENTRY_SIZE)))
+            indexes = np.flatnonzero(entries["size"] > 0)
             if len(indexes):
                 return begin + int(indexes[-1]) + 1
             end = begin
@@ -286,7 +298,7 @@ class FileQueue:
     def _close_gap(self, first: int, at: int) -> None:
         """Make the file if it is missing, and write filler into any gap before index `at`."""
         if self.firsts and self.maximum < first and (last := self._file_of(self.maximum)) is not None:
-            self._fill(last, self.maximum, last + self._units_max)
+            self._fill(last, self.maximum, last + self._entries_max)
         known = first in self.firsts
         if not known:
             self._files.make(self.directory, first, self._shape.size)
@@ -297,13 +309,13 @@ class FileQueue:
 
     def _fill(self, first: int, begin: int, end: int) -> None:
         while begin < end:
-            count = min(end - begin, UNITS_PER_STEP)
-            self._files.write(self.directory, first, (begin - first) * UNIT_SIZE, FILLER * count)
+            count = min(end - begin, ENTRIES_PER_STEP)
+            self._files.write(self.directory, first, (begin - first) * ENTRY_SIZE, FILLER * count)
             begin += count
 
     def _file_of(self, at: int) -> int | None:
         place = bisect_right(self.firsts, at) - 1
-        if place < 0 or at >= self.firsts[place] + self._units_max:
+        if place < 0 or at >= self.firsts[place] + self._entries_max:
             return None
         return self.firsts[place]
 
@@ -313,4 +325,4 @@ class FileQueue:
         return self.firsts[place] if place < len(self.firsts) else self.maximum
 
     def _path(self, first: int) -> Path:
-        return self.directory / segment_name(PhysicalOffset(first * UNIT_SIZE))
+        return self.directory / segment_name(PhysicalOffset(first * ENTRY_SIZE))

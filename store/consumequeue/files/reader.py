@@ -8,20 +8,20 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from quarry_mq.store.consumequeue.files.layout import UNIT_SIZE, Units, is_file_name, real, units_in, written
+from quarry_mq.store.consumequeue.files.layout import ENTRY_SIZE, Entries, entries_in, is_file_name, real, written
 from quarry_mq.store.fs.protocol import DirectoryEntry, Disk, SegmentFile
 from quarry_mq.store.layout.paths import parse_segment_name
 from quarry_mq.store.message import ConsumeQueueEntry
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
-UNITS_PER_STEP: Final = 4_096
+ENTRIES_PER_STEP: Final = 4_096
 """Entries read in one step. Files are sparse: pages after the last entry should not be touched without need."""
 
 
 class _File(NamedTuple):
     first: int
     """The queue offset of the file's first entry."""
-    units: int
+    entries: int
     path: Path
 
 
@@ -54,11 +54,13 @@ class FileConsumeQueueReader:
         maximum = self._maximum(files)
         found: list[ConsumeQueueEntry] = []
         for file in files:
-            if start >= file.first + file.units:
+            if start >= file.first + file.entries:
                 continue
-            with _Opened(self._disk, file) as units:
-                for begin in range(max(0, start - file.first), min(file.units, maximum - file.first), UNITS_PER_STEP):
-                    step = units[begin : min(begin + UNITS_PER_STEP, maximum - file.first)]
+            with _Opened(self._disk, file) as entries:
+                for begin in range(
+                    max(0, start - file.first), min(file.entries, maximum - file.first), ENTRIES_PER_STEP
+                ):
+                    step = entries[begin : min(begin + ENTRIES_PER_STEP, maximum - file.first)]
                     indexes = np.flatnonzero(real(step))[: limit - len(found)]
                     found += [_entry(file.first + begin + int(index), step[index]) for index in indexes]
                     if len(found) >= limit:
@@ -73,9 +75,9 @@ class FileConsumeQueueReader:
         files = self._files(queue)
         maximum = self._maximum(files)
         for file in files:
-            with _Opened(self._disk, file) as units:
-                for begin in range(0, min(file.units, maximum - file.first), UNITS_PER_STEP):
-                    step = units[begin : begin + UNITS_PER_STEP]
+            with _Opened(self._disk, file) as entries:
+                for begin in range(0, min(file.entries, maximum - file.first), ENTRIES_PER_STEP):
+                    step = entries[begin : begin + ENTRIES_PER_STEP]
                     kept = real(step) & (step["physical_offset"] >= minimum_physical_offset)
                     if kept.any():
                         first = file.first + begin + int(kept.argmax())
@@ -88,8 +90,8 @@ class FileConsumeQueueReader:
         for queue in self.queues():
             files = self._files(queue)
             # a queue may end in filler: then the last record is further back
-            for last in range(self._maximum(files) - 1, files[0].first - 1, -UNITS_PER_STEP):
-                begin = QueueOffset(max(files[0].first, last - UNITS_PER_STEP + 1))
+            for last in range(self._maximum(files) - 1, files[0].first - 1, -ENTRIES_PER_STEP):
+                begin = QueueOffset(max(files[0].first, last - ENTRIES_PER_STEP + 1))
                 if found := self.entries(queue, begin, last - begin + 1):
                     end = max(end, found[-1].physical_offset + found[-1].size)
                     break
@@ -101,8 +103,8 @@ class FileConsumeQueueReader:
         A last file without any entry was made just before a crash; then the file before it decides.
         """
         for file in reversed(files):
-            with _Opened(self._disk, file) as units:
-                count = _written_prefix(units)
+            with _Opened(self._disk, file) as entries:
+                count = _written_prefix(entries)
             if count:
                 return file.first + count
         return files[0].first if files else 0
@@ -112,7 +114,7 @@ class FileConsumeQueueReader:
             return []
         directory = self._directory / queue.topic / str(queue.number)
         return [
-            _File(int(entry.name) // UNIT_SIZE, entry.size // UNIT_SIZE, directory / entry.name)
+            _File(int(entry.name) // ENTRY_SIZE, entry.size // ENTRY_SIZE, directory / entry.name)
             for entry in _segments_in(self._disk, directory)
             if _is_usable(entry)
         ]
@@ -132,7 +134,7 @@ def _segments_in(disk: Disk, directory: Path) -> list[DirectoryEntry]:
 
 def _is_usable(file: DirectoryEntry) -> bool:
     """Return whether the file can be read: a crash leaves an empty file, which cannot be mapped."""
-    return int(file.name) % UNIT_SIZE == 0 and file.size >= UNIT_SIZE
+    return int(file.name) % ENTRY_SIZE == 0 and file.size >= ENTRY_SIZE
 
 
 class _Opened:
@@ -141,26 +143,26 @@ class _Opened:
     def __init__(self, disk: Disk, file: _File) -> None:
         self._segment: SegmentFile = disk.open_segment(file.path, writable=False)
 
-    def __enter__(self) -> Units:
-        return units_in(self._segment.view())
+    def __enter__(self) -> Entries:
+        return entries_in(self._segment.view())
 
     def __exit__(self, *_: object) -> None:
         self._segment.close()
 
 
-def _written_prefix(units: Units) -> int:
-    for begin in range(0, len(units), UNITS_PER_STEP):
-        gaps = ~written(units[begin : begin + UNITS_PER_STEP])
+def _written_prefix(entries: Entries) -> int:
+    for begin in range(0, len(entries), ENTRIES_PER_STEP):
+        gaps = ~written(entries[begin : begin + ENTRIES_PER_STEP])
         if gaps.any():
             return begin + int(gaps.argmax())
-    return len(units)
+    return len(entries)
 
 
-def _entry(at: int, unit: np.void) -> ConsumeQueueEntry:
+def _entry(at: int, entry: np.void) -> ConsumeQueueEntry:
     return ConsumeQueueEntry(
         QueueOffset(at),
-        PhysicalOffset(int(unit["physical_offset"])),
-        int(unit["size"]),
-        int(unit["tags_code"]),
+        PhysicalOffset(int(entry["physical_offset"])),
+        int(entry["size"]),
+        int(entry["tags_code"]),
         None,
     )

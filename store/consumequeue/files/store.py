@@ -23,19 +23,19 @@ import numpy as np
 from quarry_mq.kv import EngineFull, EngineStarved, KvError, descriptor_share
 from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX, is_light_queue
 from quarry_mq.store.consumequeue.again import ascends, end_of_stored, put_again
-from quarry_mq.store.consumequeue.columns import ColumnRequests, UnitColumns
-from quarry_mq.store.consumequeue.files.layout import UNIT, UNIT_SIZE, is_file_name, pack_units, real, units_in
+from quarry_mq.store.consumequeue.columns import ColumnRequests, EntryColumns
+from quarry_mq.store.consumequeue.files.entry_reader import FileEntryReader
+from quarry_mq.store.consumequeue.files.layout import ENTRY, ENTRY_SIZE, entries_in, is_file_name, pack_entries, real
 from quarry_mq.store.consumequeue.files.open_files import OpenFiles
 from quarry_mq.store.consumequeue.files.queue import FileQueue, FileShape
 from quarry_mq.store.consumequeue.files.reader import queues_of_topic
 from quarry_mq.store.consumequeue.files.topic_removal import DELETED_NAME, TopicRemoval
-from quarry_mq.store.consumequeue.files.units import FileUnitReader
 from quarry_mq.store.consumequeue.light_queues import LiteParentsStep
 from quarry_mq.store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
 from quarry_mq.store.consumequeue.protocol import OneByOne
 from quarry_mq.store.consumequeue.rocks_layout import require_no_checkpoint
 from quarry_mq.store.consumequeue.search import count_between, first_at_least
-from quarry_mq.store.consumequeue.windows import UnitWindow
+from quarry_mq.store.consumequeue.windows import EntryWindow
 from quarry_mq.store.fs.protocol import Disk
 from quarry_mq.store.fs.reserve import STARVED
 from quarry_mq.store.generations import GenerationCache
@@ -48,7 +48,7 @@ OPEN_FILES_MAX: Final = 512
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 
-_pack_unit: Final = UNIT.pack
+_pack_entry: Final = ENTRY.pack
 
 
 class SaveDispatched(Protocol):
@@ -66,8 +66,8 @@ class FileConsumeQueues(OneByOne):
     """Implements `store.consumequeue.protocol.ConsumeQueueStore` on files. Disk errors are raised as `kv.KvError`, too.
 
     `open_files_max` bounds descriptors, `cached_queues_max` memory: neither grows with the number of queues. A store
-    keeps the file size that it was made with, which `units_in_files` returns. `after_crash`: the last stop was unclean.
-    Threads: as with `RocksConsumeQueues`.
+    keeps the file size that it was made with, which `entries_in_files` returns. `after_crash`: the last stop was
+    unclean. Threads: as with `RocksConsumeQueues`.
     """
 
     may_hold_more = True
@@ -97,7 +97,7 @@ class FileConsumeQueues(OneByOne):
         self._cache: GenerationCache[tuple[str, int], FileQueue] = GenerationCache(max(1, cached_queues_max // 2))
         # without a watermark everything is put again, so no file has to be complete
         short_from = (dispatched_up_to or PhysicalOffset(0)) if after_crash or dispatched_up_to is None else None
-        self._shape = FileShape(units_per_file * UNIT_SIZE, short_from)
+        self._shape = FileShape(units_per_file * ENTRY_SIZE, short_from)
         self._removal = TopicRemoval(disk, directory)
         with _named_errors():
             disk.make_directories(directory)
@@ -115,21 +115,21 @@ class FileConsumeQueues(OneByOne):
         self._dispatched_up_to = dispatched_up_to
 
     def put_missing(self, requests: Sequence[DispatchRequest]) -> None:
-        units = _columns_by_queue(requests.units) if isinstance(requests, ColumnRequests) else _by_queue(requests)
+        entries = _columns_by_queue(requests.entries) if isinstance(requests, ColumnRequests) else _by_queue(requests)
         with _named_errors():
-            for queue, by_offset in units.items():
+            for queue, by_offset in entries.items():
                 self._write(queue, by_offset)
 
-    def put_window(self, queue: QueueId, units: UnitWindow) -> None:
+    def put_window(self, queue: QueueId, entries: EntryWindow) -> None:
         """Do the same as `put_missing` for ascending entries of one queue."""
         with _named_errors():
             known = self._find(queue)
-            if known is None or not len(units):
+            if known is None or not len(entries):
                 return
-            packed = pack_units(units)
-            begins = [0, *(np.flatnonzero(np.diff(units.queue_offset) != 1) + 1).tolist()]
+            packed = pack_entries(entries)
+            begins = [0, *(np.flatnonzero(np.diff(entries.queue_offset) != 1) + 1).tolist()]
             for begin, end in zip(begins, [*begins[1:], len(packed)], strict=True):
-                known.write(int(units.queue_offset[begin]), b"".join(packed[begin:end]))
+                known.write(int(entries.queue_offset[begin]), b"".join(packed[begin:end]))
 
     def reserve(self, queue: QueueId, next_offset: QueueOffset) -> None:
         """Write filler before `next_offset`; see `RocksConsumeQueues.reserve`."""
@@ -139,13 +139,13 @@ class FileConsumeQueues(OneByOne):
                 known.reserve(next_offset)
 
     def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
-        if isinstance(requests, ColumnRequests) and self._ascend(requests.units):
+        if isinstance(requests, ColumnRequests) and self._ascend(requests.entries):
             self.put(requests, dispatched_up_to)
         else:
             put_again(self, list(requests), dispatched_up_to)
 
-    def _ascend(self, units: UnitColumns) -> bool:
-        return ascends(units, lambda index, *place: self.end_for(units.queues[index], *place))
+    def _ascend(self, entries: EntryColumns) -> bool:
+        return ascends(entries, lambda index, *place: self.end_for(entries.queues[index], *place))
 
     def end_for(self, queue: QueueId, offset: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
         """Implement `RestartableQueues.end_for`, see `store.consumequeue.again`."""
@@ -172,12 +172,12 @@ class FileConsumeQueues(OneByOne):
             return
         start = end = next(iter(by_offset))
         stretch: list[bytes] = []
-        for offset, unit in by_offset.items():
+        for offset, entry in by_offset.items():
             if offset != end:
                 known.write(start, b"".join(stretch))
                 start = end = offset
                 stretch.clear()
-            stretch.append(unit)
+            stretch.append(entry)
             end += 1
         known.write(start, b"".join(stretch))
 
@@ -189,7 +189,7 @@ class FileConsumeQueues(OneByOne):
 
     @property
     def units_per_file(self) -> int:
-        return self._shape.size // UNIT_SIZE
+        return self._shape.size // ENTRY_SIZE
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
         with _named_errors():
@@ -205,9 +205,9 @@ class FileConsumeQueues(OneByOne):
             if known is None:
                 return None
             first = self._first_offset(known)
-            end = first_at_least(known.unit_at_or_after, first, known.maximum, at)
-            unit = known.unit_before(known.maximum if end is None else end.queue_offset)
-        return None if unit is None or unit.queue_offset < first else unit
+            end = first_at_least(known.entry_at_or_after, first, known.maximum, at)
+            entry = known.entry_before(known.maximum if end is None else end.queue_offset)
+        return None if entry is None or entry.queue_offset < first else entry
 
     def ends(self, topic: str, after: int, limit: int) -> list[QueueEnd]:
         with _named_errors():
@@ -223,7 +223,7 @@ class FileConsumeQueues(OneByOne):
             with _named_errors():
                 known = FileQueue(self._disk, files, self._path(queue), self._shape._replace(is_shared=True))
                 begin = max(start, known.firsts[0] if known.firsts else 0)
-                return count_between(known.unit_at_or_after, begin, known.maximum, self._minimum, at)
+                return count_between(known.entry_at_or_after, begin, known.maximum, self._minimum, at)
         finally:
             files.close()
 
@@ -254,9 +254,9 @@ class FileConsumeQueues(OneByOne):
         for name in names:
             yield from self._queues_of(name)
 
-    def unit_reader(self) -> FileUnitReader:
+    def entry_reader(self) -> FileEntryReader:
         """Return a reader of all queues for use on another thread."""
-        return FileUnitReader(self._disk, self._directory, self._shape, self.queues)
+        return FileEntryReader(self._disk, self._directory, self._shape, self.queues)
 
     # -- changes of many queues
 
@@ -291,13 +291,13 @@ class FileConsumeQueues(OneByOne):
         if not is_file_name(topic):
             return
         with _named_errors():
-            if self._saved_up_to is not None and units_in_files(self._disk, self._directory, without=topic) is None:
+            if self._saved_up_to is not None and entries_in_files(self._disk, self._directory, without=topic) is None:
                 # before the files go: a start that finds none must not assume them stolen and put all of the log again
                 self._save_dispatched(self._saved_up_to, emptied=True)
             removed = self._removal.remove(topic)
         # only now: a deletion that was refused leaves all files to be flushed
         for file in removed:
-            self._files.forget(file.parent, int(file.name) // UNIT_SIZE)
+            self._files.forget(file.parent, int(file.name) // ENTRY_SIZE)
             self._cache.discard(QueueId(topic, int(file.parent.name)))
         self._may_have_emptied = True
 
@@ -365,7 +365,7 @@ class FileConsumeQueues(OneByOne):
         except FileNotFoundError:
             return False
         try:
-            last = units_in(memoryview(file.read(self._shape.size - UNIT_SIZE, UNIT_SIZE)))
+            last = entries_in(memoryview(file.read(self._shape.size - ENTRY_SIZE, ENTRY_SIZE)))
         finally:
             file.close()
         return not bool(np.any(real(last) & (last["physical_offset"] >= minimum)))
@@ -380,7 +380,7 @@ class FileConsumeQueues(OneByOne):
             if known is None or not known.firsts:
                 return 0, 0
             removed = known.remove_before(minimum, files_max)
-        return removed, removed * self._shape.size // UNIT_SIZE
+        return removed, removed * self._shape.size // ENTRY_SIZE
 
     @property
     def minimum_physical_offset(self) -> PhysicalOffset:
@@ -406,7 +406,7 @@ class FileConsumeQueues(OneByOne):
             return
         if self._may_have_emptied:
             with _named_errors():
-                self._may_have_emptied = units_in_files(self._disk, self._directory) is None
+                self._may_have_emptied = entries_in_files(self._disk, self._directory) is None
         self._save_dispatched(self._dispatched_up_to, emptied=self._may_have_emptied)
         self._saved_up_to = self._dispatched_up_to
 
@@ -439,7 +439,7 @@ class FileConsumeQueues(OneByOne):
         if not known.firsts or known.last_physical < self._minimum:
             return known.maximum
         begin = known.firsts[0] if known.first is None else known.first.queue_offset
-        known.first = first_at_least(known.unit_at_or_after, begin, known.maximum, self._minimum)
+        known.first = first_at_least(known.entry_at_or_after, begin, known.maximum, self._minimum)
         return known.maximum if known.first is None else known.first.queue_offset
 
     def _topics(self) -> list[str]:
@@ -453,20 +453,20 @@ class FileConsumeQueues(OneByOne):
                 yield queue
 
 
-def units_in_files(disk: Disk, directory: Path, *, without: str = "") -> int | None:
+def entries_in_files(disk: Disk, directory: Path, *, without: str = "") -> int | None:
     """Return how many entries the queue files below `directory` hold; None when there are none. Raises OSError.
 
     It is the largest number found in a few files: after a crash some may be shorter. The topic `without` is skipped.
     """
     sizes = list(islice(_file_sizes(disk, directory, without), FILES_LOOKED_AT))
-    return max(sizes) // UNIT_SIZE if sizes else None
+    return max(sizes) // ENTRY_SIZE if sizes else None
 
 
 def _file_sizes(disk: Disk, directory: Path, without: str) -> Iterator[int]:
     for topic in disk.list_directory(directory):
         if topic.is_directory and topic.name != without:
             for _, files in queues_of_topic(disk, directory, topic.name):
-                yield from (each.size for each in files if each.size >= UNIT_SIZE)
+                yield from (each.size for each in files if each.size >= ENTRY_SIZE)
 
 
 def topic_order(topic: str) -> tuple[int, bytes]:
@@ -487,17 +487,17 @@ def _named_errors() -> Iterator[None]:
 
 def _by_queue(requests: Sequence[DispatchRequest]) -> dict[QueueId, dict[int, bytes]]:
     """Return the stored entries of each queue by index, in log order."""
-    units: dict[QueueId, dict[int, bytes]] = {}
+    entries: dict[QueueId, dict[int, bytes]] = {}
     for topic, number, queue_offset, physical_offset, size, tags_code, _, _, _, light_queues in requests:
-        unit = _pack_unit(physical_offset, size, tags_code)
-        units.setdefault(QueueId(topic, number), {})[queue_offset] = unit
+        entry = _pack_entry(physical_offset, size, tags_code)
+        entries.setdefault(QueueId(topic, number), {})[queue_offset] = entry
         for name, light_offset in light_queues:
-            units.setdefault(QueueId(name, 0), {})[light_offset] = unit
-    return units
+            entries.setdefault(QueueId(name, 0), {})[light_offset] = entry
+    return entries
 
 
-def _columns_by_queue(units: UnitColumns) -> dict[QueueId, dict[int, bytes]]:
+def _columns_by_queue(entries: EntryColumns) -> dict[QueueId, dict[int, bytes]]:
     """Do the same as `_by_queue` for columns."""
     return {
-        queue: dict(zip(own.queue_offset.tolist(), pack_units(own), strict=True)) for queue, own in units.by_queue()
+        queue: dict(zip(own.queue_offset.tolist(), pack_entries(own), strict=True)) for queue, own in entries.by_queue()
     }

@@ -15,7 +15,7 @@ from quarry_mq.store.consumequeue.rocks_layout import (
     minimum_key_beside,
     parse_bound_key,
 )
-from quarry_mq.store.consumequeue.search import FoundUnit, UnitAtOrAfter, first_at_least
+from quarry_mq.store.consumequeue.search import EntryAtOrAfter, FoundEntry, first_at_least
 from quarry_mq.store.generations import GenerationCache
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.native import EntryPlace, MaximaTable, Native
@@ -57,7 +57,7 @@ class KnownQueue:
         self.last_physical: int = physical_offset
         self.maximum: int = last + 1
         self.begin = begin
-        self.first: FoundUnit | None = None
+        self.first: FoundEntry | None = None
 
     def place(self, begin: int, limit: int) -> EntryPlace:
         """Return the key range of entries from `begin` up to the max offset, and their number.
@@ -94,10 +94,10 @@ class RocksBounds:
     Raises ValueError for the name that no topic can have, `kv.KvError`.
     """
 
-    def __init__(self, offsets: Family, units: Family, minimum: PhysicalOffset, *, cached_max: int) -> None:
+    def __init__(self, offsets: Family, entries: Family, minimum: PhysicalOffset, *, cached_max: int) -> None:
         """Start with empty caches. `minimum` is the log's min offset."""
         self._offsets = offsets
-        self._units = units
+        self._entries = entries
         self.minimum: PhysicalOffset = minimum
         self._cache: GenerationCache[Queue, KnownQueue] = GenerationCache(max(1, cached_max // 2))
         self._table: MaximaTable | None = None
@@ -227,11 +227,11 @@ class RocksBounds:
         """
         if self._table is None or not isinstance(requests, list) or (staged := self._table.stage(requests)) is None:
             return None
-        units, maxima, last, unknown = staged
+        entries, maxima, last, unknown = staged
         if unknown:
             of_unknown = [last[index] for index in unknown]
             maxima += new_maxima({self.find(queue): (offset, at) for queue, offset, at in of_unknown})
-        return units, maxima, last
+        return entries, maxima, last
 
     def written(self, staged: StagedEntries) -> None:
         """Update the caches, like `written_last`. Call it only after the write: a failed one must not change them."""
@@ -338,20 +338,20 @@ class RocksBounds:
         begins_at = queue.first.physical_offset if queue.first is not None and minimum < queue.maximum else None
         return QueueExtent(minimum, QueueOffset(queue.maximum), begins_at)
 
-    def search(self, queue: KnownQueue, begin: int, end: int, at_least: PhysicalOffset) -> FoundUnit | None:
-        return first_at_least(self.unit_at_or_after(queue), begin, end, at_least)
+    def search(self, queue: KnownQueue, begin: int, end: int, at_least: PhysicalOffset) -> FoundEntry | None:
+        return first_at_least(self.entry_at_or_after(queue), begin, end, at_least)
 
-    def unit_at_or_after(self, queue: KnownQueue) -> UnitAtOrAfter:
-        def unit_at_or_after(start: int, before: int) -> FoundUnit | None:
+    def entry_at_or_after(self, queue: KnownQueue) -> EntryAtOrAfter:
+        def entry_at_or_after(start: int, before: int) -> FoundEntry | None:
             keys = KeyRange(queue.prefix + _pack_offset(start), queue.prefix + _pack_offset(before))
-            found = self._units.scan(keys, limit=1)
+            found = self._entries.scan(keys, limit=1)
             if not found:
                 return None
             key, value = found[0]
             offset, physical_offset = _unpack_offset(key, len(queue.prefix))[0], _unpack_offset(value)[0]
-            return FoundUnit(QueueOffset(offset), PhysicalOffset(physical_offset))
+            return FoundEntry(QueueOffset(offset), PhysicalOffset(physical_offset))
 
-        return unit_at_or_after
+        return entry_at_or_after
 
     def _may_have_some(self, queue: KnownQueue) -> bool:
         return queue.maximum > 0 and queue.last_physical >= self.minimum
@@ -363,10 +363,10 @@ class RocksBounds:
         self._find_begins(queues)
         begins = [self._begin_of(each) for each in queues]
         keys = [each.prefix + _pack_offset(begin) for each, begin in zip(queues, begins, strict=True)]
-        for queue, begin, unit in zip(queues, begins, self._units.get_many(keys), strict=True):
+        for queue, begin, entry in zip(queues, begins, self._entries.get_many(keys), strict=True):
             # when RocketMQ truncates, it leaves entries above the max offset
-            if unit is not None and begin < queue.maximum and (at := _unpack_offset(unit)[0]) >= self.minimum:
-                queue.first = FoundUnit(QueueOffset(begin), PhysicalOffset(at))
+            if entry is not None and begin < queue.maximum and (at := _unpack_offset(entry)[0]) >= self.minimum:
+                queue.first = FoundEntry(QueueOffset(begin), PhysicalOffset(at))
 
 
 def _begin(stored: bytes | None) -> int:

@@ -23,10 +23,10 @@ from typing import Final
 
 from quarry_mq.kv.options import KIB, MIB, CompactionStyle, Compression, FamilyOptions
 from quarry_mq.kv.rocks import RocksEngine
-from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 
 FAMILY_OPTIONS: Final = {
-    UNITS_FAMILY: FamilyOptions(
+    ENTRIES_FAMILY: FamilyOptions(
         memtable_bytes=8 * MIB,
         memtables_max=6,
         compaction_style=CompactionStyle.UNIVERSAL,

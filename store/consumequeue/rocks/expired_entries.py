@@ -29,21 +29,21 @@ from quarry_mq.kv import KeyRange, KeyValueEngine
 from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND,
     BOUND_SIZE,
+    ENTRIES_FAMILY,
+    ENTRY,
     I64,
     OFFSET_FAMILY,
-    UNIT,
-    UNITS_FAMILY,
+    entry_prefix_beside,
     is_maximum,
     minimum_key_beside,
-    unit_prefix_beside,
 )
-from quarry_mq.store.consumequeue.search import FoundUnit, first_at_least
+from quarry_mq.store.consumequeue.search import FoundEntry, first_at_least
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 
 SHORT_QUEUE: Final = 64
 """Reading this many neighbouring entries takes as long as the seeks of a binary search."""
 
-UNITS_PER_SCAN: Final = 1_000
+ENTRIES_PER_SCAN: Final = 1_000
 """Entries read in one call, which keeps the interpreter's lock: a third of a millisecond."""
 
 _FIRST_KEY: Final = b""
@@ -57,9 +57,9 @@ class ExpiredEntries:
     """The key at which the next step continues; None after the last queue."""
     queues: int = 0
     """The number of queues checked."""
-    units: int = 0
+    entries: int = 0
     """The largest possible number of entries to remove: holes count."""
-    kept_units: int = 0
+    kept_entries: int = 0
     """The largest possible number of entries that stay in the queues checked."""
     ranges: list[KeyRange] = field(default_factory=list)
     minima: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -68,8 +68,8 @@ class ExpiredEntries:
         """Add the result of the following step to this one."""
         self.next_key = following.next_key
         self.queues += following.queues
-        self.units += following.units
-        self.kept_units += following.kept_units
+        self.entries += following.entries
+        self.kept_entries += following.kept_entries
         self.ranges += following.ranges
         self.minima += following.minima
 
@@ -102,7 +102,7 @@ class ExpiredEntrySearch:
     """
 
     def __init__(self, engine: KeyValueEngine, minimum: PhysicalOffset) -> None:
-        self._units = engine.family(UNITS_FAMILY)
+        self._entries = engine.family(ENTRIES_FAMILY)
         self._offsets = engine.family(OFFSET_FAMILY)
         self.minimum: Final = minimum
 
@@ -116,7 +116,7 @@ class ExpiredEntrySearch:
             return found
         begins = np.maximum(bounds.first["queue"].astype(np.int64), 0)
         ends = bounds.last["queue"].astype(np.int64) + 1
-        found.kept_units = int(np.maximum(ends - begins, 0).sum())
+        found.kept_entries = int(np.maximum(ends - begins, 0).sum())
         chosen = bounds.first["physical"] < self.minimum
         empty = chosen & (bounds.last["physical"] < self.minimum)
         for queue in _queues(bounds, empty, begins, ends):
@@ -127,7 +127,7 @@ class ExpiredEntrySearch:
             self._find_together(found, list(_queues(bounds, indexes, begins, ends)))
         for queue in _queues(bounds, searched & ~short, begins, ends):
             self._find_alone(found, queue)
-        found.kept_units -= found.units
+        found.kept_entries -= found.entries
         return found
 
     def _bounds(self, rows: Sequence[tuple[bytes, bytes]], next_key: bytes | None) -> _Bounds:
@@ -153,13 +153,13 @@ class ExpiredEntrySearch:
         """Find the first entries to keep of neighbouring queues: their entries are read in one scan."""
         count_max = sum(queue.end - queue.begin for queue in queues)
         start = queues[0].prefix + I64.pack(queues[0].begin)
-        pairs = self._units.scan(KeyRange(start, queues[-1].prefix + I64.pack(queues[-1].end)), limit=count_max + 1)
+        pairs = self._entries.scan(KeyRange(start, queues[-1].prefix + I64.pack(queues[-1].end)), limit=count_max + 1)
         if len(pairs) > count_max:  # there are entries in between that belong to no stored bounds
             for queue in queues:
                 self._find_alone(found, queue)
             return
         keys = [key for key, _ in pairs]
-        physical = np.frombuffer(b"".join([value for _, value in pairs]), dtype=_UNIT_DTYPE)["physical"]
+        physical = np.frombuffer(b"".join([value for _, value in pairs]), dtype=_ENTRY_DTYPE)["physical"]
         kept = np.append(np.flatnonzero(physical >= self.minimum), len(keys))
         begins, ends, at = [], [], 0
         for queue in queues:
@@ -173,11 +173,11 @@ class ExpiredEntrySearch:
     def _find_alone(self, found: ExpiredEntries, queue: _Queue) -> None:
         prefix = queue.prefix
 
-        def unit_at_or_after(start: int, before: int) -> FoundUnit | None:
-            pairs = self._units.scan(KeyRange(prefix + I64.pack(start), prefix + I64.pack(before)), limit=1)
-            return _found_unit(*pairs[0]) if pairs else None
+        def entry_at_or_after(start: int, before: int) -> FoundEntry | None:
+            pairs = self._entries.scan(KeyRange(prefix + I64.pack(start), prefix + I64.pack(before)), limit=1)
+            return _found_entry(*pairs[0]) if pairs else None
 
-        first = first_at_least(unit_at_or_after, queue.begin, queue.end, self.minimum)
+        first = first_at_least(entry_at_or_after, queue.begin, queue.end, self.minimum)
         if first is not None:  # else the queue's last entry is missing, though the stored max offset names it
             self._note(found, queue, first.queue_offset, I64.pack(first.queue_offset), I64.pack(first.physical_offset))
 
@@ -185,15 +185,15 @@ class ExpiredEntrySearch:
         """Record that every entry before `kept` is to be removed; `packed_place` is its packed physical offset."""
         if kept > queue.begin:
             found.ranges.append(KeyRange(queue.prefix + I64.pack(queue.begin), queue.prefix + packed_kept))
-            found.units += kept - queue.begin
+            found.entries += kept - queue.begin
         found.minima.append((queue.minimum_key, packed_place + packed_kept))
 
 
 _NO_MINIMUM: Final = BOUND.pack(-1, 0)
 _BOUND_DTYPE: Final = np.dtype([("physical", ">i8"), ("queue", ">i8")])
 assert _BOUND_DTYPE.itemsize == BOUND_SIZE, "dtype and struct disagree"
-_UNIT_DTYPE: Final = np.dtype([("physical", ">i8"), ("rest", f"V{UNIT.size - I64.size}")])
-assert _UNIT_DTYPE.itemsize == UNIT.size, "dtype and struct disagree"
+_ENTRY_DTYPE: Final = np.dtype([("physical", ">i8"), ("rest", f"V{ENTRY.size - I64.size}")])
+assert _ENTRY_DTYPE.itemsize == ENTRY.size, "dtype and struct disagree"
 
 
 def _unpack(values: list[bytes]) -> NDArray[np.void]:
@@ -205,21 +205,21 @@ def _queues(
 ) -> Iterator[_Queue]:
     indexes = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
     for index, begin, end in zip(indexes.tolist(), begins[indexes].tolist(), ends[indexes].tolist(), strict=True):
-        yield _Queue(bounds.minimum_keys[index], unit_prefix_beside(bounds.maximum_keys[index]), begin, end)
+        yield _Queue(bounds.minimum_keys[index], entry_prefix_beside(bounds.maximum_keys[index]), begin, end)
 
 
 def _neighbours(chosen: NDArray[np.bool_], lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Yield indexes of chosen queues with no other queue in between, in groups of about `UNITS_PER_SCAN` entries."""
+    """Yield indexes of chosen queues with no other queue in between, in groups of about `ENTRIES_PER_SCAN` entries."""
     indexes = np.flatnonzero(chosen)
     if not len(indexes):
         return
     cuts = np.flatnonzero(np.diff(indexes) > 1) + 1
     for group in np.split(indexes, cuts):
-        scans = np.cumsum(lengths[group]) // UNITS_PER_SCAN
+        scans = np.cumsum(lengths[group]) // ENTRIES_PER_SCAN
         yield from np.split(group, np.flatnonzero(np.diff(scans)) + 1)
 
 
-def _found_unit(key: bytes, value: bytes) -> FoundUnit:
-    return FoundUnit(
-        QueueOffset(I64.unpack_from(key, len(key) - I64.size)[0]), PhysicalOffset(UNIT.unpack_from(value)[0])
+def _found_entry(key: bytes, value: bytes) -> FoundEntry:
+    return FoundEntry(
+        QueueOffset(I64.unpack_from(key, len(key) - I64.size)[0]), PhysicalOffset(ENTRY.unpack_from(value)[0])
     )

@@ -15,7 +15,7 @@ from typing import Final, cast
 from quarry_mq.kv import KeyRange, KeyValueEngine, WriteBatch
 from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.consumequeue.again import ascends, end_of_stored, put_again
-from quarry_mq.store.consumequeue.columns import ColumnRequests, UnitColumns
+from quarry_mq.store.consumequeue.columns import ColumnRequests, EntryColumns
 from quarry_mq.store.consumequeue.light_queues import LiteParentsStep, last_times_ms, lite_parents, stage_removal
 from quarry_mq.store.consumequeue.names import (
     LastEntry,
@@ -28,17 +28,18 @@ from quarry_mq.store.consumequeue.names import (
 )
 from quarry_mq.store.consumequeue.rocks.bounds import KnownQueue, LastEntries, RocksBounds, maximum_of, new_maxima
 from quarry_mq.store.consumequeue.rocks.entries import RocksEntries
+from quarry_mq.store.consumequeue.rocks.entry_reader import RocksEntryReader
 from quarry_mq.store.consumequeue.rocks.expired_entries import ExpiredEntrySearch
-from quarry_mq.store.consumequeue.rocks.units import RocksUnitReader
 from quarry_mq.store.consumequeue.rocks_layout import (
     BOUND,
     BOUND_SIZE,
     CHECKPOINT_KEY,
+    ENTRIES_FAMILY,
+    ENTRY,
     I64,
     OFFSET_FAMILY,
-    UNIT,
-    UNITS_FAMILY,
     StoredBound,
+    entries_end,
     is_minimum,
     keys_of,
     maxima_range,
@@ -46,13 +47,12 @@ from quarry_mq.store.consumequeue.rocks_layout import (
     maximum_key_beside,
     minimum_key,
     number_in,
+    pack_entries,
     pack_offsets,
-    pack_units,
     parse_bound,
     parse_maximum_key,
     require_no_checkpoint,
     topic_range,
-    units_end,
 )
 from quarry_mq.store.consumequeue.search import count_between
 from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest
@@ -63,12 +63,12 @@ MAXIMA_LATER_MAX: Final = 2_048
 """Max offsets that may wait to be stored: storing them takes about a millisecond."""
 QUEUES_PER_BATCH: Final = 1_000
 """The number of queues that a change of all queues puts into one batch: bounds its memory."""
-ENTRIES_FAMILIES: Final = (UNITS_FAMILY,)
-ALL_FAMILIES: Final = (UNITS_FAMILY, OFFSET_FAMILY)
-OFFSETS_FIRST: Final = (OFFSET_FAMILY, UNITS_FAMILY)
+ENTRIES_FAMILIES: Final = (ENTRIES_FAMILY,)
+ALL_FAMILIES: Final = (ENTRIES_FAMILY, OFFSET_FAMILY)
+OFFSETS_FIRST: Final = (OFFSET_FAMILY, ENTRIES_FAMILY)
 
 _pack_offset: Final = I64.pack
-_pack_unit: Final = UNIT.pack
+_pack_entry: Final = ENTRY.pack
 _pack_bound: Final = BOUND.pack
 
 
@@ -89,16 +89,18 @@ class RocksConsumeQueues:
         cached_queues_max: int = 65_536,
     ) -> None:
         self._engine = engine
-        self._units = engine.family(UNITS_FAMILY)
+        self._entries_family = engine.family(ENTRIES_FAMILY)
         self._offsets = engine.family(OFFSET_FAMILY)
-        self._entries = RocksEntries(self._units)
+        self._entries = RocksEntries(self._entries_family)
         self.is_complete = True
         """True once the store has all entries of the log so far that it will ever have.
 
         Until then nothing is dropped: a stored min offset would hide entries that are added below it.
         """
         self._removals = 0
-        self._bounds = RocksBounds(self._offsets, self._units, minimum_physical_offset, cached_max=cached_queues_max)
+        self._bounds = RocksBounds(
+            self._offsets, self._entries_family, minimum_physical_offset, cached_max=cached_queues_max
+        )
 
     def use(self, native: Native) -> None:
         """Cache stored bounds in the native part, and make entries with it."""
@@ -114,10 +116,10 @@ class RocksConsumeQueues:
     def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
         batch = self._engine.batch()
         if (staged := self._bounds.stage(requests)) is None:
-            self._put(batch, self._put_units(batch, requests), dispatched_up_to)
+            self._put(batch, self._put_entries(batch, requests), dispatched_up_to)
             return
-        units, maxima, _ = staged
-        batch.put_all(self._units, units)
+        entries, maxima, _ = staged
+        batch.put_all(self._entries_family, entries)
         self._write(batch, maxima, dispatched_up_to)
         self._bounds.written(staged)
 
@@ -140,12 +142,14 @@ class RocksConsumeQueues:
 
     def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
         if isinstance(requests, ColumnRequests):
-            units = requests.units
+            entries = requests.entries
             # looked up once: there may be more queues than the cache holds
-            known = self._bounds.find_all(units.queues)
-            if ascends(units, lambda index, offset, at: self._end_for(units.queues[index], known[index], offset, at)):
+            known = self._bounds.find_all(entries.queues)
+            if ascends(
+                entries, lambda index, offset, at: self._end_for(entries.queues[index], known[index], offset, at)
+            ):
                 batch = self._engine.batch()
-                self._put(batch, self._put_columns(batch, units.grouped(), known), dispatched_up_to)
+                self._put(batch, self._put_columns(batch, entries.grouped(), known), dispatched_up_to)
                 return
         put_again(self, list(requests), dispatched_up_to)
 
@@ -169,12 +173,12 @@ class RocksConsumeQueues:
     def put_missing(self, requests: Sequence[DispatchRequest]) -> None:
         """Store entries of records from below the watermark, which does not move. For a database begun in mid-log."""
         batch = self._engine.batch()
-        self._put_missing(batch, self._put_units(batch, requests))
+        self._put_missing(batch, self._put_entries(batch, requests))
 
-    def put_missing_units(self, units: UnitColumns) -> None:
+    def put_missing_entries(self, entries: EntryColumns) -> None:
         """Do the same as `put_missing` for columns; each of `units.queues` has entries."""
         batch = self._engine.batch()
-        self._put_missing(batch, self._put_columns(batch, units.grouped(), self._bounds.find_all(units.queues)))
+        self._put_missing(batch, self._put_columns(batch, entries.grouped(), self._bounds.find_all(entries.queues)))
 
     def _put_missing(self, batch: WriteBatch, last_of: LastEntries) -> None:
         """Write entries and max offsets in one batch: entries below the watermark are never put again."""
@@ -200,36 +204,37 @@ class RocksConsumeQueues:
         self._engine.write(batch)
         self._bounds.replaced(queue, maximum)
 
-    def _put_units(self, batch: WriteBatch, requests: Sequence[DispatchRequest]) -> LastEntries:
+    def _put_entries(self, batch: WriteBatch, requests: Sequence[DispatchRequest]) -> LastEntries:
         """Add one entry per request and light queue. Returns the last entry of each queue touched."""
         if isinstance(requests, ColumnRequests):
             # RocksDB takes neighbouring keys three times as fast as scattered ones
-            units = requests.units
-            return self._put_columns(batch, units.grouped(), self._bounds.find_all(units.queues))
+            entries = requests.entries
+            return self._put_columns(batch, entries.grouped(), self._bounds.find_all(entries.queues))
         cached, load = self._bounds.cached, self._bounds.load
         last_of: LastEntries = {}
         pairs: list[tuple[bytes, bytes]] = []
         for topic, number, queue_offset, physical_offset, size, tags_code, stored_ms, _, _, light_queues in requests:
-            unit = _pack_unit(physical_offset, size, tags_code, stored_ms)
+            entry = _pack_entry(physical_offset, size, tags_code, stored_ms)
             queue = cached((topic, number)) or load((topic, number))
-            pairs.append((queue.prefix + _pack_offset(queue_offset), unit))
+            pairs.append((queue.prefix + _pack_offset(queue_offset), entry))
             last_of[queue] = (queue_offset, physical_offset)
             for name, light_offset in light_queues:
                 queue = cached((name, 0)) or load((name, 0))
-                pairs.append((queue.prefix + _pack_offset(light_offset), unit))
+                pairs.append((queue.prefix + _pack_offset(light_offset), entry))
                 last_of[queue] = (light_offset, physical_offset)
-        batch.put_all(self._units, pairs)
+        batch.put_all(self._entries_family, pairs)
         return last_of
 
-    def _put_columns(self, batch: WriteBatch, units: UnitColumns, queues: Sequence[KnownQueue]) -> LastEntries:
+    def _put_columns(self, batch: WriteBatch, entries: EntryColumns, queues: Sequence[KnownQueue]) -> LastEntries:
         """Add the entries to the batch. `queues` are those of `units.queues`, in the same order."""
         prefixes = [queue.prefix for queue in queues]
-        of_units = map(prefixes.__getitem__, units.queue_index.tolist())
+        of_entries = map(prefixes.__getitem__, entries.queue_index.tolist())
         batch.put_all(
-            self._units, zip(map(add, of_units, pack_offsets(units.queue_offset)), pack_units(units), strict=True)
+            self._entries_family,
+            zip(map(add, of_entries, pack_offsets(entries.queue_offset)), pack_entries(entries), strict=True),
         )
-        last = units.last_of_queues()
-        places = zip(units.queue_offset[last].tolist(), units.physical_offset[last].tolist(), strict=True)
+        last = entries.last_of_queues()
+        places = zip(entries.queue_offset[last].tolist(), entries.physical_offset[last].tolist(), strict=True)
         return dict(zip(queues, places, strict=True))
 
     # -- reading
@@ -294,11 +299,11 @@ class RocksConsumeQueues:
         known = self._bounds.look_up(queue)
         if start >= known.maximum:
             return 0
-        return count_between(self._bounds.unit_at_or_after(known), start, known.maximum, self._bounds.minimum, at)
+        return count_between(self._bounds.entry_at_or_after(known), start, known.maximum, self._bounds.minimum, at)
 
-    def unit_reader(self) -> RocksUnitReader:
+    def entry_reader(self) -> RocksEntryReader:
         """Return a reader of all queues for use on another thread."""
-        return RocksUnitReader(self._engine)
+        return RocksEntryReader(self._engine)
 
     # -- changes of many queues
 
@@ -321,7 +326,7 @@ class RocksConsumeQueues:
             return False
         batch = self._engine.batch()
         for keys in ranges:
-            batch.delete_range(self._units, keys)
+            batch.delete_range(self._entries_family, keys)
         self._engine.write(batch)
         return True
 
@@ -381,7 +386,7 @@ class RocksConsumeQueues:
         queues = list(self.queues(topic))  # other cached queues of the topic are cached as not existing
         batch = self._engine.batch()
         keys = topic_range(topic)
-        batch.delete_range(self._units, keys)
+        batch.delete_range(self._entries_family, keys)
         batch.delete_range(self._offsets, keys)
         self._engine.write(batch)
         for queue in queues:
@@ -397,7 +402,7 @@ class RocksConsumeQueues:
         return lite_parents(self._offsets, key)
 
     def last_times_ms(self, found: Sequence[LastEntry]) -> list[int | None]:
-        return last_times_ms(self._units, found)
+        return last_times_ms(self._entries_family, found)
 
     def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]:
         stored = self._offsets.get_many([maximum_key(each.queue) for each in found])
@@ -406,7 +411,7 @@ class RocksConsumeQueues:
     def remove_ended(self, found: Sequence[LastEntry]) -> None:
         self._removals += 1
         batch = self._engine.batch()
-        stage_removal(batch, self._units, self._offsets, found)
+        stage_removal(batch, self._entries_family, self._offsets, found)
         self._engine.write(batch)
         for each in found:
             self._bounds.replaced(each.queue, None)
@@ -448,7 +453,7 @@ class RocksConsumeQueues:
         """
         known = KnownQueue(*keys_of(queue), None)
         prefix = known.prefix
-        batch.delete_range(self._units, KeyRange(prefix + _pack_offset(first_gone), units_end(prefix)))
+        batch.delete_range(self._entries_family, KeyRange(prefix + _pack_offset(first_gone), entries_end(prefix)))
         kept = self._entries.last(KeyRange(prefix + _pack_offset(0), prefix + _pack_offset(first_gone)))
         maximum: bytes | None = None
         if kept is not None:

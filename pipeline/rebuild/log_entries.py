@@ -8,41 +8,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from quarry_mq.store.consumequeue import FileConsumeQueues, UnitColumns
+from quarry_mq.store.consumequeue import EntryColumns, FileConsumeQueues
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.migration.present_entries import PresentEntries, PresentNumbering
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.scan import RecordBatch, ScannedRequests
-from quarry_mq.store.verify.log import units_in
+from quarry_mq.store.verify.log import entries_in
 
-UnitsOf = Callable[[RecordBatch], UnitColumns]
+EntriesOf = Callable[[RecordBatch], EntryColumns]
 
 
-class LogUnits(Protocol):
+class LogEntries(Protocol):
     """A choice of entries. Spark sends it to the tasks."""
 
     @property
     def counts_light(self) -> bool:
         """Return whether light queues get consecutive offsets once all their entries are sorted together."""
 
-    def opened(self, root: Path) -> AbstractContextManager[UnitsOf]:
+    def opened(self, root: Path) -> AbstractContextManager[EntriesOf]:
         """Return a context manager that gives the function which makes entries of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
-class StatedUnits:
+class StatedEntries:
     """Provide all entries, with the offsets that their records state."""
 
     counts_light: bool
 
     @contextmanager
-    def opened(self, root: Path) -> Iterator[UnitsOf]:  # noqa: ARG002
-        yield units_in
+    def opened(self, root: Path) -> Iterator[EntriesOf]:  # noqa: ARG002
+        yield entries_in
 
 
 @dataclass(frozen=True, slots=True)
-class FileUnits:
+class FileEntries:
     """The entries that the queue files hold, with the files' offsets for light queues.
 
     The files are durable and unchanging.
@@ -54,15 +54,15 @@ class FileUnits:
     counts_light: bool = False
 
     @contextmanager
-    def opened(self, root: Path) -> Iterator[UnitsOf]:
+    def opened(self, root: Path) -> Iterator[EntriesOf]:
         with closing(self.files(root)) as files, closing(PresentEntries(PosixDisk(), files)) as present_entries:
             numbering = PresentNumbering(present_entries)
 
-            def units_of(batch: RecordBatch) -> UnitColumns:
-                units = ScannedRequests(batch, slice(None), numbering).units
-                return units.select(present_entries.mask(units)).compact()
+            def entries_of(batch: RecordBatch) -> EntryColumns:
+                entries = ScannedRequests(batch, slice(None), numbering).entries
+                return entries.select(present_entries.mask(entries)).compact()
 
-            yield units_of
+            yield entries_of
 
     def files(self, root: Path) -> FileConsumeQueues:
         """Return the queue files, opened for reading."""

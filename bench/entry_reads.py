@@ -20,7 +20,7 @@ from bench.harness import Case, Options, Sample, Scale, alternate, measure
 from bench.peers.queue_store import read_ahead
 from quarry_mq.kv.rocks import RocksEngine
 from quarry_mq.store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
-from quarry_mq.store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, entry_key
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.native import NATIVE, Native
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
@@ -78,14 +78,14 @@ def _case(
     if native is not None:
         queues.use(native)
         read_ahead(queues.warm)
-    bare = engine.family(UNITS_FAMILY).native()
+    bare = engine.family(ENTRIES_FAMILY).native()
 
     def ours() -> Sample:
         places = _places(random, shape, limit, sizes.reads)
         return measure(lambda: _checked(_read(queues, places, limit), sizes.reads * expected))
 
     def peer() -> Sample:
-        keys = [unit_key(*place) for place in _places(random, shape, limit, sizes.reads)]
+        keys = [entry_key(*place) for place in _places(random, shape, limit, sizes.reads)]
         read: Callable[[], int] = (lambda: _get(bare, keys)) if limit == 1 else (lambda: _iterate(bare, keys, expected))
         return measure(lambda: _checked(read(), sizes.reads * expected))
 

@@ -8,17 +8,17 @@ from typing import Final
 
 import numpy as np
 
-from quarry_mq.store.consumequeue.files.layout import real, units_in
+from quarry_mq.store.consumequeue.files.layout import entries_in, real
 from quarry_mq.store.consumequeue.files.open_files import OpenFiles
 from quarry_mq.store.consumequeue.files.queue import FileQueue, FileShape
-from quarry_mq.store.consumequeue.windows import UnitWindow, joined
+from quarry_mq.store.consumequeue.windows import EntryWindow, joined
 from quarry_mq.store.fs.protocol import Disk
 from quarry_mq.store.offsets import QueueId
 
 OPEN_FILES_MAX: Final = 2
 
 
-class FileUnitReader:
+class FileEntryReader:
     """Reads the queue files of `directory`."""
 
     def __init__(self, disk: Disk, directory: Path, shape: FileShape, queues: Callable[[], Iterator[QueueId]]) -> None:
@@ -28,10 +28,10 @@ class FileUnitReader:
         self._files = OpenFiles(disk, open_max=OPEN_FILES_MAX)
         self.queues = queues
 
-    def open(self, queue: QueueId) -> FileQueueUnits:
+    def open(self, queue: QueueId) -> FileQueueEntries:
         # open files may have been removed and made again since
         self._files.close()
-        return FileQueueUnits(
+        return FileQueueEntries(
             FileQueue(self._disk, self._files, self._directory / queue.topic / str(queue.number), self._shape)
         )
 
@@ -39,21 +39,21 @@ class FileUnitReader:
         self._files.close()
 
 
-class FileQueueUnits:
+class FileQueueEntries:
     def __init__(self, queue: FileQueue) -> None:
         self._queue = queue
         self.begin = queue.firsts[0] if queue.firsts else 0
         self.maximum = queue.maximum
         self.last_physical = int(queue.last_physical)
-        self.unit_at_or_after = queue.unit_at_or_after
+        self.entry_at_or_after = queue.entry_at_or_after
 
-    def window(self, start: int, end: int) -> UnitWindow:
+    def window(self, start: int, end: int) -> EntryWindow:
         found = []
         for first, data in self._queue.stretches(start, min(end, self.maximum)):
-            units = units_in(memoryview(data))
-            rows = np.flatnonzero(real(units))
-            found.append((first + rows, units[rows]))
-        return UnitWindow(
+            entries = entries_in(memoryview(data))
+            rows = np.flatnonzero(real(entries))
+            found.append((first + rows, entries[rows]))
+        return EntryWindow(
             joined([offsets for offsets, _ in found]),
-            *(joined([units[name] for _, units in found]) for name in ("physical_offset", "size", "tags_code")),
+            *(joined([entries[name] for _, entries in found]) for name in ("physical_offset", "size", "tags_code")),
         )

@@ -23,20 +23,20 @@ from quarry_mq.pipeline.source.conditions import texts_of
 from quarry_mq.pipeline.source.table import ArrowRows, Rows, TableReader, Types
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.consumequeue.rocks_layout import (
+    ENTRIES_FAMILY,
+    ENTRY_DTYPE,
+    ENTRY_SIZE,
     I64,
-    UNIT_DTYPE,
-    UNIT_SIZE,
-    UNITS_FAMILY,
-    parse_unit_key,
+    entry_key,
+    parse_entry_key,
     topic_prefix,
-    unit_key,
 )
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.offline.store import ENTRIES_PER_READ, OfflineStore, QueueSource
 from quarry_mq.store.offsets import QueueId, QueueOffset
 
-BYTES_OF_UNIT: Final = 64
+BYTES_OF_ENTRY: Final = 64
 """Bytes of `splitBytes` that one entry counts for: about the size of its key and value."""
 PAIRS_PER_BATCH: Final = 16_384
 
@@ -66,7 +66,7 @@ class StretchesPart(InputPartition):
     stretches: tuple[Stretch, ...]
 
 
-class UnitReader(TableReader):
+class EntryReader(TableReader):
     """Reads consume queue entries. Queue files hold no store times: `storeTimestamp` is null for them."""
 
     types: ClassVar[Types] = {
@@ -82,7 +82,7 @@ class UnitReader(TableReader):
     def partitions(self) -> Sequence[InputPartition]:
         with OfflineStore.open(PosixDisk(), self.options.path) as store:
             topics = texts_of("topic", self.conditions)
-            parts = _cut(_stretches(store, self.options.source, topics), self.options.split_bytes // BYTES_OF_UNIT)
+            parts = _cut(_stretches(store, self.options.source, topics), self.options.split_bytes // BYTES_OF_ENTRY)
             if self._is_rocksdb(store):
                 return list(_key_parts(parts, topics))
             return [StretchesPart(tuple(part)) for part in parts]
@@ -99,7 +99,7 @@ class UnitReader(TableReader):
                 yield from self._rows_of_stretches(store, partition)
 
     def _rows_of_keys(self, store: OfflineStore, part: KeysPart) -> Iterator[Rows]:
-        pairs = store.queue_engine().family(UNITS_FAMILY).iterate(KeyRange(part.start, part.end))
+        pairs = store.queue_engine().family(ENTRIES_FAMILY).iterate(KeyRange(part.start, part.end))
         while some := list(islice(pairs, PAIRS_PER_BATCH)):
             try:
                 batch = _batch_of(some)
@@ -130,11 +130,11 @@ def _stretches(store: OfflineStore, source: QueueSource | None, topics: list[str
             yield Stretch(queue, bounds.minimum, bounds.maximum)
 
 
-def _cut(stretches: Iterable[Stretch], units_max: int) -> Iterator[list[Stretch]]:
-    """Divide the stretches into parts of about `units_max` entries; a long stretch is cut."""
-    units_max = max(units_max, 1)
+def _cut(stretches: Iterable[Stretch], entries_max: int) -> Iterator[list[Stretch]]:
+    """Divide the stretches into parts of about `entries_max` entries; a long stretch is cut."""
+    entries_max = max(entries_max, 1)
     part: list[Stretch] = []
-    room = units_max
+    room = entries_max
     for queue, first, end in stretches:
         begin = first
         while begin < end:
@@ -144,7 +144,7 @@ def _cut(stretches: Iterable[Stretch], units_max: int) -> Iterator[list[Stretch]
             begin = stop
             if room == 0:
                 yield part
-                part, room = [], units_max
+                part, room = [], entries_max
     if part:
         yield part
 
@@ -152,7 +152,7 @@ def _cut(stretches: Iterable[Stretch], units_max: int) -> Iterator[list[Stretch]
 def _key_parts(parts: Iterable[list[Stretch]], topics: list[str] | None) -> Iterator[KeysPart]:
     """Yield the ranges of keys that hold the parts. If no topics are given, the ranges cover all keys."""
     if topics is None:
-        begins = [unit_key(part[0].queue, part[0].begin) for part in parts]
+        begins = [entry_key(part[0].queue, part[0].begin) for part in parts]
         for start, next_begin in zip([b"", *begins[1:]], [*begins[1:], None], strict=True):
             yield KeysPart(start, next_begin)
         return
@@ -160,32 +160,32 @@ def _key_parts(parts: Iterable[list[Stretch]], topics: list[str] | None) -> Iter
         for _, same in groupby(part, key=lambda stretch: stretch.queue.topic):
             stretches = list(same)
             first, last = stretches[0], stretches[-1]
-            yield KeysPart(unit_key(first.queue, first.begin), unit_key(last.queue, last.end))
+            yield KeysPart(entry_key(first.queue, first.begin), entry_key(last.queue, last.end))
 
 
 def _batch_of(pairs: Sequence[Pair]) -> pa.RecordBatch:
     """Return the entries of consecutive keys. Raises ValueError for a value that is no entry."""
     for key, value in pairs:
-        if len(value) != UNIT_SIZE:
-            raise ValueError(f"{len(value)} bytes under the key {key[:64].hex()}, which must be a unit of {UNIT_SIZE}")
+        if len(value) != ENTRY_SIZE:
+            raise ValueError(f"{len(value)} bytes under the key {key[:64].hex()}, which must be a unit of {ENTRY_SIZE}")
     queues: list[QueueId] = []
     counts: list[int] = []
     for _, same in groupby(pairs, key=lambda pair: pair[0][: -I64.size]):
         keys = [key for key, _ in same]
-        queues.append(parse_unit_key(keys[0])[0])
+        queues.append(parse_entry_key(keys[0])[0])
         counts.append(len(keys))
     index = np.repeat(np.arange(len(queues)), counts)
-    units = np.frombuffer(b"".join([value for _, value in pairs]), UNIT_DTYPE)
+    entries = np.frombuffer(b"".join([value for _, value in pairs]), ENTRY_DTYPE)
     offsets = np.frombuffer(b"".join([key[-I64.size :] for key, _ in pairs]), ">i8")
     return pa.RecordBatch.from_pydict(
         {
             "topic": picked([queue.topic for queue in queues], index),
             "queueId": pa.array(np.array([queue.number for queue in queues], np.int32)[index]),
             "queueOffset": pa.array(offsets.astype(np.int64)),
-            "phyOffset": pa.array(units["physical_offset"].astype(np.int64)),
-            "size": pa.array(units["size"].astype(np.int32)),
-            "tagsCode": pa.array(units["tags_code"].astype(np.int64)),
-            "storeTimestamp": pa.array(units["store_timestamp_ms"].astype(np.int64)),
+            "phyOffset": pa.array(entries["physical_offset"].astype(np.int64)),
+            "size": pa.array(entries["size"].astype(np.int32)),
+            "tagsCode": pa.array(entries["tags_code"].astype(np.int64)),
+            "storeTimestamp": pa.array(entries["store_timestamp_ms"].astype(np.int64)),
         }
     )
 
