@@ -34,7 +34,7 @@ from quarry_mq.server.wire.messages import host_from_text, to_message
 from quarry_mq.server.wire.status import fill_ok
 from quarry_mq.server.wire.text_sizes import SHORT_MAX
 from quarry_mq.server.wire.validate import check_ack, check_send
-from quarry_mq.store.commitlog.rounds import make_round, native_rounds
+from quarry_mq.store.commitlog.batch_encoder import encode_batch, native_batch_encoder
 from quarry_mq.store.message import EncodedMessage, Host
 from quarry_mq.store.native import NATIVE, WHY_NOT, Native
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
@@ -126,10 +126,10 @@ def _encoded(native: Native, sent: list[bytes]) -> list[EncodedMessage]:
 
 def _recording(native: Native, sent: list[bytes]) -> tuple[Work, Work]:
     messages = _encoded(native, sent)
-    next_offsets, at, make = _from_zero(messages), PhysicalOffset(0), native_rounds(native)
+    next_offsets, at, make = _from_zero(messages), PhysicalOffset(0), native_batch_encoder(native)
     return (
         lambda: make(messages, next_offsets, at, NOW_MS, True),
-        lambda: make_round(messages, next_offsets, at, NOW_MS, True),
+        lambda: encode_batch(messages, next_offsets, at, NOW_MS, True),
     )
 
 
@@ -141,7 +141,7 @@ def _from_zero(messages: list[EncodedMessage]) -> dict[tuple[str, int], QueueOff
 def _segment(native: Native, sent: list[bytes]) -> tuple[memoryview, list[PhysicalOffset]]:
     """Return consecutive records, and where they begin."""
     messages = _encoded(native, sent)
-    made = native_rounds(native)(messages, _from_zero(messages), PhysicalOffset(0), NOW_MS, True)
+    made = native_batch_encoder(native)(messages, _from_zero(messages), PhysicalOffset(0), NOW_MS, True)
     if isinstance(made, list):
         raise RuntimeError(f"unknown queues: {made}")
     records, _, appended, _ = made

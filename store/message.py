@@ -108,7 +108,7 @@ class ConsumeQueueEntry(NamedTuple):
     store_timestamp_ms: int | None
 
 
-Round = tuple[bytes, list[DispatchRequest], list[Appended], dict[tuple[str, int], QueueOffset]]
+EncodedBatch = tuple[bytes, list[DispatchRequest], list[Appended], dict[tuple[str, int], QueueOffset]]
 """A batch is its concatenated records, a dispatch request and a result per message, and the next
 offsets of its queues.
 """

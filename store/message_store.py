@@ -22,7 +22,7 @@ from quarry_mq.protocol.messages.property_names import LIGHT_QUEUE_OFFSETS, LIGH
 from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK
 from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader
-from quarry_mq.store.commitlog.rounds import make_round, native_rounds
+from quarry_mq.store.commitlog.batch_encoder import encode_batch, native_batch_encoder
 from quarry_mq.store.commitlog.store_times import StoreTimes
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, LastEntry, LightQueueStep, LiteParentsStep, QueueEnd
 from quarry_mq.store.consumequeue.bounds import QueueOffsets
@@ -30,8 +30,8 @@ from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER, is_queued,
 from quarry_mq.store.consumequeue.search import TimeBoundary, offset_at_time
 from quarry_mq.store.errors import DiskRefused, MessageGivenUp, MessageTooLarge, OffsetOutOfRange, StoreDamaged
 from quarry_mq.store.index import NO_INDEXES, KeyIndexes
-from quarry_mq.store.message import Appended, DispatchRequest, EncodedMessage, Message, MessageCopy, Round
-from quarry_mq.store.native import MakeRound, Native
+from quarry_mq.store.message import Appended, DispatchRequest, EncodedBatch, EncodedMessage, Message, MessageCopy
+from quarry_mq.store.native import EncodeBatch, Native
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 from quarry_mq.store.pending import PendingMessages
 from quarry_mq.store.record import (
@@ -79,7 +79,7 @@ class MessageStore:
         self._deleted_topics = deleted_topics
         self._offsets = offsets
         self._queues = offsets.queues
-        self._make_round: MakeRound = make_round
+        self._encode_batch: EncodeBatch = encode_batch
         in_segment = writer.record_size_max
         # an accepted message can be copied: the copy must fit into a segment, too
         self._record_size_max = min(settings.record_size_max, max(in_segment - COPY_GROWTH_MAX, in_segment // 2))
@@ -185,7 +185,7 @@ class MessageStore:
                 results.append(_make(Appended, (offset, at, size, now_ms)))
             writer.commit()
         except BaseException:
-            self._discard_round()
+            self._discard_batch()
             raise
         self._times.last_ms = now_ms
         self._offsets.appended(assigned, requests)
@@ -195,7 +195,7 @@ class MessageStore:
         """Append messages that are encoded already, as `append` does; this costs a third of the time."""
         writer, now_ms = self._writer, self._times.next_ms()
         try:
-            records, requests, appended, assigned = self._round_of(messages, writer.next, now_ms)
+            records, requests, appended, assigned = self._encoded(messages, writer.next, now_ms)
             self._check_sizes(len(records), requests)
             if len(records) <= writer.room:
                 writer.add(records)
@@ -203,18 +203,18 @@ class MessageStore:
                 requests, appended = self._add_apart(messages, requests, now_ms)
             writer.commit()
         except BaseException:
-            self._discard_round()
+            self._discard_batch()
             raise
         self._offsets.appended(assigned, requests)
         self._times.last_ms = now_ms
         return appended
 
-    def _round_of(self, messages: list[EncodedMessage], at: PhysicalOffset, now_ms: int) -> Round:
+    def _encoded(self, messages: list[EncodedMessage], at: PhysicalOffset, now_ms: int) -> EncodedBatch:
         known, with_crc = self._offsets.next, self._settings.record_crc
-        made = self._make_round(messages, known, at, now_ms, with_crc)
+        made = self._encode_batch(messages, known, at, now_ms, with_crc)
         if isinstance(made, list):
             self._offsets.load(made)
-            made = self._make_round(messages, known, at, now_ms, with_crc)
+            made = self._encode_batch(messages, known, at, now_ms, with_crc)
             assert isinstance(made, tuple), "the next offsets are loaded"
         return made
 
@@ -229,7 +229,7 @@ class MessageStore:
         for message, request in zip(messages, requests, strict=True):
             at = self._place(request.size)
             numbered = {(request.topic, request.queue_number): request.queue_offset}
-            made = self._make_round([message], numbered, at, now_ms, self._settings.record_crc)
+            made = self._encode_batch([message], numbered, at, now_ms, self._settings.record_crc)
             assert isinstance(made, tuple), "the offset of a light queue is assigned by the store"
             record, requests_of_one, appended_of_one, _ = made
             self._writer.add(record)
@@ -254,7 +254,7 @@ class MessageStore:
         except OSError as error:
             raise DiskRefused(f"the commit log cannot grow: {error}") from error
 
-    def _discard_round(self) -> None:
+    def _discard_batch(self) -> None:
         """Discard the batch that failed: log and next offsets are as before."""
         self._writer.discard()
         self._offsets.evict()  # in case no dispatch follows, which would do it
@@ -364,7 +364,7 @@ class MessageStore:
 
     def use(self, native: Native) -> None:
         """Encode and decode records with the native part from now on."""
-        self._make_round = native_rounds(native)
+        self._encode_batch = native_batch_encoder(native)
         self._reader.use(native)
 
     def read(self, entry: ConsumeQueueEntry) -> StoredMessage:

@@ -14,9 +14,9 @@ from quarry_mq.store.message import (
     Appended,
     ConsumeQueueEntry,
     DispatchRequest,
+    EncodedBatch,
     EncodedMessage,
     Host,
-    Round,
     UnknownQueues,
 )
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""
 
 MODULE: Final = "quarry_native"
-CONTRACT: Final = 12
+CONTRACT: Final = 13
 """Number of the build that goes with this code; a build with another number is not used."""
 
 PlainMessage = tuple[str, bytes, bytes, int, int, int]
@@ -106,8 +106,8 @@ class RecordReaderMaker(Protocol):
     def __call__(self, record_type: type[StoredMessage], host_type: type[Host], /) -> RecordReader: ...
 
 
-class MakeRound(Protocol):
-    """The function assigns offsets to a batch and encodes it; see `store.commitlog.rounds.make_round`."""
+class EncodeBatch(Protocol):
+    """The function assigns offsets to a batch and encodes it; see `store.commitlog.batch_encoder.encode_batch`."""
 
     def __call__(
         self,
@@ -117,24 +117,24 @@ class MakeRound(Protocol):
         stored_ms: int,
         crc_property: bool,  # noqa: FBT001
         /,
-    ) -> Round | UnknownQueues: ...
+    ) -> EncodedBatch | UnknownQueues: ...
 
 
-class RoundMaker(Protocol):
+class BatchEncoder(Protocol):
     """A round maker makes the records of batches of encoded messages, and their dispatch requests."""
 
     @property
-    def make(self) -> MakeRound: ...
+    def make(self) -> EncodeBatch: ...
 
 
-class RoundMakerMaker(Protocol):
+class BatchEncoderMaker(Protocol):
     def __call__(
         self,
         request_type: type[DispatchRequest],
         appended_type: type[Appended],
         properties_type: type[EncodedProperties],
         /,
-    ) -> RoundMaker: ...
+    ) -> BatchEncoder: ...
 
 
 class EntryMaker(Protocol):
@@ -279,7 +279,7 @@ class Native(Protocol):
         """Return the serialized `SendMessageResponse` of messages that are stored from a queue offset on."""
 
     @property
-    def RoundMaker(self) -> RoundMakerMaker: ...
+    def BatchEncoder(self) -> BatchEncoderMaker: ...
 
     def SyncThread(self) -> SyncThread: ...
 

@@ -10,6 +10,7 @@
 use pyo3::prelude::*;
 
 mod acks;
+mod batches;
 mod calls;
 mod entries;
 mod fields;
@@ -19,7 +20,6 @@ mod numbers;
 mod queue_keys;
 mod receives;
 mod records;
-mod rounds;
 mod sends;
 mod staging;
 mod stored;
@@ -29,7 +29,7 @@ mod wire;
 
 /// What Python code it goes with. Raised whenever the two have to change together: `store/native.py` does
 /// without a build of another number.
-const CONTRACT: u32 = 12;
+const CONTRACT: u32 = 13;
 
 #[pymodule]
 fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -46,6 +46,6 @@ fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<syncs::SyncThread>()?;
     module.add_class::<maxima::MaximaTable>()?;
     module.add_class::<entries::EntryMaker>()?;
-    module.add_class::<rounds::RoundMaker>()?;
+    module.add_class::<batches::BatchEncoder>()?;
     Ok(())
 }

@@ -193,7 +193,7 @@ def _tell(stored: Stored, appended: Sequence[Appended], error: Exception | None)
 class GroupCommitMetrics(Protocol):
     def observe_flush(self, seconds: float, sends: int) -> None: ...
 
-    def observe_round(self, messages: int) -> None: ...
+    def observe_batch(self, messages: int) -> None: ...
 
 
 class HealthReports(Protocol):
@@ -281,8 +281,8 @@ class GroupCommit:
         if not self._is_gathering:
             self._gathering_since_s = self._clock.monotonic_s()
         self._incoming.append(_Send(messages, stored))
-        if len(self._incoming) == 1 and not self._round_follows_flush:
-            self.after_pass(self._run_round)
+        if len(self._incoming) == 1 and not self._batch_follows_flush:
+            self.after_pass(self._append_batch)
 
     def send_encoded(self, messages: list[EncodedMessage], stored: Stored, since_s: float, *, sends: int) -> None:
         """Store the messages of several sends, which came in from `since_s` on during the iteration that ends now.
@@ -293,8 +293,8 @@ class GroupCommit:
         if not self._is_gathering:
             self._gathering_since_s = since_s
         self._incoming_encoded.append(_Send(messages, stored, sends))
-        if not self._round_follows_flush:
-            self._run_round()
+        if not self._batch_follows_flush:
+            self._append_batch()
 
     async def until_durable(self) -> None:
         """Wait until everything that is in the log now is on the disk. Raises StorePoisoned."""
@@ -317,11 +317,11 @@ class GroupCommit:
         return bool(self._incoming or self._incoming_encoded)
 
     @property
-    def _round_follows_flush(self) -> bool:
+    def _batch_follows_flush(self) -> bool:
         """Return whether new sends have to wait for a running flush anyway: appending them together costs less."""
         return self._flush_task is not None and self._durability is Durability.SYNC
 
-    def _run_round(self) -> None:
+    def _append_batch(self) -> None:
         sends, self._incoming = self._incoming, []
         encoded, self._incoming_encoded = self._incoming_encoded, []
         if not sends and not encoded:
@@ -339,7 +339,7 @@ class GroupCommit:
         if all(went_in):
             self.stages.append.add(self._appended_s - began_s)
         messages = sum(len(send.messages) for send in sends) + sum(len(each.messages) for each in encoded)
-        self._metrics.observe_round(messages)
+        self._metrics.observe_batch(messages)
         self._go_on()
 
     def _append(self, sends: Sequence[_Send[MessageT]], append: Callable[[list[MessageT]], Sequence[Appended]]) -> bool:
@@ -412,12 +412,12 @@ class GroupCommit:
                     await self._flush_once()
                 if self._durability is Durability.SYNC:
                     self._make_visible(self._store.flushed_up_to)
-                    self._run_round()
+                    self._append_batch()
                 if not self._needs_flush_task:
                     return
         except Exception as error:  # noqa: BLE001 - final: all waiting sends fail, readiness goes red
             self._fail(error, [])
-            self._run_round()
+            self._append_batch()
         finally:
             self._flush_task = None
 
@@ -601,7 +601,7 @@ class GroupCommit:
     async def drain(self) -> None:
         """Store and answer everything that was accepted; to be called when no new sends can come in."""
         if self._is_gathering:
-            self._run_round()
+            self._append_batch()
         while self._failure is None and (self._flush_task is not None or self._queue_flush_task is not None):
             await asyncio.gather(*(task for task in (self._flush_task, self._queue_flush_task) if task is not None))
         self._log_flushes.close()

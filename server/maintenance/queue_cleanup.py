@@ -24,7 +24,7 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.tasks.worker import LastErrors, Worker
 from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.offsets import PhysicalOffset
-from quarry_mq.store.retention import DueRound, LogExpiry, QueueExpiry
+from quarry_mq.store.retention import DueSweep, LogExpiry, QueueExpiry
 
 log = structlog.get_logger(__name__)
 
@@ -139,14 +139,14 @@ class QueueCleaning:
                 break
             await self._steps.run(self._expiry.begin)
             with self._under_way(due.kind):
-                await self._run_round(due)
+                await self._sweep(due)
         wanted = self._rewrite_asked or self._expiry.is_sparse(self._settings.rewrite_ratio)
         if wanted and self._expiry.has_tables:
             with self._under_way("rewrite"):
                 await self._rewrite()
         self._rewrite_asked = False
 
-    async def _run_round(self, due: DueRound) -> None:
+    async def _sweep(self, due: DueSweep) -> None:
         started_s = self._clock.monotonic_s()
         log.info("queues are being cleaned up", kind=due.kind, log_begins_at=self._log.minimum)
         while await self._steps.run(due.prepare):

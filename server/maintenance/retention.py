@@ -118,7 +118,7 @@ class Retention:
         self._started_s = clock.monotonic_s()
         self._forced: Forced | None = None
         self._futile_until_s = self._started_s
-        self._round = asyncio.Lock()
+        self._sweep_lock = asyncio.Lock()
         self._to_remove = asyncio.Event()
         self._errors = LastErrors()
         self._worker = Worker("expiry", THREADS)
@@ -207,7 +207,7 @@ class Retention:
 
         The files are removed soon after. Raises OSError, kv.KvError.
         """
-        async with self._round:
+        async with self._sweep_lock:
             situation = await self._see(requested=True)
             settings = replace(self._settings, segments_per_round=UNLIMITED)
             plan = await self._worker.run(self._expiry.plan, settings, situation)
@@ -217,7 +217,7 @@ class Retention:
     # -- inside
 
     async def _look(self) -> None:
-        async with self._round:
+        async with self._sweep_lock:
             situation = self._judge_forced(await self._see())
             self._commit.refuse_sends(refusal(self._settings, situation))
             if self._clock.monotonic_s() - self._started_s < self._times.start_delay_s:

@@ -6,7 +6,7 @@ the files; `SegmentRemover` removes files without blocking appends. `QueueExpiry
 """
 
 from quarry_mq.store.retention.log_expiry import LogExpiry
-from quarry_mq.store.retention.queue_expiry import DueRound, QueueExpiry
+from quarry_mq.store.retention.queue_expiry import DueSweep, QueueExpiry
 from quarry_mq.store.retention.remover import SegmentRemover
 from quarry_mq.store.retention.rules import (
     Candidate,
@@ -24,7 +24,7 @@ from quarry_mq.store.retention.unread import Unread
 __all__ = [
     "Candidate",
     "Cause",
-    "DueRound",
+    "DueSweep",
     "ExpirySettings",
     "FileSystem",
     "Forced",

@@ -15,7 +15,7 @@ from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.migration.open_queues import OpenQueues
 from quarry_mq.store.offsets import PhysicalOffset
-from quarry_mq.store.retention.queue_rounds import FileRound, Pause, QueueRound, RocksRound
+from quarry_mq.store.retention.queue_sweeps import FileSweep, Pause, QueueSweep, RocksSweep
 from quarry_mq.store.state.identity import EntryCounts, StoreIdentity
 
 SPARE_BYTES: Final = 64 << 20
@@ -30,40 +30,40 @@ one microsecond.
 """
 
 
-class DueRound:
+class DueSweep:
     """A due round is a sweep that is to be done. It ends early when a migration exchanges its queues."""
 
     def __init__(
         self,
         kind: str,
-        round_: QueueRound,
+        sweep: QueueSweep,
         queues: OpenQueues,
         is_current: Callable[[], bool],
         done: Callable[[], None],
     ) -> None:
         self.kind: Final = kind
         """The kind of queues: `files` or `rocksdb`."""
-        self._round = round_
+        self._sweep = sweep
         self._queues = queues
         self._is_current = is_current
         self._done = done
 
     @property
     def entries(self) -> int:
-        return self._round.entries
+        return self._sweep.entries
 
     @property
     def files(self) -> int:
-        return self._round.files
+        return self._sweep.files
 
     def prepare(self) -> bool:
-        """Prepare the next part of the sweep, see `QueueRound`."""
+        """Prepare the next part of the sweep, see `QueueSweep`."""
         with self._queues.using_rocks():
-            return self._is_current() and self._round.prepare()
+            return self._is_current() and self._sweep.prepare()
 
     def carry_out(self) -> bool:
-        """Carry out a part of the sweep, see `QueueRound`."""
-        return self._is_current() and self._round.carry_out()
+        """Carry out a part of the sweep, see `QueueSweep`."""
+        return self._is_current() and self._sweep.carry_out()
 
     def finish(self) -> bool:
         """Write down that the sweep is complete; return False if it ended early. Blocks."""
@@ -95,7 +95,7 @@ class QueueExpiry:
             done.append(identity.rocksdb_expired_below)
         return min((each or PhysicalOffset(0) for each in done), default=PhysicalOffset(0))
 
-    def due(self, minimum: PhysicalOffset, pause: Pause) -> DueRound | None:
+    def due(self, minimum: PhysicalOffset, pause: Pause) -> DueSweep | None:
         """Return the next sweep for a log that begins at `minimum`. To be called on the thread of `carry_out`."""
         files, rocks = self._queues.files, self._expiring_rocks()
         if files is not None and (self._identity.files_expired_below or 0) < minimum:
@@ -156,14 +156,14 @@ class QueueExpiry:
         rocks = self._queues.rocks
         return rocks if rocks is not None and rocks.is_complete else None
 
-    def _due_files(self, files: FileConsumeQueues, minimum: PhysicalOffset, pause: Pause) -> DueRound:
+    def _due_files(self, files: FileConsumeQueues, minimum: PhysicalOffset, pause: Pause) -> DueSweep:
         def done() -> None:
             self._identity.files_expired_below = minimum
 
-        round_ = FileRound(files, minimum, pause=pause)
-        return DueRound("files", round_, self._queues, lambda: self._queues.files is files, done)
+        sweep = FileSweep(files, minimum, pause=pause)
+        return DueSweep("files", sweep, self._queues, lambda: self._queues.files is files, done)
 
-    def _due_rocks(self, rocks: RocksConsumeQueues, pause: Pause) -> DueRound:
+    def _due_rocks(self, rocks: RocksConsumeQueues, pause: Pause) -> DueSweep:
         identity = self._identity
 
         def dropped(entries: int) -> None:
@@ -171,11 +171,11 @@ class QueueExpiry:
             identity.rocksdb_entries = counts._replace(gone=counts.gone + entries)
 
         def done() -> None:
-            identity.rocksdb_entries = identity.rocksdb_entries._replace(kept=round_.kept_entries)
-            identity.rocksdb_expired_below = round_.minimum
+            identity.rocksdb_entries = identity.rocksdb_entries._replace(kept=sweep.kept_entries)
+            identity.rocksdb_expired_below = sweep.minimum
 
-        round_ = RocksRound(rocks, dropped=dropped, pause=pause)
-        return DueRound("rocksdb", round_, self._queues, lambda: self._expiring_rocks() is rocks, done)
+        sweep = RocksSweep(rocks, dropped=dropped, pause=pause)
+        return DueSweep("rocksdb", sweep, self._queues, lambda: self._expiring_rocks() is rocks, done)
 
     def _gather_tables(self, count: int | None) -> None:
         with self._queues.using_rocks():

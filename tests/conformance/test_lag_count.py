@@ -207,8 +207,8 @@ async def check_metrics(broker: RunningBroker, expected: Mapping[tuple[str, ...]
     """Of all pairs, also those that nobody has asked for since the start."""
     before_s = broker.clock.monotonic_s()
     lag = broker.broker._background.lag
-    rounds = lag.pairs
-    while lag.pairs is rounds or broker.clock.monotonic_s() - before_s < 0.2:
+    before = lag.pairs
+    while lag.pairs is before or broker.clock.monotonic_s() - before_s < 0.2:
         await asyncio.sleep(0.02)
     for name, figure in MESSAGES.items():
         assert values(broker, name, *LABELS) == {key: figure(count) for key, count in expected.items()}, name

@@ -281,14 +281,14 @@ def test_what_an_encoder_refuses_is_its_senders_fault_alone(
 
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders")
-        make_round = broker.store.messages._make_round
+        encode_batch = broker.store.messages._encode_batch
 
-        def refuse_round(messages: list[EncodedMessage], *arguments: Any) -> Any:
+        def refuse_batch(messages: list[EncodedMessage], *arguments: Any) -> Any:
             if any(each.body == b"bad" for each in messages):
                 raise OverflowError("out of range integral type conversion attempted")
-            return make_round(messages, *arguments)
+            return encode_batch(messages, *arguments)
 
-        broker.store.messages._make_round = refuse_round
+        broker.store.messages._encode_batch = refuse_batch
         bodies = [request(message("orders", body)) for body in (b"1", b"bad", b"2")]
         answers = await sent_in_one_pass(broker, *bodies)
         assert codes(answers) == [definition.OK, definition.INTERNAL_SERVER_ERROR, definition.OK]

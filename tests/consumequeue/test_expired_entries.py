@@ -31,7 +31,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyValueE
     made.close()
 
 
-def run_round(queues: RocksConsumeQueues, rows_max: int = 3) -> tuple[int, int]:
+def run_sweep(queues: RocksConsumeQueues, rows_max: int = 3) -> tuple[int, int]:
     """All steps of a round; returns how many queues were looked at and how many units went."""
     search, key, seen, gone = queues.expired_entries(), b"", 0, 0
     while True:
@@ -72,7 +72,7 @@ def test_key_by_key_what_a_compaction_filter_leaves(log: list[QueueId], minima: 
         entries = engine.family(ENTRIES_FAMILY).scan(ALL)
         queues.set_minimum_physical_offset(physical(minimum))
         visible = {queue: offsets(queues, queue) for queue in QUEUES}
-        seen, gone = run_round(queues, rows_max)
+        seen, gone = run_sweep(queues, rows_max)
         left = engine.family(ENTRIES_FAMILY).scan(ALL)
         assert left == by_filter(entries, physical(minimum))
         assert (seen, gone) == (len(set(log)), len(entries) - len(left))
@@ -82,24 +82,24 @@ def test_key_by_key_what_a_compaction_filter_leaves(log: list[QueueId], minima: 
                 assert fresh.bounds(queue).maximum == before[queue]
 
 
-def test_a_second_round_finds_nothing_to_do(engine: KeyValueEngine) -> None:
+def test_a_second_sweep_finds_nothing_to_do(engine: KeyValueEngine) -> None:
     queues = queues_over(engine)
     put(queues, [request(number, QUEUES[number % 6], number // 6) for number in range(60)])
     queues.set_minimum_physical_offset(physical(30))
-    assert run_round(queues) == (6, 30)
+    assert run_sweep(queues) == (6, 30)
     search = queues.expired_entries().step(rows_max=100)
     assert (search.ranges, search.minima) == ([], [])
-    assert run_round(queues) == (6, 0)
+    assert run_sweep(queues) == (6, 0)
 
 
 def test_a_long_queue_is_searched_and_an_expired_one_is_not(engine: KeyValueEngine) -> None:
     queues = queues_over(engine)
     put(queues, [request(number, A0, number) for number in range(5_000)] + [request(5_000, B0, 0)])
     queues.set_minimum_physical_offset(physical(4_321))
-    assert run_round(queues) == (2, 4_321)
+    assert run_sweep(queues) == (2, 4_321)
     assert queues.bounds(A0) == (4_321, 5_000)
     queues.set_minimum_physical_offset(physical(9_000))
-    assert run_round(queues) == (2, 680)
+    assert run_sweep(queues) == (2, 680)
     assert engine.family(ENTRIES_FAMILY).scan(ALL) == []
     assert queues.bounds(A0) == (5_000, 5_000)
     put(queues, [request(9_000, A0, 5_000)])
@@ -145,7 +145,7 @@ def test_the_space_comes_back(tmp_path: Path) -> None:
     engine.compact(engine.family(ENTRIES_FAMILY), ALL)
     before = engine.statistics()["default.table_bytes"]
     queues.set_minimum_physical_offset(physical(20_000))
-    assert run_round(queues, 100) == (500, 20_000)
+    assert run_sweep(queues, 100) == (500, 20_000)
     queues.flush()
     engine.compact(engine.family(ENTRIES_FAMILY), ALL)
     assert engine.statistics()["default.table_bytes"] <= 0.55 * before

@@ -90,7 +90,7 @@ def test_repeating_an_old_request_does_not_lower_the_maximum(backing: Backing, q
     assert backing.open().bounds(A0) == (0, 3)
 
 
-def test_an_empty_round_moves_the_watermark(queues: ConsumeQueueStore) -> None:
+def test_an_empty_batch_moves_the_watermark(queues: ConsumeQueueStore) -> None:
     queues.put([], physical(7))
     assert queues.dispatched_up_to() == physical(7)
     assert list(queues.queues()) == []
@@ -387,18 +387,18 @@ def test_agrees_with_the_model(backing: Backing, steps: list[tuple[str, object]]
     for kind, value in steps:
         match kind, value:
             case "put", list(touched):
-                round_requests: list[DispatchRequest] = []
+                batch_requests: list[DispatchRequest] = []
                 for queue in touched:
                     at = queues.next_offset(queue) + sum(
-                        (each.topic, each.queue_number) == queue for each in round_requests
+                        (each.topic, each.queue_number) == queue for each in batch_requests
                     )
                     assert at == model.next[queue]
-                    round_requests.append(request(number, queue, at))
+                    batch_requests.append(request(number, queue, at))
                     model.entries[queue][at] = number
                     model.next[queue] = at + 1
                     number += 1
-                put(queues, round_requests)
-                recent += round_requests
+                put(queues, batch_requests)
+                recent += batch_requests
             case "replay", int(count):
                 if recent[-count:]:
                     put(queues, recent[-count:])

@@ -28,7 +28,7 @@ SAME_MEMBERS: Final = {
     frozenset({"server/cluster/handover/consumed.py:LogSource", "store/recovery/recovery.py:DispatchedQueues"}): (
         "a log has dispatched something; of queues it may not be known"
     ),
-    frozenset({"store/native.py:EntryMaker", "store/native.py:RoundMaker"}): "their results differ",
+    frozenset({"store/native.py:EntryMaker", "store/native.py:BatchEncoder"}): "their results differ",
 }
 """Protocols that are alike by chance, and why they have nothing to do with each other."""
 

@@ -64,9 +64,9 @@ def test_outcomes_are_there_before_they_happen(registry: CollectorRegistry, metr
     assert value(registry, "quarry_receives_total", outcome="empty") == 0
 
 
-def test_flushes_and_rounds_are_observed(registry: CollectorRegistry, metrics: ServerMetrics) -> None:
+def test_flushes_and_batches_are_observed(registry: CollectorRegistry, metrics: ServerMetrics) -> None:
     metrics.observe_flush(0.004, sends=12)
-    metrics.observe_round(64)
+    metrics.observe_batch(64)
     assert value(registry, "quarry_flush_duration_seconds_count") == 1
     assert value(registry, "quarry_flush_duration_seconds_bucket", le="0.0032") == 0
     assert value(registry, "quarry_flush_duration_seconds_bucket", le="0.0064") == 1

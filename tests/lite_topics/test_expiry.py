@@ -260,7 +260,7 @@ def test_it_comes_by_itself(with_broker: WithBroker) -> None:
     with_broker(test, lite={"expiry_interval_ms": 20})
 
 
-def test_a_round_ends_when_the_topic_says_something_else(
+def test_a_sweep_ends_when_the_topic_says_something_else(
     with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody sees what goes, and asks for more time."""
@@ -298,7 +298,7 @@ def test_lite_topics_in_files_stay(with_broker: WithBroker) -> None:
     with_broker(test, consume_queue={"mode": QueueMode.DOUBLE_WRITE, "units_per_file": 16})
 
 
-def test_a_full_disk_ends_a_round_and_the_next_one_goes_on(
+def test_a_full_disk_ends_a_sweep_and_the_next_one_goes_on(
     with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(broker: RunningBroker) -> None:

@@ -15,7 +15,7 @@ from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, entry_key
 from quarry_mq.store.migration.agreement import AgreementReport, QueueDifference
 from quarry_mq.store.migration.comparison import EntryComparison, Kind, Note, Scope, begin_comparison
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
-from quarry_mq.store.retention.queue_rounds import FileRound, RocksRound
+from quarry_mq.store.retention.queue_sweeps import FileSweep, RocksSweep
 from tests.consumequeue.backings import DoubleBacking, files_of, rocks_of
 from tests.consumequeue.samples import A0, A1, B0, LITE, RECORD_SIZE, physical, put, request
 
@@ -232,7 +232,7 @@ def delete_and_begin_anew(both: DoubleWriteConsumeQueues) -> None:
 
 def expire(both: DoubleWriteConsumeQueues) -> None:
     both.set_minimum_physical_offset(PhysicalOffset(2000))
-    for expiry in (FileRound(files_of(both), PhysicalOffset(2000)), RocksRound(rocks_of(both), dropped=lambda _: None)):
+    for expiry in (FileSweep(files_of(both), PhysicalOffset(2000)), RocksSweep(rocks_of(both), dropped=lambda _: None)):
         while expiry.carry_out() or expiry.prepare():
             pass
         assert expiry.files or expiry.entries

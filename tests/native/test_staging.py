@@ -25,7 +25,7 @@ NEW_MESSAGES = st.tuples(
     st.integers(0, 6),
     st.lists(st.tuples(st.sampled_from(LIGHTS), st.integers(0, 6)), max_size=3, unique_by=lambda light: light[0]),
 )
-ROUNDS = st.lists(st.lists(NEW_MESSAGES, min_size=1, max_size=12), max_size=6)
+BATCHES = st.lists(st.lists(NEW_MESSAGES, min_size=1, max_size=12), max_size=6)
 
 
 def families() -> MemoryEngine:
@@ -37,14 +37,14 @@ def contents(engine: MemoryEngine) -> list[list[tuple[bytes, bytes]]]:
 
 
 @given(
-    rounds=ROUNDS,
+    batches=BATCHES,
     looked_at=st.sets(st.sampled_from([*QUEUES, *LIGHTS])),
     forgotten=st.sets(st.sampled_from([*QUEUES, *LIGHTS])),
 )
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_it_writes_what_python_writes(
     native: Native,
-    rounds: list[list[tuple[QueueId, int, list[tuple[QueueId, int]]]]],
+    batches: list[list[tuple[QueueId, int, list[tuple[QueueId, int]]]]],
     looked_at: set[QueueId],
     forgotten: set[QueueId],
 ) -> None:
@@ -55,7 +55,7 @@ def test_it_writes_what_python_writes(
     table = helped._bounds._table
     assert table is not None
     number = 0
-    for each in rounds:
+    for each in batches:
         for queues in (plain, helped):
             # as an append does it
             assert queues.next_offsets([queue for queue, _, _ in each]) == [

@@ -151,7 +151,7 @@ def test_columns_pick_exactly_the_records_that_matter() -> None:
     ids=["timer", "schedule", "commit", "dequeued, encoded", "dequeued"],
 )
 @pytest.mark.parametrize("place", [0, 3, 7])
-def test_one_message_with_an_effect_is_found_in_a_round_of_others(changed: dict[str, Any], place: int) -> None:
+def test_one_message_with_an_effect_is_found_in_a_batch_of_others(changed: dict[str, Any], place: int) -> None:
     properties = EncodedProperties(b"TAGS\x01red\x02")
     plain = DispatchRequest("orders", 0, QueueOffset(0), PhysicalOffset(0), 100, 0, 0, 0, properties, ())
     requests = [plain] * 8

@@ -26,7 +26,7 @@ from tests.store.assembly import assemble
 
 class Figures:
     def __init__(self) -> None:
-        self.rounds: list[int] = []
+        self.batches: list[int] = []
         self.sends_per_flush: list[int] = []
 
     @property
@@ -36,8 +36,8 @@ class Figures:
     def observe_flush(self, seconds: float, sends: int) -> None:
         self.sends_per_flush.append(sends)
 
-    def observe_round(self, messages: int) -> None:
-        self.rounds.append(messages)
+    def observe_batch(self, messages: int) -> None:
+        self.batches.append(messages)
 
 
 class Reports:

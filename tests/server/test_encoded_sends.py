@@ -17,14 +17,14 @@ from tests.store.test_append_encoded import encoded
 
 
 @pytest.mark.parametrize("durability", list(Durability))
-def test_they_are_stored_with_the_round_that_is_under_way(durability: Durability) -> None:
+def test_they_are_stored_with_the_batch_that_is_under_way(durability: Durability) -> None:
     async def test(threads: LoopThreads) -> None:
         bench = Bench(threads, durability)
         ordinary = bench.send(message(body=b"ordinary"))
         together = bench.send_encoded(*(encoded(message(body=b"%d" % n)) for n in range(3)))
         assert [place.queue_offset for place in await together] == [1, 2, 3]
         assert [place.queue_offset for place in await ordinary] == [0]
-        assert bench.figures.rounds == [4]
+        assert bench.figures.batches == [4]
         assert [request.queue_offset for request in bench.arrived] == [0, 1, 2, 3]
         assert bench.store.bounds(QueueId("orders", 0)) == (0, 4)
         await bench.commit.drain()
@@ -47,7 +47,7 @@ def test_under_sync_they_wait_for_the_flush_and_share_the_next_one() -> None:
         assert not any(answer.done() for answer in answers)
         holding.set_result(None)
         await asyncio.gather(*answers)
-        assert bench.figures.rounds == [1, 11]
+        assert bench.figures.batches == [1, 11]
         assert bench.figures.flushes == 2
 
     run(test)
@@ -67,7 +67,7 @@ def test_one_that_does_not_fit_leaves_none_of_them_in_the_log_and_harms_no_other
     run(test)
 
 
-def test_only_a_round_that_went_in_is_timed() -> None:
+def test_only_a_batch_that_went_in_is_timed() -> None:
     """What was refused took no time, least of all less than none."""
 
     async def test(threads: LoopThreads) -> None:
@@ -97,7 +97,7 @@ def test_a_failure_of_the_disk_is_told_to_all_and_final() -> None:
     run(test)
 
 
-def test_after_a_write_that_failed_the_rest_of_the_round_is_told_too() -> None:
+def test_after_a_write_that_failed_the_rest_of_the_batch_is_told_too() -> None:
     async def test(threads: LoopThreads) -> None:
         bench = Bench(threads, Durability.ASYNC)
         bench.disk.fail("write")

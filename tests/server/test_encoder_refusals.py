@@ -11,8 +11,8 @@ import pytest
 
 from quarry_mq.server.tasks.worker import LoopThreads
 from quarry_mq.store import message_store
-from quarry_mq.store.commitlog import rounds
-from quarry_mq.store.commitlog.rounds import native_rounds
+from quarry_mq.store.commitlog import batch_encoder as batches
+from quarry_mq.store.commitlog.batch_encoder import native_batch_encoder
 from quarry_mq.store.errors import StorePoisoned
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.native import NATIVE
@@ -82,7 +82,7 @@ def test_of_encoded_messages_none_is_stored_and_who_sent_them_hears_it(
     monkeypatch: pytest.MonkeyPatch, error: Exception, durability: Durability
 ) -> None:
     """They are told of together, and sent one by one by whoever hears it."""
-    monkeypatch.setattr(rounds, "encode_record", refusing(error))
+    monkeypatch.setattr(batches, "encode_record", refusing(error))
 
     async def test(threads: LoopThreads) -> None:
         bench = Bench(threads, durability)
@@ -111,7 +111,7 @@ def test_so_does_who_sent_what_the_native_encoder_refuses(changed: dict[str, Any
     async def test(threads: LoopThreads) -> None:
         assert NATIVE is not None
         bench = Bench(threads, Durability.ASYNC)
-        bench.store._make_round = native_rounds(NATIVE)
+        bench.store._encode_batch = native_batch_encoder(NATIVE)
         with pytest.raises((ValueError, OverflowError, TypeError, struct.error)):
             await bench.send_encoded(encoded(message()), encoded(message())._replace(**changed))
         await require_healthy(bench, 0)

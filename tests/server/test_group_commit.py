@@ -22,13 +22,13 @@ from tests.server.committing import Bench, run
 from tests.store.assembly import assemble, message
 
 
-def test_sends_of_one_pass_are_one_round_and_each_learns_its_own_places() -> None:
+def test_sends_of_one_pass_are_one_batch_and_each_learns_its_own_places() -> None:
     async def test(threads: LoopThreads) -> None:
         bench = Bench(threads, Durability.SYNC)
         answers = [bench.send(message(body=b"%d" % n), message(number=1)) for n in range(5)]
         places = await asyncio.gather(*answers)
         assert [[place.queue_offset for place in each] for each in places] == [[n, n] for n in range(5)]
-        assert bench.figures.rounds == [10]
+        assert bench.figures.batches == [10]
         assert len(bench.arrived) == 10
 
     run(test)
@@ -102,7 +102,7 @@ def test_sends_that_come_in_during_a_flush_share_the_next_one() -> None:
             await asyncio.sleep(0)
         holding.set_result(None)
         await asyncio.gather(*answers)
-        assert bench.figures.rounds == [1, 49]
+        assert bench.figures.batches == [1, 49]
         assert bench.figures.flushes == 2
 
     run(test)
@@ -120,7 +120,7 @@ def test_under_async_an_answer_does_not_wait_and_a_flush_follows() -> None:
     run(test)
 
 
-def test_one_bad_send_of_a_round_does_not_harm_the_others() -> None:
+def test_one_bad_send_of_a_batch_does_not_harm_the_others() -> None:
     async def test(threads: LoopThreads) -> None:
         bench = Bench(threads, Durability.SYNC)
         good, bad, also_good = (

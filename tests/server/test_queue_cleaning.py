@@ -31,12 +31,12 @@ class Counted:
     """Every figure that came."""
 
     def __init__(self) -> None:
-        self.rounds = self.entries = self.files = self.failures = 0
+        self.sweeps = self.entries = self.files = self.failures = 0
         self.rewrites: list[tuple[int, int]] = []
 
     def cleaned_queues(self, entries: int, files: int, seconds: float) -> None:
         assert seconds >= 0
-        self.rounds += 1
+        self.sweeps += 1
         self.entries += entries
         self.files += files
 
@@ -140,12 +140,12 @@ def test_what_expires_leaves_the_queues_and_readers_notice_nothing(tmp_path: Pat
     if mode is QueueMode.ROCKSDB:
         gone = sum(len(all_) for all_ in before.values()) - len(places_in_rocksdb(store))
         assert min(places_in_rocksdb(store)) >= store.segments.minimum
-        assert (running.counted.rounds, running.counted.entries) == (1, gone)
+        assert (running.counted.sweeps, running.counted.entries) == (1, gone)
         assert len(running.counted.rewrites) == 1
     else:
         gone_files = set(files_before) - set(queue_files(tmp_path))
         assert gone_files
-        assert (running.counted.rounds, running.counted.files) == (1, len(gone_files))
+        assert (running.counted.sweeps, running.counted.files) == (1, len(gone_files))
         assert running.counted.entries == 16 * len(gone_files)
     if mode is QueueMode.DOUBLE_WRITE:
         # not before all older entries have been brought over: stored minima would hide them
@@ -157,7 +157,7 @@ def test_what_expires_leaves_the_queues_and_readers_notice_nothing(tmp_path: Pat
         assert verify(offline, lambda _: None).agrees
 
 
-def test_a_round_that_was_not_finished_is_done_after_the_next_start(tmp_path: Path) -> None:
+def test_a_sweep_that_was_not_finished_is_done_after_the_next_start(tmp_path: Path) -> None:
     store = opened(tmp_path)
     fill(store)
     Running(store).begin_later()
@@ -254,7 +254,7 @@ def test_without_room_for_new_tables_the_old_ones_stay(tmp_path: Path, monkeypat
         running.begin_later()
         await running.until(lambda: running.counted.failures > 2)
         assert running.cleaning.lag_bytes == 0, "the round itself was done once"
-        assert running.counted.rounds == 1
+        assert running.counted.sweeps == 1
         room[0] = 1 << 40
         await running.until(lambda: len(running.counted.rewrites) == 1)
 
@@ -289,7 +289,7 @@ def test_a_stop_does_not_wait_for_a_rewrite(tmp_path: Path, monkeypatch: pytest.
     store.close()
 
 
-def test_a_stop_in_the_middle_of_a_round_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_stop_in_the_middle_of_a_sweep_is_gone_on_from(tmp_path: Path) -> None:
     store = opened(tmp_path)
     fill(store)
     running = Running(store)
@@ -308,7 +308,7 @@ def test_a_stop_in_the_middle_of_a_round_is_gone_on_from(tmp_path: Path) -> None
     again.close()
 
 
-def test_a_round_ends_when_a_migration_takes_its_queues_and_begins_again_with_them(tmp_path: Path) -> None:
+def test_a_sweep_ends_when_a_migration_takes_its_queues_and_begins_again_with_them(tmp_path: Path) -> None:
     """A RocksDB that is being filled must get no minima, and what is dropped is not to be called clean."""
     store = opened(tmp_path)
     fill(store)

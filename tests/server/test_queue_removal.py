@@ -263,7 +263,7 @@ def test_one_topic_that_cannot_be_removed_does_not_keep_the_others(
     with_queues(test)
 
 
-def test_a_full_disk_ends_a_round_and_not_the_broker(
+def test_a_full_disk_ends_a_sweep_and_not_the_broker(
     with_queues: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(broker: RunningBroker) -> None:

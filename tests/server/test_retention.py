@@ -67,7 +67,7 @@ class Counted:
 
     def observe_flush(self, seconds: float, sends: int) -> None: ...
 
-    def observe_round(self, messages: int) -> None: ...
+    def observe_batch(self, messages: int) -> None: ...
 
 
 class Bench:
@@ -153,7 +153,7 @@ def run(test: Callable[[Bench], Awaitable[None]], settings: ExpirySettings = SET
     asyncio.run(within_time())
 
 
-def test_old_segments_go_by_themselves_in_rounds_until_only_the_last_is_left() -> None:
+def test_old_segments_go_by_themselves_in_sweeps_until_only_the_last_is_left() -> None:
     async def test(bench: Bench) -> None:
         fill(bench.life, 8)
         bench.host.clock.advance(4 * DAY_S)

@@ -27,7 +27,7 @@ def test_rows_are_counted_once_and_changes_meanwhile_are_added() -> None:
     assert (count.value(5), count.value(8), count.value(1)) == (10, 13, 6)
 
 
-def test_a_round_never_holds_the_loop_for_long_and_rounds_go_on_after_errors() -> None:
+def test_a_sweep_never_holds_the_loop_for_long_and_sweeps_go_on_after_errors() -> None:
     ended: list[str] = []
     clock = SystemClock()
 

@@ -45,13 +45,13 @@ def new_store() -> Assembly:
     return assemble(FaultyDisk(), queue_engine())
 
 
-@pytest.mark.parametrize("round_size", [1, 7, 20])
-def test_log_places_and_entries_are_those_of_an_ordinary_append(other: Assembly, round_size: int) -> None:
+@pytest.mark.parametrize("batch_size", [1, 7, 20])
+def test_log_places_and_entries_are_those_of_an_ordinary_append(other: Assembly, batch_size: int) -> None:
     """Through several segments: a round that does not fit any more goes on in the next one."""
     ordinary = new_store()
     for _ in range(30):
-        for start in range(0, len(MESSAGES), round_size):
-            some = [each._replace(body=each.body * 20) for each in MESSAGES[start : start + round_size]]
+        for start in range(0, len(MESSAGES), batch_size):
+            some = [each._replace(body=each.body * 20) for each in MESSAGES[start : start + batch_size]]
             appended = other.store.append_encoded([encoded(each) for each in some])
             assert appended == ordinary.store.append(some)
     end = ordinary.store.appended_up_to

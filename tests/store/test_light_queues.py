@@ -62,7 +62,7 @@ def test_a_message_is_in_all_of_its_light_queues_or_in_none(kept: int) -> None:
     assert {tuple(stored_at(again, queue)) for queue in (ORDERS, *map(light, range(100)))} == {tuple(everywhere)}
 
 
-def test_light_queues_of_one_round_are_numbered_one_after_the_other() -> None:
+def test_light_queues_of_one_batch_are_numbered_one_after_the_other() -> None:
     assembly = assemble(FaultyDisk(), queue_engine())
     named = [[0, 1], [1], [1, 2], [0]]
     assembly.store.append(

@@ -234,7 +234,7 @@ FLUSH_BUCKETS_S: Final = [0.000_1 * 2**step for step in range(17)]
 REMOVAL_BUCKETS_S: Final = [0.01 * 2**step for step in range(14)]
 """Bounds from 10 ms to 82 s: a file of 1 GiB takes about a second."""
 
-ROUND_BUCKETS: Final = [2**step for step in range(13)]
+BATCH_BUCKETS: Final = [2**step for step in range(13)]
 """Bounds from 1 message, one lone client, to 4096, more than one loop iteration was ever seen to take in."""
 
 
@@ -306,7 +306,7 @@ class ServerMetrics:
         self._flush_sends = Histogram(
             "quarry_flush_sends",
             "Sends made durable by one fdatasync of the commit log",
-            buckets=ROUND_BUCKETS,
+            buckets=BATCH_BUCKETS,
             registry=registry,
         )
         self._expired_by_cause = _expired_counters(registry)
@@ -327,10 +327,10 @@ class ServerMetrics:
         self.index: Final = KeyIndexMetrics(registry)
         self.jobs: Final = JobCounters(registry)
         self._damage_met, self._passed_over = _damage_counters(registry)
-        self._round_messages = Histogram(
+        self._batch_messages = Histogram(
             "quarry_round_messages",
             "Messages appended together in one iteration of the event loop",
-            buckets=ROUND_BUCKETS,
+            buckets=BATCH_BUCKETS,
             registry=registry,
         )
 
@@ -359,8 +359,8 @@ class ServerMetrics:
         self._flush_duration.observe(seconds)
         self._flush_sends.observe(sends)
 
-    def observe_round(self, messages: int) -> None:
-        self._round_messages.observe(messages)
+    def observe_batch(self, messages: int) -> None:
+        self._batch_messages.observe(messages)
 
     def expired(self, cause: Cause, segments: int) -> None:
         self._expired_by_cause[cause].inc(segments)

@@ -34,7 +34,7 @@ class QueueCleaningMetrics:
     """Implement `server.maintenance.queue_cleanup.CleaningMetrics`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._rounds = Histogram(
+        self._sweeps = Histogram(
             "quarry_queue_cleaning_seconds",
             "Duration of a clean-up run that removes entries of expired messages from the consume queues, pauses "
             "included",
@@ -64,7 +64,7 @@ class QueueCleaningMetrics:
         )
 
     def cleaned_queues(self, entries: int, files: int, seconds: float) -> None:
-        self._rounds.observe(seconds)
+        self._sweeps.observe(seconds)
         self._entries.inc(entries)
         self._files.inc(files)
 

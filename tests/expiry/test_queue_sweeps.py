@@ -16,7 +16,7 @@ from quarry_mq.store.consumequeue import ConsumeQueueStore, DoubleWriteConsumeQu
 from quarry_mq.store.consumequeue.files.layout import ENTRY_SIZE as FILE_ENTRY_SIZE
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, ENTRY, OFFSET_FAMILY, entry_key
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
-from quarry_mq.store.retention.queue_rounds import FileRound, QueueRound, RocksRound
+from quarry_mq.store.retention.queue_sweeps import FileSweep, QueueSweep, RocksSweep
 from tests.consumequeue.backings import UNITS_PER_FILE, FileBacking
 from tests.consumequeue.samples import A0, A1, B0, LITE, entry, offsets, physical, put, queues_over, request
 from tests.faults.disk import FaultyDisk, PowerCut
@@ -78,11 +78,11 @@ class Subject:
         self.minimum = max(self.minimum, physical(min(number, self.count)))
         self.queues.set_minimum_physical_offset(self.minimum)
 
-    def rounds(self) -> list[QueueRound]:
-        files: list[QueueRound] = [FileRound(self.files, self.minimum)] if self.has_files else []
+    def sweeps(self) -> list[QueueSweep]:
+        files: list[QueueSweep] = [FileSweep(self.files, self.minimum)] if self.has_files else []
         if not self.has_rocks:
             return files
-        return [*files, RocksRound(self.rocks, dropped=self._count, rows_per_slice=3, ranges_per_flush=2)]
+        return [*files, RocksSweep(self.rocks, dropped=self._count, rows_per_slice=3, ranges_per_flush=2)]
 
     def _count(self, entries: int) -> None:
         self.dropped += entries
@@ -128,10 +128,10 @@ class Subject:
         return {key: value for key, value in entries.items() if ENTRY.unpack(value)[0] >= self.minimum}
 
 
-def run_rounds(subject: Subject, meanwhile: Callable[[], None] = lambda: None) -> int:
+def run_sweeps(subject: Subject, meanwhile: Callable[[], None] = lambda: None) -> int:
     """All rounds to their end; `meanwhile` happens between any two halves of steps. Returns how many halves ran."""
     halves = 0
-    for each in subject.rounds():
+    for each in subject.sweeps():
         while each.prepare():
             meanwhile()
             halves += 1
@@ -181,11 +181,11 @@ def test_entry_by_entry_what_a_plain_filter_leaves(
                 subject.expire(number)
         subject.check_reads()
 
-    run_rounds(subject, meanwhile)
+    run_sweeps(subject, meanwhile)
     subject.check_reads()
     while left:
         meanwhile()
-    run_rounds(subject)  # the minimum may have grown after the first had begun
+    run_sweeps(subject)  # the minimum may have grown after the first had begun
     subject.check_reads()
     subject.check_what_is_stored()
 
@@ -204,7 +204,7 @@ def filled(kind: str, count: int = 60) -> Subject:
 def halves_of(kind: str) -> int:
     subject = filled(kind)
     subject.expire(40)
-    return run_rounds(subject)
+    return run_sweeps(subject)
 
 
 class Crash(Exception):
@@ -225,7 +225,7 @@ def test_a_crash_after_any_half_of_a_step_is_gone_on_from(kind: str, seed: int) 
                 raise Crash
 
         try:
-            run_rounds(subject, meanwhile)
+            run_sweeps(subject, meanwhile)
         except Crash:
             # as when the broker's own flush of the queues was between entries and bounds
             subject.engine.flush([OFFSET_FAMILY])
@@ -234,12 +234,12 @@ def test_a_crash_after_any_half_of_a_step_is_gone_on_from(kind: str, seed: int) 
             subject.open()
         subject.check_reads()
         subject.expire(45)
-        run_rounds(subject)
+        run_sweeps(subject)
         subject.check_reads()
         subject.check_what_is_stored()
 
 
-def test_a_power_cut_at_any_operation_of_a_round_over_files_is_gone_on_from() -> None:
+def test_a_power_cut_at_any_operation_of_a_sweep_over_files_is_gone_on_from() -> None:
     def expiring(disk_operations: int | None) -> Subject:
         subject = filled("files")
         subject.expire(40)
@@ -248,15 +248,15 @@ def test_a_power_cut_at_any_operation_of_a_round_over_files_is_gone_on_from() ->
 
     whole = expiring(None)
     before = whole.disk.operations
-    run_rounds(whole)
+    run_sweeps(whole)
     for crash_at in range(1, whole.disk.operations - before + 1):
         subject = expiring(crash_at)
         with pytest.raises(PowerCut):
-            run_rounds(subject)
+            run_sweeps(subject)
         subject.disk = subject.disk.power_loss(crash_at)
         subject.open()
         subject.check_reads()
-        run_rounds(subject)
+        run_sweeps(subject)
         subject.check_reads()
         subject.check_what_is_stored()
 
@@ -264,13 +264,13 @@ def test_a_power_cut_at_any_operation_of_a_round_over_files_is_gone_on_from() ->
 def test_a_topic_deleted_between_search_and_removal_is_looked_at_again() -> None:
     subject = filled("rocksdb")
     subject.expire(40)
-    (each,) = subject.rounds()
+    (each,) = subject.sweeps()
     assert each.prepare()
     subject.delete(B0.topic)
     for _ in range(40):
         subject.put(B0)
     subject.check_reads()
-    run_rounds(subject)
+    run_sweeps(subject)
     while each.carry_out() or each.prepare():
         pass
     subject.check_reads()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarry_mq.store.commitlog.rounds import make_round, native_rounds
-from quarry_mq.store.message import Appended, DispatchRequest, EncodedMessage, Host, Round, UnknownQueues
+from quarry_mq.store.commitlog.batch_encoder import encode_batch, native_batch_encoder
+from quarry_mq.store.message import Appended, DispatchRequest, EncodedBatch, EncodedMessage, Host, UnknownQueues
 from quarry_mq.store.native import NATIVE, Native
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 from quarry_mq.store.record.properties import EncodedProperties
@@ -34,7 +34,7 @@ HOST = Host(bytes(4), 1)
 MESSAGE = EncodedMessage("orders", 0, b"body", b"", 1, HOST, HOST, 0, 0)
 
 
-def shown(made: Round | UnknownQueues) -> object:
+def shown(made: EncodedBatch | UnknownQueues) -> object:
     """Return the round in a form that can be compared."""
     if isinstance(made, list):
         assert {type(each) for each in made} == {tuple}
@@ -60,8 +60,8 @@ def test_they_are_the_same(
         for queue in data.draw(st.lists(st.sampled_from(list(queues)), unique=True)):
             del known[queue]
     before = dict(known)
-    expected = make_round(messages, known, PhysicalOffset(at), stored_ms, crc_property)
-    made = native_rounds(NATIVE)(messages, known, PhysicalOffset(at), stored_ms, crc_property)
+    expected = encode_batch(messages, known, PhysicalOffset(at), stored_ms, crc_property)
+    made = native_batch_encoder(NATIVE)(messages, known, PhysicalOffset(at), stored_ms, crc_property)
     assert shown(made) == shown(expected)
     assert known == before, "they are taken over when the append has succeeded"
     unknown = made if isinstance(made, list) else []
@@ -83,11 +83,13 @@ def test_what_no_record_can_hold_is_refused(native: Native, changed: dict[str, A
     message = MESSAGE._replace(**changed)
     known = {(message.topic, 0): QueueOffset(0)}
     with pytest.raises((ValueError, TypeError)):
-        native_rounds(native)([MESSAGE._replace(topic=message.topic), message], known, PhysicalOffset(0), 1, True)
+        native_batch_encoder(native)(
+            [MESSAGE._replace(topic=message.topic), message], known, PhysicalOffset(0), 1, True
+        )
 
 
 def test_only_tuples_are_made(native: Native) -> None:
     """Of another type the memory would be misread."""
     with pytest.raises(TypeError, match="no tuple"):
         # what no checked code can pass
-        native.RoundMaker(DispatchRequest, EncodedProperties, EncodedProperties)  # type: ignore[arg-type]
+        native.BatchEncoder(DispatchRequest, EncodedProperties, EncodedProperties)  # type: ignore[arg-type]

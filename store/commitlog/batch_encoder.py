@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from quarry_mq.store.message import Appended, DispatchRequest, EncodedMessage, Message, Round, UnknownQueues
-from quarry_mq.store.native import MakeRound, Native
+from quarry_mq.store.message import Appended, DispatchRequest, EncodedBatch, EncodedMessage, Message, UnknownQueues
+from quarry_mq.store.native import EncodeBatch, Native
 from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 from quarry_mq.store.record import encode_record
 from quarry_mq.store.record.properties import EncodedProperties
@@ -13,13 +13,13 @@ from quarry_mq.store.record.properties import EncodedProperties
 _make: Final = tuple.__new__
 
 
-def make_round(
+def encode_batch(
     messages: list[EncodedMessage],
     next_offsets: dict[tuple[str, int], QueueOffset],
     physical_offset: PhysicalOffset,
     stored_ms: int,
     crc_property: bool,  # noqa: FBT001 - as the native part has it
-) -> Round | UnknownQueues:
+) -> EncodedBatch | UnknownQueues:
     """Assign offsets to the messages and encode their records, the first of which is to lie at `physical_offset`.
 
     If `next_offsets` lacks some of the queues, only those queues are returned. Raises Invalid for what no record can
@@ -50,6 +50,6 @@ def make_round(
     return b"".join(records), requests, appended, assigned
 
 
-def native_rounds(native: Native) -> MakeRound:
-    """Return the `make_round` of the native part."""
-    return native.RoundMaker(DispatchRequest, Appended, EncodedProperties).make
+def native_batch_encoder(native: Native) -> EncodeBatch:
+    """Return the `encode_batch` of the native part."""
+    return native.BatchEncoder(DispatchRequest, Appended, EncodedProperties).make

@@ -48,7 +48,7 @@ def never_pause() -> bool:
     return False
 
 
-class QueueRound(Protocol):
+class QueueSweep(Protocol):
     """A queue round is one sweep over one kind of queues. An error of either half (`kv.KvError`) ends it; then a new
     one begins.
     """
@@ -65,7 +65,7 @@ class QueueRound(Protocol):
         """Do a part of it; return False when nothing is left of it."""
 
 
-class RocksRound:
+class RocksSweep:
     """The sweep handles some thousand queues at a time: search, range deletes, a flush, and then the min offsets.
 
     The order matters because reads are slow while a memtable holds many range deletes, and because a min offset must
@@ -147,7 +147,7 @@ def _take(rows: deque[_Row]) -> list[_Row]:
     return [rows.popleft() for _ in range(min(ROWS_PER_STEP, len(rows)))]
 
 
-class FileRound:
+class FileSweep:
     """The sweep removes whole files without entries at or above M, but never a queue's last file: it holds the next
     offset.
     """

@@ -1,4 +1,4 @@
-//! What a round of encoded messages brings into the store: its records, and what is told of each message.
+//! What a batch of encoded messages brings into the store: its records, and what is told of each message.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
@@ -7,25 +7,25 @@ use crate::records::Record;
 use crate::tuples::{new_tuple, require_tuple};
 
 /// Records, dispatch requests, where each message went, and the next offsets of their queues.
-type Round<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyDict>);
+type Batch<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyDict>);
 
-/// A round, or the queues that are unknown.
+/// A batch, or the queues that are unknown.
 #[derive(IntoPyObject)]
 enum Made<'py> {
-    Round(Round<'py>),
+    Batch(Batch<'py>),
     Unknown(Bound<'py, PyList>),
 }
 
-/// Makes rounds, with objects of three of Python's types.
+/// Encodes batches, with objects of three of Python's types.
 #[pyclass(frozen)]
-pub struct RoundMaker {
+pub struct BatchEncoder {
     request_type: Py<PyType>,
     appended_type: Py<PyType>,
     properties_type: Py<PyType>,
 }
 
 #[pymethods]
-impl RoundMaker {
+impl BatchEncoder {
     /// The first two are subclasses of tuple without fields of their own; the third is called with stored properties.
     #[new]
     fn new(
@@ -35,7 +35,7 @@ impl RoundMaker {
     ) -> PyResult<Self> {
         require_tuple(&request_type)?;
         require_tuple(&appended_type)?;
-        Ok(RoundMaker { request_type: request_type.unbind(), appended_type: appended_type.unbind(), properties_type })
+        Ok(BatchEncoder { request_type: request_type.unbind(), appended_type: appended_type.unbind(), properties_type })
     }
 
     /// See `store/native.py`.
@@ -102,7 +102,7 @@ impl RoundMaker {
             ];
             requests.append(new_tuple(self.request_type.bind(py), fields)?)?;
         }
-        Ok(Made::Round((written, requests, appended, assigned)))
+        Ok(Made::Batch((written, requests, appended, assigned)))
     }
 }
 
