@@ -26,7 +26,7 @@ from bench.peers.quarry import Quarry
 from bench.scratch_store import make_messages
 from bench.send_load import (
     admin_channel,
-    await_figures,
+    await_stats,
     disturbed,
     percentiles,
 )
@@ -156,7 +156,7 @@ def _expire(broker: Quarry, sizes: Sizes) -> None:
     request = admin.UpdateTopicRequest(name=PARENT, attributes={EXPIRATION: "60"})
     with admin_channel(broker) as channel:
         AdminServiceStub(channel).UpdateTopic(request, timeout=CALL_TIMEOUT_S)  # type: ignore[no-untyped-call]
-    await_figures(broker, lambda seen: seen[REMOVED] >= sizes.expiring)
+    await_stats(broker, lambda seen: seen[REMOVED] >= sizes.expiring)
 
 
 def _check(root: Path, sizes: Sizes) -> None:

@@ -27,7 +27,7 @@ from bench.crowd import Crowd, Reading, send_body
 from bench.harness import Case, Options, Sample, Scale, cpu_s_of, private_bytes_of, require_room
 from bench.peers.quarry import Quarry
 from bench.queue_load import QueueLoad
-from bench.send_load import admin_channel, figures
+from bench.send_load import admin_channel, stats
 from quarry_mq.kv.options import MIB
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as admin
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
@@ -163,12 +163,12 @@ class _Side:
 
     def memory(self) -> dict[str, float]:
         """Return the private memory of the process: RocksDB's own count of it, and the rest."""
-        rocksdb = sum(self.figures(*(f"quarry_rocksdb_{each}" for each in ROCKSDB_MEMORY)))
+        rocksdb = sum(self.stats(*(f"quarry_rocksdb_{each}" for each in ROCKSDB_MEMORY)))
         return {"rocksdb": rocksdb, "own": private_bytes_of(self.broker.pid) - rocksdb}
 
-    def figures(self, *names: str) -> list[float]:
+    def stats(self, *names: str) -> list[float]:
         """Return metrics of the broker, each summed over its labels."""
-        values = figures(self.broker)
+        values = stats(self.broker)
         return [sum(value for key, value in values.items() if key.partition("{")[0] == name) for name in names]
 
     def set_ttl(self, minutes: int | None) -> None:
@@ -369,7 +369,7 @@ def _counted(side: _Side, sizes: Sizes) -> Iterator[list[float]]:
 
     def watch() -> None:
         while not is_over.wait(LOOK_SHARE * sizes.load_s):
-            seen.extend(side.figures("quarry_lite_topics"))
+            seen.extend(side.stats("quarry_lite_topics"))
 
     watcher = Thread(target=watch, name="watcher")
     watcher.start()

@@ -24,7 +24,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.delivery import Delivered
 from quarry_mq.server.delivery.handles import HandleKey, ReceiptHandle
-from quarry_mq.server.front import FrontFigures, FrontLimits, Method, ScannerMaker
+from quarry_mq.server.front import FrontLimits, FrontStats, Method, ScannerMaker
 from quarry_mq.server.front.h2.call import Client
 from quarry_mq.server.front.h2.connection import Connection
 from quarry_mq.server.front.h2.switchboard import Switchboard
@@ -240,7 +240,7 @@ def _connection(make_scanner: ScannerMaker | None) -> Connection:
     board = Switchboard(
         {PATH: Method(lambda call, _: call.reply(b""))},
         FrontLimits(),
-        FrontFigures(),
+        FrontStats(),
         clock=lambda: 0.0,
         soon=lambda _: None,
         make_scanner=make_scanner,

@@ -22,7 +22,7 @@ from bench.harness import Case, Options, Scale, require_room
 from bench.peers.quarry import Quarry
 from bench.scratch_store import make_messages
 from bench.send_load import (
-    await_figures,
+    await_stats,
     disturbed,
     expire_segments,
     percentiles,
@@ -108,4 +108,4 @@ def _purge(broker: Quarry, sizes: Sizes) -> None:
     expired = expire_segments(broker)
     if expired != sizes.segments:
         raise RuntimeError(f"{expired} segments expired instead of {sizes.segments}")
-    await_figures(broker, lambda seen: seen["quarry_expired_bytes"] == 0)
+    await_stats(broker, lambda seen: seen["quarry_expired_bytes"] == 0)

@@ -23,11 +23,11 @@ from bench.harness import Case, Options, Scale, require_room
 from bench.peers.quarry import Quarry
 from bench.scratch_store import TOPIC, make_messages
 from bench.send_load import (
-    await_figures,
+    await_stats,
     disturbed,
     expire_segments,
-    figures,
     percentiles,
+    stats,
 )
 from quarry_mq.kv import KeyRange
 from quarry_mq.kv.options import MIB
@@ -127,11 +127,11 @@ def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
     bytes_before: list[float] = []
 
     def expire() -> None:
-        bytes_before.append(figures(broker)[TABLE_BYTES])
+        bytes_before.append(stats(broker)[TABLE_BYTES])
         _expire(broker)
 
     load = disturbed(broker, random, expire, clients=CLIENTS, requests=sizes.requests, quiet_s=sizes.quiet_s)
-    seen = figures(broker)
+    seen = stats(broker)
     rewrite = {when: seen[f'quarry_queue_table_rewrite_bytes{{when="{when}"}}'] for when in ("before", "after")}
     return Case(
         name=f"{ENTRIES // 2} of {ENTRIES} entries of {sizes.queues} queues go, {CLIENTS} clients send",
@@ -162,7 +162,7 @@ def _expire(broker: Quarry) -> None:
     """
     if not expire_segments(broker, rewrite_queues=True):
         raise RuntimeError("no segment expired")
-    await_figures(broker, lambda seen: seen["quarry_queue_table_rewrite_seconds_count"] > 0)
+    await_stats(broker, lambda seen: seen["quarry_queue_table_rewrite_seconds_count"] > 0)
 
 
 def _check(root: Path, sizes: Sizes) -> int:

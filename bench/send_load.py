@@ -61,17 +61,17 @@ class SendLoad:
 
     def until(self, is_over: Callable[[], bool]) -> Stretch:
         """Send until it is over. Calls that are open then are counted in the next stretch."""
-        flushes, sends = _flush_figures(self._broker)
+        flushes, sends = _flush_stats(self._broker)
         cpu_s, started_s = cpu_s_of(self._broker.pid), time.perf_counter()
         latencies_s = self._sends.until(is_over)
         wall_s = time.perf_counter() - started_s
         sample = Sample(len(latencies_s), wall_s, cpu_s_of(self._broker.pid) - cpu_s)
-        flushes_after, sends_after = _flush_figures(self._broker)
+        flushes_after, sends_after = _flush_stats(self._broker)
         return Stretch(sample, latencies_s, flushes_after - flushes, sends_after - sends)
 
     def check(self) -> None:
         """Check that sends succeeded: a server that refuses sends is fast."""
-        failed = figures(self._broker)['quarry_sends_total{outcome="failed"}']
+        failed = stats(self._broker)['quarry_sends_total{outcome="failed"}']
         if failed:
             raise RuntimeError(f"{failed:.0f} sends were refused")
 
@@ -153,10 +153,10 @@ def expire_segments(broker: Quarry, *, rewrite_queues: bool = False) -> int:
         return len(stub.ExpireSegments(request, timeout=EXPIRY_TIMEOUT_S).segments)
 
 
-def await_figures(broker: Quarry, holds: Callable[[dict[str, float]], bool]) -> None:
+def await_stats(broker: Quarry, holds: Callable[[dict[str, float]], bool]) -> None:
     """Read the broker's metrics until the condition holds. Raises RuntimeError after ten minutes."""
     give_up_s = time.monotonic() + EXPIRY_TIMEOUT_S
-    while not holds(figures(broker)):
+    while not holds(stats(broker)):
         if time.monotonic() > give_up_s:
             raise RuntimeError("the broker does not come to an end with what has expired")
         time.sleep(LOOK_INTERVAL_S)
@@ -167,13 +167,13 @@ def admin_channel(broker: Quarry) -> grpc.Channel:
     return grpc.insecure_channel(broker.admin, options=[("grpc.enable_http_proxy", 0)])
 
 
-def _flush_figures(broker: Quarry) -> tuple[float, float]:
+def _flush_stats(broker: Quarry) -> tuple[float, float]:
     """Return how many flushes there were, and how many sends they made durable."""
-    seen = figures(broker)
+    seen = stats(broker)
     return seen["quarry_flush_sends_count"], seen["quarry_flush_sends_sum"]
 
 
-def figures(broker: Quarry) -> dict[str, float]:
+def stats(broker: Quarry) -> dict[str, float]:
     """Return the broker's metrics."""
     with urllib.request.urlopen(f"http://{broker.http}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()

@@ -213,14 +213,14 @@ def _case(mode: str, ours: _Side, peer: _Side, sizes: Sizes, facts: Mapping[str,
         details={
             "mode": mode,
             **facts,
-            **_figures("", [mine for mine, _ in rounds], ours_paced),
-            **_figures("peer_", [theirs for _, theirs in rounds], peer_paced),
+            **_stats("", [mine for mine, _ in rounds], ours_paced),
+            **_stats("peer_", [theirs for _, theirs in rounds], peer_paced),
             "loop_ratio": round(median(a.loops_per_second / b.loops_per_second for a, b in rounds), 3),
         },
     )
 
 
-def _figures(prefix: str, rounds: Sequence[Round], paced: Round) -> dict[str, object]:
+def _stats(prefix: str, rounds: Sequence[Round], paced: Round) -> dict[str, object]:
     return {
         f"{prefix}loop_per_second": round(median(each.loops_per_second for each in rounds), 1),
         f"{prefix}loop_share": round(median(each.loop_share for each in rounds), 3),

@@ -18,7 +18,7 @@ from bench.harness import Case, Options, Sample, Scale, alternate
 from bench.peers.quarry import Quarry
 from bench.queue_load import send_body
 from bench.scratch_store import BODY_SIZE, TOPIC
-from bench.send_load import PERCENTILES, figures
+from bench.send_load import PERCENTILES, stats
 from bench.waiting_sends import SendSampler, percentile_ms
 from quarry_mq.kv.options import MIB
 from quarry_mq.store.settings import Durability
@@ -87,9 +87,9 @@ def _case(options: Options, quiet: Quarry, name: str, kind: Kind) -> Case:
         sends = SendSampler(random, CLIENTS, send_body(TOPIC, random.randbytes(BODY_SIZE)))
 
         def sample(broker: Quarry) -> Sample:
-            before = kind.done(figures(broker), broker is busy)
+            before = kind.done(stats(broker), broker is busy)
             taken = sends.sample(broker, sizes.sample_s, found[broker])
-            done[broker] += kind.done(figures(broker), broker is busy) - before
+            done[broker] += kind.done(stats(broker), broker is busy) - before
             return taken
 
         for broker in (busy, quiet):

@@ -23,7 +23,7 @@ from typing import Final
 from bench.harness import Case, Options, Sample, Scale, cpu_s_of, private_bytes_of, require_room
 from bench.peers.quarry import Quarry
 from bench.scratch_store import QUEUES, SEGMENT_SIZE, TOPIC, make_messages
-from bench.send_load import figures
+from bench.send_load import stats
 from quarry_mq.kv.options import MIB
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.protocol.messages.property_names import DELIVER_AT_MS
@@ -139,9 +139,9 @@ def _deliver(broker: Quarry, first_due_ms: int, sizes: Sizes) -> Sample:
         raise RuntimeError("the first was due before the broker was ready")
     time.sleep(max(0.0, first_due_ms / 1000 - time.time()))
     began_s, cpu_s = time.perf_counter(), cpu_s_of(broker.pid)
-    while figures(broker)[LATE_COUNT] < sizes.due:
+    while stats(broker)[LATE_COUNT] < sizes.due:
         if time.perf_counter() - began_s > sizes.due / sizes.per_second + GIVE_UP_S:
-            raise RuntimeError(f"{figures(broker)[LATE_COUNT]:.0f} of {sizes.due} were delivered")
+            raise RuntimeError(f"{stats(broker)[LATE_COUNT]:.0f} of {sizes.due} were delivered")
         time.sleep(0.05)
     return Sample(sizes.due, time.perf_counter() - began_s, cpu_s_of(broker.pid) - cpu_s)
 

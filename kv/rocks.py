@@ -46,8 +46,8 @@ from quarry_mq.kv.rocks_family import (
     fail,
     own_family,
 )
-from quarry_mq.kv.rocks_figures import database_figures, family_figures
 from quarry_mq.kv.rocks_logs import check_manifest, check_write_ahead_logs
+from quarry_mq.kv.rocks_stats import database_stats, family_stats
 
 TABLE_FORMAT_VERSION: Final = 5
 BACKGROUND_JOBS: Final = 4
@@ -407,16 +407,16 @@ class RocksEngine:
         return number
 
     def statistics(self) -> dict[str, int]:
-        """Return the statistics that `kv.rocks_figures` names."""
+        """Return the statistics that `kv.rocks_stats` names."""
         self._require_open()
         try:
             natives = {name: family.native() for name, family in self._families.items()}
-            figures = dict(database_figures(next(iter(natives.values()))))
+            stats = dict(database_stats(next(iter(natives.values()))))
             for name, native in natives.items():
-                figures.update((f"{name}.{figure}", value) for figure, value in family_figures(native))
+                stats.update((f"{name}.{stat}", value) for stat, value in family_stats(native))
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
             fail(error, self._directory)
-        return figures
+        return stats
 
     def close(self) -> None:
         """Close the engine. Repeatable. Afterwards the lock is free, whoever still holds families, iterators or

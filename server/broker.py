@@ -15,7 +15,7 @@ from quarry_mq.kv import WriteBatch
 from quarry_mq.protocol.clock import Clock, SteadyClock
 from quarry_mq.server.admin.administration import Administration, BrokerFacts
 from quarry_mq.server.admin.browsing.tails import Tails
-from quarry_mq.server.admin.figures.sources import Sources
+from quarry_mq.server.admin.stats.sources import Sources
 from quarry_mq.server.admin_port.calls.guard import make_guard
 from quarry_mq.server.admin_port.calls.slots import CallSlots
 from quarry_mq.server.admin_port.cluster.build import cluster_services, joined, make_cluster, make_reading_order
@@ -52,7 +52,7 @@ from quarry_mq.server.pending import DelayedDelivery, TransactionChecks, Transac
 from quarry_mq.server.process.certificates import Certificates
 from quarry_mq.server.process.descriptors import front_limits, plan_here
 from quarry_mq.server.process.health import HealthState
-from quarry_mq.server.process.process_metrics import ProcessFigures
+from quarry_mq.server.process.process_metrics import ProcessStats
 from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.rpc.context import HEADERS, Edge
 from quarry_mq.server.rpc.limits import RequestRates
@@ -90,7 +90,7 @@ class Broker:
         *,
         certificates: Certificates,
         clock: Clock,
-        process: ProcessFigures | None = None,
+        process: ProcessStats | None = None,
     ) -> None:
         """`process` measures how late the event loop is; None if nothing measures it."""
         self._live = LiveSettings(settings, store.state_engine)
@@ -151,7 +151,7 @@ class Broker:
             native=self._native,
         )
 
-    def _make_sources(self, health: HealthState, process: ProcessFigures | None) -> Sources:
+    def _make_sources(self, health: HealthState, process: ProcessStats | None) -> Sources:
         return Sources(
             messaging=self._messaging,
             background=self._background,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from quarry_mq.server.admin.figures.sources import Sources
-from quarry_mq.server.cluster.metrics import cluster_figures
-from quarry_mq.server.observability.metrics.instruments import ServerMetrics, stage_figures, waiting_metrics
+from quarry_mq.server.admin.stats.sources import Sources
+from quarry_mq.server.cluster.metrics import cluster_metrics
+from quarry_mq.server.observability.metrics.instruments import ServerMetrics, stage_metrics, waiting_metrics
 from quarry_mq.server.observability.metrics.rocketmq import (
-    BrokerFigures,
+    BrokerStats,
     Families,
-    connection_figures,
-    lag_figures,
-    storage_figures,
-    traffic_figures,
+    connection_metrics,
+    lag_metrics,
+    storage_metrics,
+    traffic_metrics,
 )
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 
@@ -19,7 +19,7 @@ from quarry_mq.server.settings.broker_settings import BrokerSettings
 def export(metrics: ServerMetrics, sources: Sources, settings: BrokerSettings) -> None:
     """Have the metrics of all parts read at each scrape, until `ServerMetrics.stop_watching`."""
     its, maintenance, background = sources.components, sources.maintenance, sources.background
-    store, front = its.store, sources.front.figures
+    store, front = its.store, sources.front.stats
     if front is not None:
         metrics.watch_front(front)
     metrics.watch_limits(its.edge.limits_met, front)
@@ -31,21 +31,21 @@ def export(metrics: ServerMetrics, sources: Sources, settings: BrokerSettings) -
     metrics.watch_lite_topics(maintenance.lite_topics.counts)
     metrics.watch_cleaning(maintenance.cleaning)
     metrics.watch_indexes(store.messages.indexes)
-    metrics.watch(lambda: stage_figures(its.sends.commit.stages, its.delivery.stages))
+    metrics.watch(lambda: stage_metrics(its.sends.commit.stages, its.delivery.stages))
     metrics.watch(lambda: waiting_metrics(background.waiting, background.sampling))
     families = Families(cluster=settings.broker.cluster, node_id=settings.broker.name)
-    metrics.watch(lambda: traffic_figures(families, its.sends.metrics.traffic))
-    metrics.watch(lambda: lag_figures(families, background.lag.pairs))
-    metrics.watch(lambda: storage_figures(families, store.messages, _broker_figures(sources)))
+    metrics.watch(lambda: traffic_metrics(families, its.sends.metrics.traffic))
+    metrics.watch(lambda: lag_metrics(families, background.lag.pairs))
+    metrics.watch(lambda: storage_metrics(families, store.messages, _broker_metrics(sources)))
     cluster = sources.cluster
     if cluster is not None:
-        metrics.watch(lambda: cluster_figures(cluster))
-    metrics.watch(lambda: connection_figures(families, its.edge.clients, settings.metrics.top_groups))
+        metrics.watch(lambda: cluster_metrics(cluster))
+    metrics.watch(lambda: connection_metrics(families, its.edge.clients, settings.metrics.top_groups))
 
 
-def _broker_figures(sources: Sources) -> BrokerFigures:
+def _broker_metrics(sources: Sources) -> BrokerStats:
     waiting = sources.background.waiting
-    return BrokerFigures(
+    return BrokerStats(
         disk_used_bytes=sources.maintenance.retention.used_bytes,
         oldest_message_age_ms=waiting.oldest_age_ms,
         timer_late_ms=waiting.late_ms,

@@ -31,10 +31,10 @@ from quarry_mq.server.process.garbage import GarbageSearch, look_for_garbage_sel
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.process.http import HttpEndpoint, TokenFile
 from quarry_mq.server.process.process_metrics import (
-    ProcessFigures,
-    RecoveryFigures,
-    process_figures,
-    recovery_figures,
+    ProcessStats,
+    RecoveryStats,
+    process_metrics,
+    recovery_metrics,
     watch_python,
 )
 from quarry_mq.server.process.stop import Stop, StopTimes
@@ -87,13 +87,13 @@ class _Process:
     health: HealthState = field(init=False)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     clock: Clock = field(default_factory=lambda: BelievedClock(SystemClock()))
-    figures: ProcessFigures = field(init=False)
-    recovery: RecoveryFigures = field(init=False)
+    stats: ProcessStats = field(init=False)
+    recovery: RecoveryStats = field(init=False)
     certificates: Certificates = field(init=False)
 
     def __post_init__(self) -> None:
         self.health = HealthState()
-        self.figures, self.recovery = ProcessFigures(self.clock), RecoveryFigures(self.clock)
+        self.stats, self.recovery = ProcessStats(self.clock), RecoveryStats(self.clock)
         self.certificates = Certificates(TlsPorts.of(self.settings.network))
 
     @contextlib.asynccontextmanager
@@ -103,7 +103,7 @@ class _Process:
         network = self.settings.network
         token = None if network.metrics_token_file is None else TokenFile(network.metrics_token_file)
         http = HttpEndpoint(network.http, self.registry, self.health, tls=self.certificates.http, metrics_token=token)
-        with self.figures.watching_garbage():
+        with self.stats.watching_garbage():
             async with supervisor.running("watch of TLS files", self.certificates.watch()):
                 http.start()
                 try:
@@ -117,8 +117,8 @@ class _Process:
         watch_health(self.registry, self.health)
         watch_certificates(self.registry, self.certificates)
         watch_python(self.registry)
-        watch(self.registry, lambda: process_figures(self.figures, own_version))
-        watch(self.registry, lambda: recovery_figures(self.recovery))
+        watch(self.registry, lambda: process_metrics(self.stats, own_version))
+        watch(self.registry, lambda: recovery_metrics(self.recovery))
 
     async def _tick(self) -> None:
         """Report that the event loop turns and how late it is; log how many repeated lines were suppressed."""
@@ -127,7 +127,7 @@ class _Process:
             self.repeats.tell_due()
             due_s = self.clock.monotonic_s() + TICK_INTERVAL_S
             await asyncio.sleep(TICK_INTERVAL_S)
-            self.figures.late(max(0.0, self.clock.monotonic_s() - due_s))
+            self.stats.late(max(0.0, self.clock.monotonic_s() - due_s))
 
 
 async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_progress: ShowProgress) -> int:
@@ -163,7 +163,7 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
                 threads,
                 certificates=process.certificates,
                 clock=process.clock,
-                process=process.figures,
+                process=process.stats,
             )
             await running.enter_async_context(
                 supervisor.running("search for garbage", GarbageSearch(process.clock).run())

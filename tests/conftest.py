@@ -29,7 +29,7 @@ class _OnePackage(MetaPathFinder):
 sys.meta_path.insert(0, _OnePackage())
 
 
-def _figures(root: Path) -> dict[str, tuple[int, int]]:
+def _stats(root: Path) -> dict[str, tuple[int, int]]:
     """Size and modification time of every file below `root`."""
     found = {}
     for folder, _, names in os.walk(root):
@@ -46,18 +46,18 @@ def golden_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoldenSto
     It is shared by the whole session; the session fails at its end if any file was added, changed or removed.
     """
     unpacked: dict[str, Path] = {}
-    figures: dict[str, dict[str, tuple[int, int]]] = {}
+    stats: dict[str, dict[str, tuple[int, int]]] = {}
     root = tmp_path_factory.mktemp("golden")
 
     def find(name: str) -> Path:
         if name not in unpacked:
             unpacked[name] = golden.unpack(name, root)
-            figures[name] = _figures(unpacked[name])
+            stats[name] = _stats(unpacked[name])
         return unpacked[name]
 
     yield find
     for name, path in unpacked.items():
-        assert _figures(path) == figures[name], f"a test changed the shared golden store {name}; use golden_copy"
+        assert _stats(path) == stats[name], f"a test changed the shared golden store {name}; use golden_copy"
 
 
 @pytest.fixture

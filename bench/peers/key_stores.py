@@ -206,9 +206,9 @@ class _Rocks:
         while quiet < 3:
             if time.perf_counter() - begin_s > SETTLE_MAX_S:
                 raise RuntimeError("RocksDB has not come to rest")
-            figures = self._engine.statistics()
+            stats = self._engine.statistics()
             is_busy = any(
-                figures[name] for name in ("running_compactions", "running_flushes", f"{FAMILY}.compaction_pending")
+                stats[name] for name in ("running_compactions", "running_flushes", f"{FAMILY}.compaction_pending")
             )
             quiet = 0 if is_busy else quiet + 1
             time.sleep(SETTLE_INTERVAL_S)

@@ -72,5 +72,5 @@ def summary_of_broker(admin: str, largest_max: int) -> QueueSummary:
         kinds={QueueKind(each.kind): KindSummary(each.queues, each.empty, each.entries) for each in answer.kinds},
         largest=[CountedQueue(QueueId(each.topic, each.queue), each.entries) for each in answer.largest],
         disk={place: DiskUse(use.files, use.apparent_bytes, use.allocated_bytes) for place, use in answer.disk.items()},
-        figures=dict(answer.rocksdb),
+        stats=dict(answer.rocksdb),
     )

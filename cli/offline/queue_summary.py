@@ -9,7 +9,7 @@ from quarry_mq.cli.offline.record_text import json_line
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.store.consumequeue.queue_summary import QueueSummary
 
-FAMILY_FIGURES: Final = (
+FAMILY_STATS: Final = (
     "table_bytes",
     "live_data_bytes",
     "memtable_bytes",
@@ -41,7 +41,7 @@ def _fields(summary: QueueSummary) -> dict[str, object]:
             place: {"files": use.files, "apparentBytes": use.apparent_bytes, "allocatedBytes": use.allocated_bytes}
             for place, use in summary.disk.items()
         },
-        "rocksdb": dict(summary.figures),
+        "rocksdb": dict(summary.stats),
     }
 
 
@@ -60,18 +60,18 @@ def _lines(summary: QueueSummary) -> Iterator[str]:
         yield f"{'files':>15}  {'bytes':>15}  {'allocated':>15}  on disk"
         for place, use in sorted(summary.disk.items()):
             yield f"{use.files:>15,}  {use.apparent_bytes:>15,}  {use.allocated_bytes:>15,}  {place}"
-    if summary.figures:
+    if summary.stats:
         yield ""
         yield from _rocksdb_lines(summary)
 
 
 def _rocksdb_lines(summary: QueueSummary) -> Iterator[str]:
     """Yield the RocksDB table: a column for each family, and only those levels that hold tables."""
-    figures = summary.figures
-    families = sorted({name.partition(".")[0] for name in figures if "." in name})
-    levels = sorted({each.partition(".")[2] for each in figures if each.partition(".")[2].startswith(LEVEL_BYTES)})
+    stats = summary.stats
+    families = sorted({name.partition(".")[0] for name in stats if "." in name})
+    levels = sorted({each.partition(".")[2] for each in stats if each.partition(".")[2].startswith(LEVEL_BYTES)})
     yield f"{'RocksDB':<26}" + "".join(f"  {family:>15}" for family in families)
-    for figure in (*FAMILY_FIGURES, *levels):
-        values = [figures.get(f"{family}.{figure}", 0) for family in families]
-        if any(values) or figure not in levels:
-            yield f"{figure:<26}" + "".join(f"  {value:>15,}" for value in values)
+    for stat in (*FAMILY_STATS, *levels):
+        values = [stats.get(f"{family}.{stat}", 0) for family in families]
+        if any(values) or stat not in levels:
+            yield f"{stat:<26}" + "".join(f"  {value:>15,}" for value in values)

@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from quarry_mq.pipeline.stats.model import GroupFigures, Lag, Wanted
+from quarry_mq.pipeline.stats.model import GroupStats, Lag, Wanted
 from quarry_mq.protocol.names import RETRY_PREFIX
 from quarry_mq.store.errors import NotAStore, StoreLocked
 from quarry_mq.store.fs import Disk
@@ -51,7 +51,7 @@ def lag_of_groups(spark: SparkSession, disk: Disk, root: Path, wanted: Wanted) -
             total["groups"],
             total["lag"],
             total["inFlight"],
-            tuple(GroupFigures(*row) for row in rows.collect()),
+            tuple(GroupStats(*row) for row in rows.collect()),
         )
     finally:
         groups.unpersist()

@@ -17,14 +17,14 @@ from quarry_mq.pipeline.stats.groups import lag_of_groups, queue_counts
 from quarry_mq.pipeline.stats.messages import MINUTE_MS, keys, largest, minutes_of, repeated_ids, summed
 from quarry_mq.pipeline.stats.model import (
     Duplicates,
-    KeyFigures,
+    KeyStats,
     Point,
-    QueueFigures,
+    QueueStats,
     RepeatedId,
     Skew,
     Statistics,
-    TagFigures,
-    TopicFigures,
+    TagStats,
+    TopicStats,
     Volume,
     Wanted,
 )
@@ -39,7 +39,7 @@ BUCKETS_MS: Final = (
     *(count * _HOUR for count in (1, 2, 3, 6, 12)),
     *(count * _DAY for count in (1, 2, 7, 14, 28)),
 )
-_Figures = TypeVar("_Figures")
+_StatsOf = TypeVar("_StatsOf")
 
 
 def statistics(spark: SparkSession, disk: Disk, root: Path, wanted: Wanted) -> Statistics:
@@ -75,7 +75,7 @@ def _counted(log: LogTable, disk: Disk, wanted: Wanted) -> Statistics:
             bucket_ms=scale.bucket_ms,
             series=scale.series(series).get("", ()),
             topic_count=topics.count(),
-            topics=details.figures(shown, table, repeated, queue_counts(disk, root, names)),
+            topics=details.stats(shown, table, repeated, queue_counts(disk, root, names)),
             duplicates=Duplicates(repetition["ids"], repetition["extra"]),
             repeated_ids=tuple(RepeatedId(*row) for row in ids),
             lag=lag_of_groups(spark, disk, root, wanted),
@@ -95,11 +95,11 @@ class _Scale:
         return next((each for each in BUCKETS_MS if each > needed_ms), int(-(-needed_ms // _DAY) * _DAY))
 
     def volume(self, row: Row) -> Volume:
-        figures = row["messages"] or 0, row["storeBytes"] or 0, row["bodyBytes"] or 0
+        stats = row["messages"] or 0, row["storeBytes"] or 0, row["bodyBytes"] or 0
         if self.first_ms is None or self.last_ms is None or self.first_ms == self.last_ms:
-            return Volume(*figures, None, None)
+            return Volume(*stats, None, None)
         took_s = (self.last_ms - self.first_ms) / 1000
-        return Volume(*figures, figures[0] / took_s, figures[1] / took_s)
+        return Volume(*stats, stats[0] / took_s, stats[1] / took_s)
 
     def series(self, table: DataFrame) -> dict[str, tuple[Point, ...]]:
         """Return the series of each topic, in time order."""
@@ -117,9 +117,9 @@ class _Details:
         self._names = names
         self._scale = scale
 
-    def figures(
+    def stats(
         self, shown: Iterable[Row], table: DataFrame, repeated: DataFrame, counts: Mapping[str, int]
-    ) -> tuple[TopicFigures, ...]:
+    ) -> tuple[TopicStats, ...]:
         if not self._names:
             return ()
         of_shown = sql.col("topic").isin(*self._names)
@@ -128,14 +128,14 @@ class _Details:
         by_queue, by_tag = summed(table, "topic", "queueId"), summed(table, "topic", "tag")
         queues = _by_topic(
             largest(by_queue, top, sql.desc("messages"), "queueId"),
-            lambda row: QueueFigures(row["queueId"], volume(row)),
+            lambda row: QueueStats(row["queueId"], volume(row)),
         )
         tags = _by_topic(
-            largest(by_tag, top, sql.desc("messages"), "tag"), lambda row: TagFigures(row["tag"], volume(row))
+            largest(by_tag, top, sql.desc("messages"), "tag"), lambda row: TagStats(row["tag"], volume(row))
         )
         some_keys = keys(self._log, self._wanted, self._names)
         named = _by_topic(
-            largest(some_keys, top, sql.desc("messages"), "key"), lambda row: KeyFigures(row["key"], row["messages"])
+            largest(some_keys, top, sql.desc("messages"), "key"), lambda row: KeyStats(row["key"], row["messages"])
         )
         tag_counts = {row["topic"]: row["count"] for row in by_tag.groupBy("topic").count().collect()}
         extra = repeated.groupBy("topic").agg(sql.count("*"), sql.sum(sql.col("records") - 1)).collect()
@@ -146,7 +146,7 @@ class _Details:
             name = row["topic"]
             queue_count = max(counts.get(name, 0), spread[name]["queues"])
             found.append(
-                TopicFigures(
+                TopicStats(
                     topic=name,
                     volume=volume(row),
                     first_stored=row["firstStored"],
@@ -191,10 +191,10 @@ def _skew(spread: Row, queue_count: int) -> Skew:
     return Skew(spread["max"] / mean, variance**0.5 / mean)
 
 
-def _by_topic(table: DataFrame, figures: Callable[[Row], _Figures]) -> dict[str, tuple[_Figures, ...]]:
-    found: dict[str, list[_Figures]] = defaultdict(list)
+def _by_topic(table: DataFrame, stats: Callable[[Row], _StatsOf]) -> dict[str, tuple[_StatsOf, ...]]:
+    found: dict[str, list[_StatsOf]] = defaultdict(list)
     for row in table.collect():
-        found[row["topic"]].append(figures(row))
+        found[row["topic"]].append(stats(row))
     return {topic: tuple(each) for topic, each in found.items()}
 
 

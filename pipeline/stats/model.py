@@ -45,20 +45,20 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueFigures:
+class QueueStats:
     queue_id: int
     volume: Volume
 
 
 @dataclass(frozen=True, slots=True)
-class TagFigures:
+class TagStats:
     tag: str | None
     """The tag; None for the messages without one."""
     volume: Volume
 
 
 @dataclass(frozen=True, slots=True)
-class KeyFigures:
+class KeyStats:
     key: str
     messages: int
 
@@ -93,7 +93,7 @@ class Skew:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicFigures:
+class TopicStats:
     topic: str
     volume: Volume
     first_stored: int
@@ -102,16 +102,16 @@ class TopicFigures:
     queue_count: int
     """Queues of the topic; where that is not known, the queues that hold some of the messages."""
     skew: Skew
-    queues: tuple[QueueFigures, ...]
+    queues: tuple[QueueStats, ...]
     tag_count: int
-    tags: tuple[TagFigures, ...]
-    keys: tuple[KeyFigures, ...]
+    tags: tuple[TagStats, ...]
+    keys: tuple[KeyStats, ...]
     duplicates: Duplicates
     series: tuple[Point, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class GroupFigures:
+class GroupStats:
     """The position of a group in a topic."""
 
     group: str
@@ -134,7 +134,7 @@ class Lag:
     group_count: int = 0
     lag: int = 0
     in_flight: int | None = None
-    groups: tuple[GroupFigures, ...] = ()
+    groups: tuple[GroupStats, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Statistics:
     """Length of a bucket of the series."""
     series: tuple[Point, ...]
     topic_count: int
-    topics: tuple[TopicFigures, ...]
+    topics: tuple[TopicStats, ...]
     duplicates: Duplicates
     repeated_ids: tuple[RepeatedId, ...]
     lag: Lag

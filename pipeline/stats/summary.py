@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quarry_mq.pipeline.stats.model import Statistics, TopicFigures, Volume
+from quarry_mq.pipeline.stats.model import Statistics, TopicStats, Volume
 from quarry_mq.pipeline.stats.words import count_text, name_text, short_text, size_text, time_text
 
 
@@ -50,7 +50,7 @@ def _topics(found: Statistics) -> Iterator[str]:
         yield f"{'':>15}  and {count_text(found.topic_count - len(found.topics))} more"
 
 
-def _details(topic: TopicFigures) -> Iterator[str]:
+def _details(topic: TopicStats) -> Iterator[str]:
     name = name_text(topic.topic)
     yield ""
     yield f"{'messages':>15}  {'bytes':>10}  {'per second':>10}  queue of {name}"

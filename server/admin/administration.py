@@ -92,7 +92,7 @@ class BrokerFacts:
     started_at_ms: int
 
 
-class LogFigures(NamedTuple):
+class LogStats(NamedTuple):
     appended: PhysicalOffset
     flushed: PhysicalOffset
     dispatched: PhysicalOffset
@@ -183,9 +183,9 @@ class Administration:
     def facts(self) -> BrokerFacts:
         return self._facts
 
-    def log_figures(self) -> LogFigures:
+    def log_stats(self) -> LogStats:
         store = self._store
-        return LogFigures(store.appended_up_to, store.flushed_up_to, store.dispatched_up_to)
+        return LogStats(store.appended_up_to, store.flushed_up_to, store.dispatched_up_to)
 
     # Topics.
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from quarry_mq.kv import KvError
 from quarry_mq.protocol.clock import DAY_MS, Clock
 from quarry_mq.protocol.messages.property_names import REAL_TOPIC, UNIQUE_KEY
-from quarry_mq.server.observability.samples import WaitingFigures
+from quarry_mq.server.observability.samples import WaitingStats
 from quarry_mq.server.pending import DelayedDelivery, TransactionChecks
 from quarry_mq.server.tasks.time_slice import PAUSE_S
 from quarry_mq.server.tasks.worker import Worker
@@ -75,7 +75,7 @@ class PendingLook:
         delays: DelayedDelivery,
         checks: TransactionChecks,
         *,
-        figures: WaitingFigures,
+        stats: WaitingStats,
         worker: Worker,
         clock: Clock,
     ) -> None:
@@ -83,7 +83,7 @@ class PendingLook:
         self._pending = store.pending
         self._delays = delays
         self._checks = checks
-        self._figures = figures
+        self._stats = stats
         self._worker = worker
         self._clock = clock
         self._halves_from = QueueOffset(0)
@@ -95,8 +95,8 @@ class PendingLook:
         timers = await self._worker.run(self._timers, first, limit)
         transactions = await self._worker.run(self._first_transactions, limit, self._checks.checked_until_ms)
         due, looked_at = await self._due(first)
-        figures = self._figures
-        return PendingView(figures.timers, figures.halves, timers, transactions, due, looked_at, figures.late_ms)
+        stats = self._stats
+        return PendingView(stats.timers, stats.halves, timers, transactions, due, looked_at, stats.late_ms)
 
     def _timers(self, first: DueMessage | None, limit: int) -> list[TimerView]:
         if first is None:

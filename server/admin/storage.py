@@ -11,7 +11,7 @@ from quarry_mq.kv import KvError
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.errors import NoIndex
 from quarry_mq.server.maintenance.key_index import KeyIndex
-from quarry_mq.server.observability.metrics.instruments import EngineFigures
+from quarry_mq.server.observability.metrics.instruments import EngineStats
 from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.server.tasks.worker import Worker
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
@@ -65,12 +65,12 @@ class NextExpiry(NamedTuple):
     at_ms: int
 
 
-class RocksFigures(NamedTuple):
+class RocksStats(NamedTuple):
     """The statistics of a RocksDB column family. `family` is empty for those of the whole database."""
 
     database: str
     family: str
-    figures: Mapping[str, int]
+    stats: Mapping[str, int]
 
 
 class StorageView(NamedTuple):
@@ -86,7 +86,7 @@ class StorageView(NamedTuple):
     newest_ms: int | None
     expiry: NextExpiry | None
     parts: Mapping[str, int | None]
-    families: list[RocksFigures]
+    families: list[RocksStats]
 
 
 class SpanView(NamedTuple):
@@ -142,7 +142,7 @@ class StorageLook:
         shown = bases if len(bases) <= SHOWN_MAX else [*bases[: SHOWN_MAX // 2], *bases[-SHOWN_MAX // 2 :]]
         segments = [self._segment(base, log_end) for base in shown]
         families = list(self._families())
-        tables = [figures["table_bytes"] for _, _, figures in families if "table_bytes" in figures]
+        tables = [stats["table_bytes"] for _, _, stats in families if "table_bytes" in stats]
         parts: dict[str, int | None] = {"RocksDB": sum(tables) if tables else None}
         if index_bytes is not None:
             parts["key index"] = index_bytes
@@ -187,9 +187,9 @@ class StorageLook:
         except NoIndex:
             return None
 
-    def _families(self) -> Iterator[RocksFigures]:
+    def _families(self) -> Iterator[RocksStats]:
         store = self._store
-        engines: dict[str, EngineFigures] = {
+        engines: dict[str, EngineStats] = {
             "queues": store.queues,
             "state": store.state_engine,
             "held": store.messages.pending,
@@ -197,10 +197,10 @@ class StorageLook:
         for database, engine in engines.items():
             found: dict[str, dict[str, int]] = {}
             for name, value in engine.statistics().items():
-                family, dot, figure = name.partition(".")
-                found.setdefault(family if dot else "", {})[figure if dot else name] = value
-            for family, figures in found.items():
-                yield RocksFigures(database, family, figures)
+                family, dot, stat = name.partition(".")
+                found.setdefault(family if dot else "", {})[stat if dot else name] = value
+            for family, stats in found.items():
+                yield RocksStats(database, family, stats)
 
     # -- queues
 

@@ -10,10 +10,10 @@ from quarry_mq.server.admin.administration import Administration
 from quarry_mq.server.admin.browsing.browser import MessageBrowser
 from quarry_mq.server.admin.browsing.tails import Tails
 from quarry_mq.server.admin.dead_letter_box import DeadLetterBox
-from quarry_mq.server.admin.figures.history import Recording, make_recording
-from quarry_mq.server.admin.figures.sources import Sources
 from quarry_mq.server.admin.jobs import DeadLetterWork, MessageResendWork, ResetWork
 from quarry_mq.server.admin.pending import PendingLook
+from quarry_mq.server.admin.stats.history import Recording, make_recording
+from quarry_mq.server.admin.stats.sources import Sources
 from quarry_mq.server.admin.storage import StorageLook
 from quarry_mq.server.admin_port.messages.browsing import BrowsingService
 from quarry_mq.server.admin_port.messages.dead_letters import DeadLetterService
@@ -29,7 +29,7 @@ from quarry_mq.server.lag.group_progress import GroupProgress
 from quarry_mq.server.lag.lite_backlog import LiteBacklog
 from quarry_mq.server.lite.wanted import WantedLiteTopics
 from quarry_mq.server.maintenance.maintenance import Maintenance
-from quarry_mq.server.observability.samples import WaitingFigures
+from quarry_mq.server.observability.samples import WaitingStats
 from quarry_mq.server.pending import TransactionChecks
 from quarry_mq.server.rpc.messaging import Messaging
 from quarry_mq.server.tasks.supervision import Supervisor
@@ -49,12 +49,12 @@ class OperatorsLook(NamedTuple):
 
 
 def make_operators_look(
-    messaging: Messaging, maintenance: Maintenance, waiting: WaitingFigures, tails: Tails, checks: TransactionChecks
+    messaging: Messaging, maintenance: Maintenance, waiting: WaitingStats, tails: Tails, checks: TransactionChecks
 ) -> OperatorsLook:
     its = messaging.components
     store, clock, faults = its.store, its.clock, its.edge.faults
     look = StorageLook(store, maintenance.key_index, lambda: maintenance.retention.settings, clock)
-    pending = PendingLook(store.messages, its.sends.delays, checks, figures=waiting, worker=look.worker, clock=clock)
+    pending = PendingLook(store.messages, its.sends.delays, checks, stats=waiting, worker=look.worker, clock=clock)
     browser = MessageBrowser(store.messages, store.expiry)
     pacing = Pacing(clock)
     browsing = BrowsingService(

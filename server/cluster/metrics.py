@@ -11,7 +11,7 @@ from quarry_mq.server.cluster.cluster import Cluster
 from quarry_mq.server.cluster.membership.member import MemberState
 
 
-def cluster_figures(cluster: Cluster) -> Iterator[Metric]:
+def cluster_metrics(cluster: Cluster) -> Iterator[Metric]:
     """Yield the cluster's metrics at each scrape."""
     members = GaugeMetricFamily(
         "quarry_cluster_members", "Members of the cluster, as seen by this member", labels=["state", "reachable"]

@@ -134,7 +134,7 @@ class Deliveries:
         # after a restart a client needs a moment to come back (rmq#10278)
         self._clients_away_until_ms = now_ms + settings.lease_ms
         # unique over restarts: no clock runs a million deliveries per millisecond
-        self._counts, highest_id, latest_ms = table.figures()
+        self._counts, highest_id, latest_ms = table.stats()
         self._delivery_id = max(now_ms * 1_000_000, highest_id)
         table.show_beyond(now_ms, latest_ms, settings.invisible_time_max_ms)
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Literal
 
 from quarry_mq.server.front.contract import Call, Front, FrontLimits, Method, Methods
-from quarry_mq.server.front.figures import FrontFigures
 from quarry_mq.server.front.grpcio import GrpcioFront
 from quarry_mq.server.front.h2 import H2Front
 from quarry_mq.server.front.h2.protocol.scanner import ScannerMaker
+from quarry_mq.server.front.stats import FrontStats
 from quarry_mq.server.front.tls import LiveTls, Shown, TlsFiles
 
 __all__ = [
     "Call",
     "Front",
-    "FrontFigures",
     "FrontKind",
     "FrontLimits",
+    "FrontStats",
     "LiveTls",
     "Method",
     "Methods",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quarry_mq.protocol.codes import GrpcStatus
-from quarry_mq.server.front.figures import FrontFigures
+from quarry_mq.server.front.stats import FrontStats
 from quarry_mq.server.front.tls import LiveTls
 
 
@@ -129,7 +129,7 @@ class FrontLimits:
 
 class Front(Protocol):
     @property
-    def figures(self) -> FrontFigures | None:
+    def stats(self) -> FrontStats | None:
         """Return the front's metrics, or None if it does not count."""
 
     def configure(self, limits: FrontLimits) -> None:

@@ -266,7 +266,7 @@ class GrpcioCall:
 class GrpcioFront:
     """Serves `methods` on a grpc.aio server. Implements server.front.contract.Front."""
 
-    figures = None
+    stats = None
 
     def __init__(self, methods: Methods, *, limits: FrontLimits | None = None, access_log: bool = False) -> None:
         check_methods(methods)

@@ -144,20 +144,20 @@ class OnlineMigration:
         migration = self._migration
         advance_to, advance_refused = _tried(migration.target_of_advance)
         rollback_to, rollback_refused = _tried(migration.target_of_rollback)
-        figures = migration.figures()
+        stats = migration.stats()
         return MigrationStatus(
             phase=migration.phase,
-            read_rocksdb=figures.read_rocksdb,
-            assign_rocksdb=figures.assign_rocksdb,
+            read_rocksdb=stats.read_rocksdb,
+            assign_rocksdb=stats.assign_rocksdb,
             advance_to=advance_to,
             advance_refused=advance_refused,
             comparison_first=None if advance_to is None else migration.needs_comparison(advance_to),
             rollback_to=rollback_to,
             rollback_refused=rollback_refused,
-            backfilled_to=figures.backfilled_to,
-            backfill_end=figures.backfill_end,
-            log_begin=figures.log_begin,
-            lag_bytes=figures.lag_bytes,
+            backfilled_to=stats.backfilled_to,
+            backfill_end=stats.backfill_end,
+            log_begin=stats.log_begin,
+            lag_bytes=stats.lag_bytes,
             comparing=None if self._comparison is None else self._comparison.progress(),
             report=migration.rows.report(),
             at_start=migration.at_start,

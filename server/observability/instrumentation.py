@@ -10,7 +10,7 @@ from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.lag.consumer_lag import ConsumerLag
 from quarry_mq.server.lag.measurement import GroupTopic
-from quarry_mq.server.observability.samples import NameCounts, Sampling, Steps, WaitingFigures
+from quarry_mq.server.observability.samples import NameCounts, Sampling, Steps, WaitingStats
 from quarry_mq.server.pending import DelayedDelivery
 from quarry_mq.server.settings.sections import MetricsSection
 from quarry_mq.store.opening.open_store import OpenStore
@@ -24,7 +24,7 @@ class Background:
         review: Steps,
         *,
         lag: ConsumerLag,
-        waiting: WaitingFigures,
+        waiting: WaitingStats,
         names: NameCounts,
         settings: MetricsSection,
         clock: Clock,
@@ -73,7 +73,7 @@ def make_background(
         reads=store.offsets.reads,
         stored=read_at_start,
     )
-    waiting = WaitingFigures(store.messages, delays, lambda: store.expiry.minimum, clock)
+    waiting = WaitingStats(store.messages, delays, lambda: store.expiry.minimum, clock)
 
     def review() -> Iterator[None]:
         traffic.review(topic_exists, group_exists)

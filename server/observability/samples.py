@@ -119,7 +119,7 @@ class NameCounts:
         return None if self._counts is None else self._counts[1].value(self._groups.changes)
 
 
-class WaitingFigures:
+class WaitingStats:
     """Hold the figures; None is not known yet, or no such message. Lives on the event loop's thread; any reads."""
 
     def __init__(

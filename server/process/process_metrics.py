@@ -22,7 +22,7 @@ PAUSE_BOUNDS_S: Final = tuple(0.000_1 * 4**step for step in range(9))
 """Bounds of the histogram, 100 µs … 6.5 s."""
 
 
-class ProcessFigures:
+class ProcessStats:
     """Hold the measurements, which are counted where they happen and read on any thread."""
 
     def __init__(self, clock: Clock) -> None:
@@ -58,7 +58,7 @@ class ProcessFigures:
             self.pauses.add(self._clock.monotonic_s() - self._pause_began_s)
 
 
-class PhaseFigures:
+class PhaseStats:
     """Hold when one phase of the opening ran and how much log it read. Times are on the monotonic clock."""
 
     __slots__ = ("began_s", "done_bytes", "ended_s")
@@ -68,22 +68,22 @@ class PhaseFigures:
         self.done_bytes = 0
 
 
-class RecoveryFigures:
+class RecoveryStats:
     """Hold the phases of the last opening by name. Reported on one thread, read on any."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._phases: dict[str, PhaseFigures] = {}
+        self._phases: dict[str, PhaseStats] = {}
         self._last_s = clock.monotonic_s()
 
     def report(self, progress: Progress) -> None:
         """Note the progress of a phase, which lasts from the report before its first one to its last."""
         now_s = self._clock.monotonic_s()
-        phase = self._phases.get(progress.phase) or self._phases.setdefault(progress.phase, PhaseFigures(self._last_s))
+        phase = self._phases.get(progress.phase) or self._phases.setdefault(progress.phase, PhaseStats(self._last_s))
         phase.ended_s = self._last_s = now_s
         phase.done_bytes = max(phase.done_bytes, progress.done_bytes)
 
-    def phases(self) -> list[tuple[str, PhaseFigures]]:
+    def phases(self) -> list[tuple[str, PhaseStats]]:
         return list(self._phases.items())
 
 
@@ -93,7 +93,7 @@ def watch_python(registry: CollectorRegistry) -> None:
     GCCollector(registry=registry)
 
 
-def process_figures(figures: ProcessFigures, version: str) -> Iterator[Metric]:
+def process_metrics(stats: ProcessStats, version: str) -> Iterator[Metric]:
     build = GaugeMetricFamily(
         "quarry_build_info", "Always 1; the labels tell the versions of Quarry and Python", labels=["version", "python"]
     )
@@ -102,25 +102,25 @@ def process_figures(figures: ProcessFigures, version: str) -> Iterator[Metric]:
     yield HistogramMetricFamily(
         "quarry_loop_late_seconds",
         "How late the event loop ran a check that is due twice a second",
-        buckets=list(figures.loop_late.buckets()),
-        sum_value=figures.loop_late.total,
+        buckets=list(stats.loop_late.buckets()),
+        sum_value=stats.loop_late.total,
     )
     yield HistogramMetricFamily(
         "quarry_garbage_pause_seconds",
         "Duration of Python's garbage collections, which stop everything else",
-        buckets=list(figures.pauses.buckets()),
-        sum_value=figures.pauses.total,
+        buckets=list(stats.pauses.buckets()),
+        sum_value=stats.pauses.total,
     )
 
 
-def recovery_figures(figures: RecoveryFigures) -> Iterator[Metric]:
+def recovery_metrics(stats: RecoveryStats) -> Iterator[Metric]:
     seconds = GaugeMetricFamily(
         "quarry_recovery_seconds", "Duration of the last opening of the store, by phase", labels=["phase"]
     )
     read = GaugeMetricFamily(
         "quarry_recovery_bytes", "Bytes of commit log that the last opening read, by phase", labels=["phase"]
     )
-    for name, phase in figures.phases():
+    for name, phase in stats.phases():
         seconds.add_metric([name], phase.ended_s - phase.began_s)
         read.add_metric([name], phase.done_bytes)
     yield seconds

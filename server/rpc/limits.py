@@ -1,7 +1,7 @@
 """Limits on what clients may have the broker keep or do: counted here, refused with TOO_MANY_REQUESTS.
 
 Each limit has a name, which is a label of `quarry_limits_met_total` and a row of docs/limits.md. Refusals by the front
-itself are counted in `server.front.figures`.
+itself are counted in `server.front.stats`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EDGE_LIMITS: Final = (
     "admin_calls",
     "admin_strangers",
 )
-"""The limits that are checked outside of the front; `server.front.figures` has the front's."""
+"""The limits that are checked outside of the front; `server.front.stats` has the front's."""
 
 
 class LimitsMet(Counter[str]):

@@ -68,7 +68,7 @@ class QueueSummary:
     """The queues with the most entries, the largest first."""
     disk: dict[str, DiskUse] = field(default_factory=dict)
     """Disk use of `file` and `rocksdb`, for each that exists."""
-    figures: Mapping[str, int] = field(default_factory=dict)
+    stats: Mapping[str, int] = field(default_factory=dict)
     """Statistics of RocksDB, see `KeyValueEngine.statistics`."""
 
 
@@ -109,7 +109,7 @@ def summarize_queues(
             raise Unavailable("the broker stops")
     if source.engine is not None:
         summary.disk["rocksdb"] = _disk_use(source.disk, [source.rocksdb_directory])
-        summary.figures = source.engine.statistics()
+        summary.stats = source.engine.statistics()
     in_files = _disk_use(source.disk, _queue_directories(source.disk, source.file_directory))
     if in_files.files:
         summary.disk["file"] = in_files

@@ -12,7 +12,7 @@ from quarry_mq.store.migration.agreement import (
 from quarry_mq.store.migration.backfill import Backfill, Portion
 from quarry_mq.store.migration.comparison import begin_comparison
 from quarry_mq.store.migration.deleted import forget_deleted
-from quarry_mq.store.migration.machine import MigrationFigures, QueueMigration
+from quarry_mq.store.migration.machine import MigrationStats, QueueMigration
 from quarry_mq.store.migration.removal import FileQueueRemoval, remove_database
 from quarry_mq.store.migration.rows import MigrationRows, MigrationStep, Removing
 
@@ -22,8 +22,8 @@ __all__ = [
     "Comparison",
     "ComparisonProgress",
     "FileQueueRemoval",
-    "MigrationFigures",
     "MigrationRows",
+    "MigrationStats",
     "MigrationStep",
     "Portion",
     "QueueDifference",

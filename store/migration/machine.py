@@ -55,7 +55,7 @@ _NEEDS_AGREEMENT: Final = (QueuePhase.BACKFILLING, QueuePhase.VERIFIED, QueuePha
 """The phases that require a valid report of agreement before a step forwards."""
 
 
-class MigrationFigures(NamedTuple):
+class MigrationStats(NamedTuple):
     """The position of a migration. Offsets are those of the log; without a backfill its range is None."""
 
     read_rocksdb: bool
@@ -114,10 +114,10 @@ class QueueMigration:
         done, end = self._identity.backfilled_to, self._identity.backfill_end
         return done is None or end is None or done >= end
 
-    def figures(self) -> MigrationFigures:
+    def stats(self) -> MigrationStats:
         """Return the position of the migration, for people. Any thread."""
         queues, identity = self._queues, self._identity
-        return MigrationFigures(
+        return MigrationStats(
             read_rocksdb=queues.places.reads_rocksdb(self.phase),
             assign_rocksdb=queues.places.assigns_rocksdb(self.phase),
             backfilled_to=identity.backfilled_to,

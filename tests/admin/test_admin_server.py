@@ -163,7 +163,7 @@ def test_offsets_and_queues() -> None:
     run(test())
 
 
-def test_facts_and_figures_of_the_broker() -> None:
+def test_facts_and_stats_of_the_broker() -> None:
     async def test() -> None:
         bench = AdminBench()
         bench.delivery.send(b"1")

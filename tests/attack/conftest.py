@@ -32,8 +32,8 @@ class Footprint(NamedTuple):
     @classmethod
     def of(cls, broker: Broker) -> Footprint:
         """Once everybody else has gone, and as memory is when its peak is over."""
-        until(lambda: broker.figure("quarry_front_calls_open") == 0, "no call is open", timeout_s=GONE_S)
-        until(lambda: broker.figure("quarry_front_connections_open") == 0, "no connection is open", timeout_s=GONE_S)
+        until(lambda: broker.stat("quarry_front_calls_open") == 0, "no call is open", timeout_s=GONE_S)
+        until(lambda: broker.stat("quarry_front_connections_open") == 0, "no connection is open", timeout_s=GONE_S)
         return cls(broker.resident_kib(), broker.open_descriptors())
 
     def assert_kept(self, before: Footprint, *, growth_kib: int) -> None:

@@ -55,7 +55,7 @@ def login(accounts: Accounts) -> tuple[str, str]:
     return accounts.shop.user, accounts.shop.secret
 
 
-def figures(broker: Broker, pattern: str) -> float:
+def stats(broker: Broker, pattern: str) -> float:
     """The sum of all samples whose name and labels are like this."""
     lines = broker.get("/metrics")[1].splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if re.match(pattern, line))
@@ -63,9 +63,9 @@ def figures(broker: Broker, pattern: str) -> float:
 
 def assert_nobody_got_in(broker: Broker) -> None:
     """Nothing was allowed, so nothing was stored, and nothing came into being by being named."""
-    assert figures(broker, r'quarry_authorizations_total\{.*decision="allow"') == 0
-    assert figures(broker, "quarry_messages_stored_total ") == 0
-    assert figures(broker, "quarry_clients ") == 0
+    assert stats(broker, r'quarry_authorizations_total\{.*decision="allow"') == 0
+    assert stats(broker, "quarry_messages_stored_total ") == 0
+    assert stats(broker, "quarry_clients ") == 0
     broker.assert_no_stack_trace()
 
 

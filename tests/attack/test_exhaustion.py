@@ -234,7 +234,7 @@ def test_an_honest_client_goes_on_and_memory_stays_bounded(
                 beside.append(all_send(honest, ROUND_S))
                 RawClient(broker.endpoint, 1).close()
                 assert_known_on_the_admin_port(broker, accounts)
-            until(lambda: broker.figure("quarry_front_connections_open") <= 1, "the attack is over", timeout_s=120.0)
+            until(lambda: broker.stat("quarry_front_connections_open") <= 1, "the attack is over", timeout_s=120.0)
     finally:
         for each in honest:
             each.close()
@@ -248,4 +248,4 @@ def test_an_honest_client_goes_on_and_memory_stays_bounded(
         assert then.per_second >= KEPT * first.per_second, measured
         assert then.p99_ms <= LATENCY_TIMES * max(first.p99_ms, LATENCY_LEAST_MS), measured
         assert most < MOST, measured
-    until(lambda: broker.figure("quarry_front_connections_open") == 0, "no connection is open", timeout_s=120.0)
+    until(lambda: broker.stat("quarry_front_connections_open") == 0, "no connection is open", timeout_s=120.0)

@@ -100,8 +100,8 @@ def test_ten_thousand_receives_are_reset(broker: Broker) -> None:
     with ExitStack() as peers:
         for _ in range(4):
             peers.enter_context(connected(broker.endpoint, whole))
-        until(lambda: broker.figure("quarry_waiting_polls") == 0, "no receive waits")
-        until(lambda: broker.figure("quarry_front_calls_open") == 0, "no call is open")
+        until(lambda: broker.stat("quarry_waiting_polls") == 0, "no receive waits")
+        until(lambda: broker.stat("quarry_front_calls_open") == 0, "no call is open")
     Footprint.of(broker).assert_kept(before, growth_kib=GROWTH_KIB)
     assert_unharmed(broker)
 
@@ -210,7 +210,7 @@ def test_made_up_clients_give_way_to_each_other(broker: Broker) -> None:
     try:
         calls = [(block("Telemetry", client_id=b"made-up-%d" % number), body) for number in range(5_000)]
         answered(broker, calls).close()
-        assert broker.figure("quarry_clients") <= 500
+        assert broker.stat("quarry_clients") <= 500
         assert_unharmed(broker)
     finally:
         broker.administer("settings", "reset", "limits.clients")

@@ -38,7 +38,7 @@ def quarry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quarry]:
 
 def counters(broker: Broker) -> dict[str, float]:
     names = ("quarry_messages_stored_total", "quarry_messages_acknowledged_total", "quarry_clients")
-    return {name: broker.figure(name) for name in names}
+    return {name: broker.stat(name) for name in names}
 
 
 def names(broker: Broker) -> tuple[list[str], list[str]]:
@@ -50,7 +50,7 @@ def names(broker: Broker) -> tuple[list[str], list[str]]:
     return sorted(each.name for each in topics), sorted(each.name for each in groups)
 
 
-def test_figures_agree_with_the_brokers_and_nothing_is_left_after(quarry: Quarry) -> None:
+def test_stats_agree_with_the_brokers_and_nothing_is_left_after(quarry: Quarry) -> None:
     before, there = counters(quarry.broker), names(quarry.broker)
     row = quarry.row("bench", "--count", 300, "--size", 2000, "--queues", 3, "--producers", 2, "--consumers", 2)
     after = counters(quarry.broker)
@@ -60,10 +60,10 @@ def test_figures_agree_with_the_brokers_and_nothing_is_left_after(quarry: Quarry
         "quarry_clients": 0,
     }
     for side in ("sent", "received"):
-        figures = row[side]
-        assert (figures["messages"], figures["bytes"]) == (300, 600_000)
-        assert figures["mbPerSecond"] == pytest.approx(figures["perSecond"] * 2000 / 1e6, rel=0.01)
-        assert 0 < figures["p50Ms"] <= figures["p99Ms"] <= figures["p999Ms"] <= figures["maxMs"]
+        stats = row[side]
+        assert (stats["messages"], stats["bytes"]) == (300, 600_000)
+        assert stats["mbPerSecond"] == pytest.approx(stats["perSecond"] * 2000 / 1e6, rel=0.01)
+        assert 0 < stats["p50Ms"] <= stats["p99Ms"] <= stats["p999Ms"] <= stats["maxMs"]
     assert (row["queues"], row["errors"], row["missing"], row["again"]) == (3, {}, 0, 0)
     assert names(quarry.broker) == there
 
@@ -140,7 +140,7 @@ def running(broker: Broker, *words: str) -> subprocess.Popen[str]:
 
 
 def has_begun(broker: Broker, stored: float) -> None:
-    until(lambda: broker.figure("quarry_messages_stored_total") > stored, "messages come")
+    until(lambda: broker.stat("quarry_messages_stored_total") > stored, "messages come")
 
 
 def result_of(bench: subprocess.Popen[str], status: int) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def test_who_is_interrupted_leaves_nothing_after(quarry: Quarry, number: signal.
 def test_what_a_stopped_broker_holds_up_counts_as_late(quarry: Quarry) -> None:
     """A client that waits with its next message until the last one is answered would hardly see it."""
     broker = quarry.broker
-    stored = broker.figure("quarry_messages_stored_total")
+    stored = broker.stat("quarry_messages_stored_total")
     words = ("--duration", "3", "--rate", "100", "--producers", "1", "--in-flight", "1", "--json")
     with running(broker, *words) as bench:
         has_begun(broker, stored)

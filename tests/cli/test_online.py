@@ -310,7 +310,7 @@ def test_tail_that_is_told_to_stop_leaves_no_group(quarry: Quarry, topic: str, n
         assert tail.stdout is not None
         assert topic in tail.stdout.readline()
         assert tail.stdout.readline() == "shown\n"
-        until(lambda: quarry.broker.figure("quarry_waiting_polls") == 1, "it waits")
+        until(lambda: quarry.broker.stat("quarry_waiting_polls") == 1, "it waits")
         tail.send_signal(number)
         try:
             out, words = tail.communicate(timeout=30)

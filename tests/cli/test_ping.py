@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from quarry_mq.cli.context_file import FILE_VARIABLE
-from quarry_mq.cli.online.ping.tries import figures_of, paced
+from quarry_mq.cli.online.ping.tries import paced, stats_of
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
@@ -47,7 +47,7 @@ def known(quarry: Quarry) -> tuple[object, ...]:
         topics = [each for page in stub.ListTopics(pb.ListTopicsRequest(include_system=True)) for each in page.topics]
         groups = [each for page in stub.ListGroups(pb.ListGroupsRequest()) for each in page.groups]
     broker = quarry.broker
-    return topics, groups, broker.figure("quarry_clients"), broker.figure("quarry_messages_stored_total")
+    return topics, groups, broker.stat("quarry_clients"), broker.stat("quarry_messages_stored_total")
 
 
 def test_both_ports_answer_and_nothing_is_written(quarry: Quarry) -> None:
@@ -56,9 +56,9 @@ def test_both_ports_answer_and_nothing_is_written(quarry: Quarry) -> None:
     assert [each["try"] for each in tries] == [1, 2, 3]
     for name in ("messaging", "admin"):
         times = sorted(each["times"][name] for each in tries)
-        figures = summary["figures"][name]
+        stats = summary["figures"][name]
         assert times[0] > 0
-        assert (figures["minMs"], figures["p50Ms"], figures["maxMs"], figures["answered"]) == (*times, 3)
+        assert (stats["minMs"], stats["p50Ms"], stats["maxMs"], stats["answered"]) == (*times, 3)
     assert (summary["tries"], summary["isLate"]) == (3, False)
     assert known(quarry) == before
 
@@ -182,15 +182,15 @@ def test_times_go_by_from_one_try_to_the_next() -> None:
     assert list(numbers) == [3]
 
 
-def test_figures_are_those_of_the_nearest_rank() -> None:
-    assert figures_of([0.004, 0.001, 0.003, 0.002]) == {
+def test_stats_are_those_of_the_nearest_rank() -> None:
+    assert stats_of([0.004, 0.001, 0.003, 0.002]) == {
         "answered": 4,
         "minMs": 1.0,
         "p50Ms": 2.0,
         "p99Ms": 4.0,
         "maxMs": 4.0,
     }
-    assert figures_of([])["p99Ms"] is None
+    assert stats_of([])["p99Ms"] is None
 
 
 def test_the_context_says_where_the_broker_is(quarry: Quarry, tmp_path: Path) -> None:

@@ -150,13 +150,13 @@ def test_damaged_queues_are_rebuilt_on_order(store: Path) -> None:
     assert (store / "consumequeue_rocksdb.set-aside-0" / "CURRENT").exists()
 
 
-def test_for_people_findings_come_before_the_figures(store: Path) -> None:
+def test_for_people_findings_come_before_the_stats(store: Path) -> None:
     flip(segment(store), [line for line in golden.records(store.parent) if "blank" not in line][7]["phyOffset"] + 100)
     done = run("recover", store, "--replace-damaged")
     assert done.exit_code == 1
-    finding, figures = done.stdout.splitlines()
+    finding, stats = done.stdout.splitlines()
     assert "were replaced" in finding
-    assert figures.startswith("log [0, ")
+    assert stats.startswith("log [0, ")
 
 
 def test_what_is_no_store_or_is_in_use_cannot_be_recovered(store: Path, tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ from tests.conformance.broker import RunningBroker, run, running_broker
 from tests.conformance.client import Client, consumer_settings, message, resource
 from tests.conformance.official import official
 from tests.conformance.test_dead_letters import run_command
-from tests.conformance.test_figures import values
 from tests.conformance.test_order import bury
 from tests.conformance.test_pull import commit
+from tests.conformance.test_stats import values
 from tests.lag import rows
 from tests.lag.count import Count
 from tests.lag.readers import Place as MessagePlace
@@ -41,13 +41,13 @@ SETTINGS: Final[Mapping[str, Mapping[str, object]]] = {
     "delivery": {"new_group_start": "earliest"},
     "metrics": {"lag_interval_ms": 100},
 }
-Figure = Callable[[Count], int]
-MESSAGES: Final[Mapping[str, Figure]] = {
+Stat = Callable[[Count], int]
+MESSAGES: Final[Mapping[str, Stat]] = {
     "rocketmq_consumer_ready_messages": lambda count: count.ready,
     "rocketmq_consumer_inflight_messages": lambda count: count.in_flight,
     "rocketmq_consumer_lag_messages": lambda count: count.ready + count.in_flight,
 }
-LATENCIES: Final[Mapping[str, Figure]] = {
+LATENCIES: Final[Mapping[str, Stat]] = {
     "rocketmq_consumer_lag_latency": lambda count: count.open_ms,
     "rocketmq_consumer_queueing_latency_milliseconds": lambda count: count.delay_ms,
 }
@@ -210,14 +210,14 @@ async def check_metrics(broker: RunningBroker, expected: Mapping[tuple[str, ...]
     before = lag.pairs
     while lag.pairs is before or broker.clock.monotonic_s() - before_s < 0.2:
         await asyncio.sleep(0.02)
-    for name, figure in MESSAGES.items():
-        assert values(broker, name, *LABELS) == {key: figure(count) for key, count in expected.items()}, name
-    for name, figure in LATENCIES.items():
+    for name, stat in MESSAGES.items():
+        assert values(broker, name, *LABELS) == {key: stat(count) for key, count in expected.items()}, name
+    for name, stat in LATENCIES.items():
         told = values(broker, name, *LABELS)
         assert told.keys() == expected.keys()
         for key, count in expected.items():
-            assert 0 <= told[key] - figure(count) < 20_000
-            assert figure(count) or not told[key]
+            assert 0 <= told[key] - stat(count) < 20_000
+            assert stat(count) or not told[key]
 
 
 def test_lag_is_a_scan_less_what_consumers_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,7 +238,7 @@ def test_an_answer_has_an_end_and_says_so(with_broker: WithBroker, monkeypatch: 
     with_broker(test)
 
 
-def test_the_figures_of_the_broker_are_those_of_the_last_seconds(with_broker: WithBroker) -> None:
+def test_the_stats_of_the_broker_are_those_of_the_last_seconds(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         topic = broker.topic("orders")
         async with Client(broker.endpoint) as sender, Client(broker.endpoint) as reader, official(broker) as admin:

@@ -47,9 +47,9 @@ def test_calls_of_strangers_end_when_their_headers_have_come(with_broker: WithBr
         for method in REQUESTS:
             answer = getattr(service, f"{method}Response").FromString(await first_answer(broker, method))
             assert answer.status.code == definition.UNAUTHORIZED, method
-        figures = broker.broker._front.figures
-        assert figures is not None
-        await until(lambda: figures.calls_open == 0, "nothing of them stays open")
+        stats = broker.broker._front.stats
+        assert stats is not None
+        await until(lambda: stats.calls_open == 0, "nothing of them stays open")
 
     with_broker(test, security=SECURED)
 

@@ -22,11 +22,11 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
 from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
-from quarry_mq.server.admin.figures import history as history_module
-from quarry_mq.server.admin.figures.history import make_recording
-from quarry_mq.server.admin.figures.overview import concerns
 from quarry_mq.server.admin.pages import pages as pages_module
 from quarry_mq.server.admin.pages import topics as topics_module
+from quarry_mq.server.admin.stats import history as history_module
+from quarry_mq.server.admin.stats.history import make_recording
+from quarry_mq.server.admin.stats.overview import concerns
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.offsets import QueueId, QueueOffset

@@ -203,7 +203,7 @@ def test_sends_that_are_refused_together_are_tried_one_by_one(
     with_broker(test)
 
 
-def test_figures_count_each_of_them(with_broker: WithBroker) -> None:
+def test_stats_count_each_of_them(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders")
         bodies = [request(message("orders", bytes(size))) for size in (10, 3000, 10)]

@@ -234,7 +234,7 @@ def test_text_stands_out_from_what_is_after_it(scheme: str) -> None:
     assert {pair: ratio for pair, ratio in weak.items() if ratio < CONTRAST_MIN} == {}
 
 
-FIGURES: Final = """
+STATS: Final = """
 import { bytesText, countText, durationText, isKnown, localInputMs, localInputOf, rateText, timeText } from "./format.js";
 import { address } from "./links.js";
 import { quantile } from "./stages.js";
@@ -263,8 +263,8 @@ console.log(JSON.stringify({
 
 
 @node
-def test_figures_are_told_for_people(as_modules: Path) -> None:
-    (as_modules / "figures.js").write_text(FIGURES)
+def test_stats_are_told_for_people(as_modules: Path) -> None:
+    (as_modules / "figures.js").write_text(STATS)
     done = subprocess.run(["node", as_modules / "figures.js"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 

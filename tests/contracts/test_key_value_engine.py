@@ -242,12 +242,12 @@ def test_a_checkpoint_is_a_copy_with_what_was_not_flushed(engine: KeyValueEngine
         engine.checkpoint(copy)
 
 
-def test_statistics_name_family_and_figure(engine: KeyValueEngine) -> None:
+def test_statistics_name_family_and_stat(engine: KeyValueEngine) -> None:
     fill(engine, "first", numbered(10))
-    figures = engine.statistics()
-    assert figures["first.keys_estimate"] == 10
-    assert figures["second.keys_estimate"] == 0
-    assert all(name.partition(".")[0] in FAMILIES for name in figures if "." in name)
+    stats = engine.statistics()
+    assert stats["first.keys_estimate"] == 10
+    assert stats["second.keys_estimate"] == 0
+    assert all(name.partition(".")[0] in FAMILIES for name in stats if "." in name)
 
 
 USES: list[tuple[str, Callable[[KeyValueEngine, WriteBatch, Snapshot, Iterator[tuple[bytes, bytes]]], object]]] = [

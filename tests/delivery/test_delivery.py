@@ -210,7 +210,7 @@ def test_in_flight_messages_and_positions_survive_a_restart() -> None:
         bench.acknowledge(second)
 
 
-def test_the_figure_of_messages_in_flight_is_right_through_all_that_happens_to_them() -> None:
+def test_the_stat_of_messages_in_flight_is_right_through_all_that_happens_to_them() -> None:
     bench = DeliveryBench(queues=1)
     for number in range(6):
         bench.send(b"%d" % number)

@@ -76,7 +76,7 @@ def test_other_groups_are_not_concerned_and_restarts_do_not_forget() -> None:
         )
         == 2
     )
-    counts = InFlightTable(bench.engine).figures().counts
+    counts = InFlightTable(bench.engine).stats().counts
     assert counts == Counter({GROUP: 2, "others": 2})
     bench.delivery.delete_group(GROUP)
     bench.end_pass()

@@ -250,7 +250,7 @@ class Broker:
     def open_descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
-    def figure(self, name: str) -> float:
+    def stat(self, name: str) -> float:
         """The value of a metric without labels."""
         for line in self.get("/metrics")[1].splitlines():
             if line.startswith(f"{name} "):

@@ -78,7 +78,7 @@ class ClusterLoad:
         for process in self._processes:
             process.kill()
 
-    def figures(self) -> dict[str, Any]:
+    def stats(self) -> dict[str, Any]:
         record = self.record
         raised = record.refusals_of(SEND_ORDERS)
         return {

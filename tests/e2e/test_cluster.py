@@ -178,17 +178,17 @@ def test_clients_that_hash_as_we_do_call_the_owners_of_message_groups(
     cluster.agree(reachable, ["quarry-0", "quarry-1", "quarry-2"])
     brokers[0].administer("topic", "create", "ledger", "--type", "fifo", "--queues", "2")
     cluster.agree(lambda broker: names(broker, "topic"), ["ledger"])
-    until(lambda: all(figure(each, "quarry_cluster_handover") == 0 for each in brokers), "groups are settled")
+    until(lambda: all(stat(each, "quarry_cluster_handover") == 0 for each in brokers), "groups are settled")
 
     producer = start_clients(language, brokers[0].endpoint).producer("ledger")
     producer.send([Outgoing("ledger", b"%d" % number, message_group=f"account-{number}") for number in range(60)])
     assert sum(count(each, "ledger") for each in brokers) == 60
     assert all(count(each, "ledger") > 0 for each in brokers)
-    forwarded = sum(figure(each, "quarry_cluster_sends_forwarded_total") for each in brokers)
+    forwarded = sum(stat(each, "quarry_cluster_sends_forwarded_total") for each in brokers)
     assert forwarded == 0 if calls_owners else forwarded > 0
 
 
-def figure(broker: Broker, metric: str) -> float:
+def stat(broker: Broker, metric: str) -> float:
     """Of a metric without labels."""
     lines = broker.get("/metrics")[1].splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{metric} "))

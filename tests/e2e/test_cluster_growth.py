@@ -132,11 +132,11 @@ def test_nothing_is_lost_and_message_groups_stay_in_order_while_members_come_and
     except BaseException:
         load.abandon()
         raise
-    figures = {**load.figures(), "steps": steps}
-    (tmp_path / "figures.json").write_text(json.dumps(figures, indent=1))
-    print(json.dumps(figures))
+    stats = {**load.stats(), "steps": steps}
+    (tmp_path / "figures.json").write_text(json.dumps(stats, indent=1))
+    print(json.dumps(stats))
     lost, breaks = load.record.lost(), load.record.breaks()
     assert not load.record.faults, load.record.faults[:SHOWN_MAX]
-    assert not lost, f"{len(lost)} were never delivered: {lost[:SHOWN_MAX]}; {figures}"
-    assert not figures["ordinary_sends_raised"], figures
-    assert not breaks, f"{len(breaks)} out of order: {breaks[:SHOWN_MAX]}; {figures}"
+    assert not lost, f"{len(lost)} were never delivered: {lost[:SHOWN_MAX]}; {stats}"
+    assert not stats["ordinary_sends_raised"], stats
+    assert not breaks, f"{len(breaks)} out of order: {breaks[:SHOWN_MAX]}; {stats}"

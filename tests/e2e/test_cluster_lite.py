@@ -8,7 +8,7 @@ from tests.e2e.broker import Broker, until
 from tests.e2e.clients import LitePushConsumer, Producer
 from tests.e2e.conftest import StartClients
 from tests.e2e.members import ClusterOfBrokers, names, reachable, rows
-from tests.e2e.test_cluster import count, figure
+from tests.e2e.test_cluster import count, stat
 from tests.e2e.test_lite import DEVICES, EVENTS, by_lite_topic, next_deliveries, nothing_comes, numbered
 
 LITE_TOPICS = [f"device-{number}" for number in range(20)]
@@ -54,7 +54,7 @@ def test_lite_topics_keep_their_order_while_members_come_and_go(
 
 def until_settled(cluster: ClusterOfBrokers) -> None:
     until(
-        lambda: all(figure(each, "quarry_cluster_handover") == 0 for each in cluster.brokers),
+        lambda: all(stat(each, "quarry_cluster_handover") == 0 for each in cluster.brokers),
         "no member waits for what comes to it",
     )
 

@@ -99,16 +99,16 @@ def test_nothing_is_lost_and_message_groups_stay_in_order_while_members_die(
     except BaseException:
         load.abandon()
         raise
-    figures = {"seed": seed, "length_s": LENGTH_S, **load.figures(), "absences": absences}
-    (tmp_path / "figures.json").write_text(json.dumps(figures, indent=1))
-    print(json.dumps(figures))
+    stats = {"seed": seed, "length_s": LENGTH_S, **load.stats(), "absences": absences}
+    (tmp_path / "figures.json").write_text(json.dumps(stats, indent=1))
+    print(json.dumps(stats))
     lost, breaks = load.record.lost(), load.record.breaks()
     assert not load.record.faults, load.record.faults[:SHOWN_MAX]
-    assert not lost, f"{len(lost)} were never delivered: {lost[:SHOWN_MAX]}; {figures}"
-    assert not breaks, f"{len(breaks)} out of order: {breaks[:SHOWN_MAX]}; {figures}"
+    assert not lost, f"{len(lost)} were never delivered: {lost[:SHOWN_MAX]}; {stats}"
+    assert not breaks, f"{len(breaks)} out of order: {breaks[:SHOWN_MAX]}; {stats}"
     raised = load.record.refusals_of(SEND_ORDERS)
-    assert len(raised) <= figures["ordinary_sends"] * RAISED_SHARE_MAX, figures
-    assert all("UNAVAILABLE" in each.text for each in raised), figures
+    assert len(raised) <= stats["ordinary_sends"] * RAISED_SHARE_MAX, stats
+    assert all("UNAVAILABLE" in each.text for each in raised), stats
     for broker in cluster.brokers:
         broker.stop()
         done = quarry("verify", str(broker.store), timeout_s=300)

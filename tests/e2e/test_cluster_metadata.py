@@ -194,7 +194,7 @@ def test_members_agree_on_all_changes_whoever_died_meanwhile(cluster: ClusterOfB
         changing.close()
     assert later == agreed, "what all had agreed on has changed"
     changes = changing.changes
-    figures: dict[str, Any] = {
+    stats: dict[str, Any] = {
         "seed": seed,
         "changes": changes.outcomes,
         "two_at_once": changing.two_at_once,
@@ -204,11 +204,11 @@ def test_members_agree_on_all_changes_whoever_died_meanwhile(cluster: ClusterOfB
         "conflicts_told": conflicts_told(cluster),
         "agreed_s": round(took_s, 2),
     }
-    print(json.dumps(figures))
-    (tmp_path / "figures.json").write_text(json.dumps(figures))
+    print(json.dumps(stats))
+    (tmp_path / "figures.json").write_text(json.dumps(stats))
     for thing in changes.things:
         assert number_of(thing, agreed.get(thing)) in changes.possible(thing), (
-            f"{thing} is {number_of(thing, agreed.get(thing))} and may be {changes.possible(thing)}; {figures}"
+            f"{thing} is {number_of(thing, agreed.get(thing))} and may be {changes.possible(thing)}; {stats}"
         )
 
 

@@ -98,7 +98,7 @@ def judge(cluster: ClusterOfBrokers, ledger: Ledger, outages: Sequence[Outage]) 
     raised = [each for each in sends if not is_never_sent(each)]
     others = [each for each in ledger.refusals if each not in sends]
     unexplained = [each for each in others if not any(outage.explains(each) for outage in outages)]
-    figures = {
+    stats = {
         "restarts": len(outages),
         "stop_s": round(max(each.ended_s - each.signal_s for each in outages), 3),
         "acknowledged": len(ledger.acknowledged),
@@ -107,7 +107,7 @@ def judge(cluster: ClusterOfBrokers, ledger: Ledger, outages: Sequence[Outage]) 
         "delivered_twice": sum(count > 1 for count in ledger.delivered.values()),
         "raised": ledger.refused,
     }
-    print(json.dumps(figures))
+    print(json.dumps(stats))
     assert not ledger.undelivered, f"{len(ledger.undelivered)} were never delivered: {sorted(ledger.undelivered)[:5]}"
     assert not ledger.faults, f"{len(ledger.faults)} faults: {ledger.faults[:5]}"
     assert not raised, Counter((each.who, each.refusal, each.text) for each in raised)

@@ -108,7 +108,7 @@ def longest_after_ready_s(ledger: Ledger, outages: Sequence[Outage]) -> float:
 
 def judge(broker: Broker, ledger: Ledger, outages: Sequence[Outage], *, may_refuse: bool = True) -> None:
     stops_s = [each.ended_s - each.signal_s for each in outages]
-    figures = {
+    stats = {
         "stops": len(outages),
         "stop_s": {"median": round(median(stops_s), 3), "longest": round(max(stops_s), 3)},
         "outage_s": round(median(each.ready_s - each.signal_s for each in outages), 3),
@@ -118,7 +118,7 @@ def judge(broker: Broker, ledger: Ledger, outages: Sequence[Outage], *, may_refu
         "delivered_twice": sum(count > 1 for count in ledger.delivered.values()),
         "raised": ledger.refused,
     }
-    print(json.dumps(figures))
+    print(json.dumps(stats))
     assert not ledger.undelivered, f"{len(ledger.undelivered)} were never delivered: {sorted(ledger.undelivered)[:5]}"
     assert not ledger.faults, f"{len(ledger.faults)} faults: {ledger.faults[:5]}"
     assert max(stops_s) < GRACE_S

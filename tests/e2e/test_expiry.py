@@ -88,11 +88,11 @@ def test_an_operator_expires_and_sees_before_what_goes_and_who_loses_by_it(tmp_p
         until(lambda: not list((broker.store / "commitlog" / "expired").iterdir()), "nothing is left of them")
         rest = harvest(client, "slow")
         assert rest == [f"m{number:03d}" for number in range(5 * len(named), COUNT)]
-        until(lambda: broker.figure("quarry_queue_cleaning_behind_bytes") == 0, "the queues follow")
-        assert broker.figure("quarry_queue_entries_removed_total") == 5 * len(named)
-        rewrites = broker.figure("quarry_queue_table_rewrite_seconds_count")
+        until(lambda: broker.stat("quarry_queue_cleaning_behind_bytes") == 0, "the queues follow")
+        assert broker.stat("quarry_queue_entries_removed_total") == 5 * len(named)
+        rewrites = broker.stat("quarry_queue_table_rewrite_seconds_count")
         assert expire(broker, "--rewrite-queues") == []
-        until(lambda: broker.figure("quarry_queue_table_rewrite_seconds_count") > rewrites, "the tables are rewritten")
+        until(lambda: broker.stat("quarry_queue_table_rewrite_seconds_count") > rewrites, "the tables are rewritten")
     broker.restart()
     with Client(broker.endpoint) as client:
         assert harvest(client, "new") == rest
@@ -108,9 +108,9 @@ def test_the_broker_expires_by_itself_and_serves_on(tmp_path: Path, start: list[
         until(lambda: len(segments(broker)) <= 2, "all that is full has expired")
         client.send(TOPIC, "last", 100)
         assert harvest(client, "group")[-1] == "last"
-        figures = broker.get("/metrics")[1]
-        assert 'quarry_expired_segments_total{cause="age"}' in figures
-        assert "quarry_expired_unread_messages_total" in figures
+        stats = broker.get("/metrics")[1]
+        assert 'quarry_expired_segments_total{cause="age"}' in stats
+        assert "quarry_expired_unread_messages_total" in stats
     broker.kill()
     broker.start()
     with Client(broker.endpoint) as client:

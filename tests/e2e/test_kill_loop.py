@@ -81,7 +81,7 @@ def test_nothing_is_lost_and_nothing_consumed_comes_back(
     workers.stop("consumer")
     for process in processes:
         process.kill()  # the shutdown of a client that is about to connect again may fail
-    figures = {
+    stats = {
         "kills": ROUNDS,
         "starts": starts,
         "acknowledged": len(ledger.acknowledged),
@@ -90,7 +90,7 @@ def test_nothing_is_lost_and_nothing_consumed_comes_back(
         "delivered_twice": sum(count > 1 for count in ledger.delivered.values()),
         "refused": ledger.refused,
     }
-    print(json.dumps(figures))
+    print(json.dumps(stats))
     assert not ledger.undelivered, f"{len(ledger.undelivered)} were never delivered: {sorted(ledger.undelivered)[:5]}"
     assert not ledger.faults, f"{len(ledger.faults)} faults: {ledger.faults[:5]}"
     broker.assert_no_stack_trace()

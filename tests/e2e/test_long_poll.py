@@ -31,7 +31,7 @@ def test_a_waiting_consumer_gets_a_message_at_once(start_broker: StartBroker, st
         received: list[Delivery] = []
         waiting = threading.Thread(target=lambda: received.extend(consumer.receive()))  # noqa: B023 - joined below
         waiting.start()
-        until(lambda: broker.figure("quarry_waiting_polls") >= 1, "a receive waits")
+        until(lambda: broker.stat("quarry_waiting_polls") >= 1, "a receive waits")
         [receipt] = producer.send([Outgoing(TOPIC, f"round {number}".encode())])
         waiting.join(30)
         assert [each.body for each in received] == [f"round {number}".encode()]

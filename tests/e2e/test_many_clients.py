@@ -36,19 +36,19 @@ def test_a_thousand_long_polls_and_two_hundred_busy_clients(tmp_path: Path, star
     try:
         waiting_kib = broker.resident_kib()
         load.say("go on")
-        figures = load.next_line(SECONDS + 120)
+        stats = load.next_line(SECONDS + 120)
         busy_kib = broker.resident_kib()
         load.say("go on")
         load.close()
     finally:
         load.kill()
     print()
-    print(f"{figures=} {before_kib=} {waiting_kib=} {busy_kib=}")
-    assert figures["errors"] == {}
-    assert figures["still_waiting"] == IDLE
-    assert figures["lost"] == 0
-    assert figures["unknown"] == 0
-    assert figures["sent"] > BUSY
+    print(f"{stats=} {before_kib=} {waiting_kib=} {busy_kib=}")
+    assert stats["errors"] == {}
+    assert stats["still_waiting"] == IDLE
+    assert stats["lost"] == 0
+    assert stats["unknown"] == 0
+    assert stats["sent"] > BUSY
     assert (waiting_kib - before_kib) / IDLE < GROWTH_PER_CLIENT_MAX_KIB
     assert busy_kib < MEMORY_MAX_KIB
     broker.stop()

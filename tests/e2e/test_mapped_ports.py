@@ -54,7 +54,7 @@ def round_trip(clients: Clients, count: int = 8) -> None:
 
 def connections(broker: Broker) -> float:
     """How many there were since the start, by whatever way."""
-    return broker.figure("quarry_front_connections_total")
+    return broker.stat("quarry_front_connections_total")
 
 
 def test_a_mapped_port_needs_no_address(
@@ -113,5 +113,5 @@ def test_one_name_for_all_members_leads_to_each_of_them(
     round_trip(clients, count=24)
     for told, broker in zip(everybody, cluster.brokers, strict=True):
         assert told.accepted > 0
-        assert broker.figure("quarry_messages_stored_total") >= 6
-        until(lambda: broker.figure("quarry_inflight_messages") == 0, "all is acknowledged")  # noqa: B023 - `until` calls it at once
+        assert broker.stat("quarry_messages_stored_total") >= 6
+        until(lambda: broker.stat("quarry_inflight_messages") == 0, "all is acknowledged")  # noqa: B023 - `until` calls it at once

@@ -122,8 +122,8 @@ def test_there_and_back_and_there_again_while_clients_go_on(broker: Broker) -> N
     until(lambda: not (broker.store / "consumequeue").exists(), "the files are removed")
     traffic.end()
     assert traffic.got == traffic.sent, "no loss, no gap, no reordering"
-    figures = broker.get("/metrics")[1]
-    assert 'quarry_queue_migration_phase{phase="rocksdb"} 1.0' in figures
+    stats = broker.get("/metrics")[1]
+    assert 'quarry_queue_migration_phase{phase="rocksdb"} 1.0' in stats
     refused = quarry("migration", "rollback", "--admin", broker.admin)
     assert (refused.returncode, "--to file" in refused.stderr) == (2, True)
     broker.stop()

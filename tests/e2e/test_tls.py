@@ -38,7 +38,7 @@ def test_clients_with_tls_and_plain_ones_exchange_messages_on_one_port(
     if language != "rust":  # it has none
         pushed = secure.push_consumer(TOPIC, group="pushed")
         assert sorted(pushed.next_delivery().content() for _ in sent) == sorted(map(content_of, sent))
-    assert broker.figure("quarry_front_connections_refused_total") == 0
+    assert broker.stat("quarry_front_connections_refused_total") == 0
     broker.assert_no_stack_trace()
 
 
@@ -76,7 +76,7 @@ def test_a_running_broker_takes_new_certificates(
     )
 
     def failures() -> float:
-        return broker.figure("quarry_tls_failed_reloads_total")
+        return broker.stat("quarry_tls_failed_reloads_total")
 
     def both_show(tls: Tls) -> bool:
         shown = ssl.PEM_cert_to_DER_cert(certificate.read_text())

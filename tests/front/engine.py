@@ -10,7 +10,7 @@ from quarry_mq.protocol.h2 import frames
 from quarry_mq.protocol.h2.frames import FRAME_HEAD, FRAME_HEAD_SIZE, PREFACE, U32, Flag, FrameType
 from quarry_mq.protocol.h2.grpc_messages import with_prefix
 from quarry_mq.protocol.h2.header_blocks import encode_fields
-from quarry_mq.server.front import Call, FrontFigures, FrontLimits, Method
+from quarry_mq.server.front import Call, FrontLimits, FrontStats, Method
 from quarry_mq.server.front.h2.call import Client, H2Call
 from quarry_mq.server.front.h2.connection import Connection
 from quarry_mq.server.front.h2.protocol.scanner import ScannerMaker
@@ -144,14 +144,14 @@ class Engine:
         headers: frozenset[str] | None = None,
     ) -> None:
         self.clock = Clock()
-        self.figures = FrontFigures()
+        self.stats = FrontStats()
         self.kept = Kept()
         self.later: list[Callable[[], None]] = []
         self.notifications = 0
         self.board = Switchboard(
             methods(self.kept) if served is None else served,
             limits or FrontLimits(),
-            self.figures,
+            self.stats,
             clock=self.clock,
             soon=self.later.append,
             call_ended=call_ended,
@@ -193,7 +193,7 @@ class Engine:
         calls, sender = self.connection.calls, self.connection.sender
         return {
             "open": len(calls.open),
-            "calls_open": self.figures.calls_open,
+            "calls_open": self.stats.calls_open,
             "waiting": len(sender._waiting),
             "waiting_size": sender.waiting_size,
             "buffered_size": self.board.incoming.size,

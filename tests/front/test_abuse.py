@@ -161,7 +161,7 @@ def test_more_streams_than_allowed_are_refused() -> None:
     assert resets(found) == {
         stream_of(number): ErrorCode.REFUSED_STREAM for number in range(STREAMS_MAX, STREAMS_MAX + 500)
     }
-    assert engine.figures.calls_open == STREAMS_MAX
+    assert engine.stats.calls_open == STREAMS_MAX
     numbers = count(STREAMS_MAX + 500)
     while engine.connection.state is not State.OVER:
         engine.receive(headers(stream_of(next(numbers)), KEEP))

@@ -74,9 +74,9 @@ class Serving:
 
     @property
     def connections(self) -> int:
-        figures = self.front.figures
-        assert figures is not None
-        return figures.connections_open
+        stats = self.front.stats
+        assert stats is not None
+        return stats.connections_open
 
 
 def large(call: object, body: bytes) -> None:
@@ -243,8 +243,8 @@ def test_a_slow_body_ends_by_itself() -> None:
             while b"grpc-status\x014" not in answer:
                 writer.write(frames.ping(bytes(8), ack=False))
                 answer += await soon(reader.read(65_536))
-            assert served.front.figures is not None
-            assert served.front.figures.calls_open == 0
+            assert served.front.stats is not None
+            assert served.front.stats.calls_open == 0
             writer.close()
 
     run(test())
@@ -331,8 +331,8 @@ def test_a_reader_that_stops_reading(
             monkeypatch.setattr(patience, "PROBE_AFTER_S", 0.3)
             await until(lambda: served.connections == 0)
             assert await served.is_served(b"after")
-            assert served.front.figures is not None
-            assert served.front.figures.calls_open == 0
+            assert served.front.stats is not None
+            assert served.front.stats.calls_open == 0
             connected.close()
 
     run(test())
@@ -343,7 +343,7 @@ def test_a_reader_that_stops_reading_and_says_goodbye() -> None:
     async def test() -> None:
         async with serving() as served:
             connected = deaf(served, WIDE + call(1, b"\x14", LARGE))
-            await until(lambda: served.front.figures is not None and served.front.figures.calls_open == 1)
+            await until(lambda: served.front.stats is not None and served.front.stats.calls_open == 1)
             connected.shutdown(socket.SHUT_WR)
             await until(lambda: served.connections == 0)
             connected.close()
@@ -461,8 +461,8 @@ def test_a_reader_over_tls_that_stops_reading(tls: Tls) -> None:
     async def test() -> None:
         async with serving(tls=tls) as served:
             _, writer = await served.connect(WIDE + call(1, b"\x14", LARGE))
-            await until(lambda: served.front.figures is not None and served.front.figures.calls_open == 1)
-            await until(lambda: served.front.figures is not None and served.front.figures.calls_open == 0)
+            await until(lambda: served.front.stats is not None and served.front.stats.calls_open == 1)
+            await until(lambda: served.front.stats is not None and served.front.stats.calls_open == 0)
             await until(lambda: served.connections == 0)
             assert await served.is_served(b"after")
             writer.close()

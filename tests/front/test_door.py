@@ -78,8 +78,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def ended(front: Front, why: str) -> int:
-    assert front.figures is not None
-    return front.figures.connections_ended[why]
+    assert front.stats is not None
+    return front.stats.connections_ended[why]
 
 
 async def is_ended(reader: asyncio.StreamReader) -> bool:

@@ -58,7 +58,7 @@ def test_headers_of_calls_without_a_request_count_and_are_bounded() -> None:
     refused = statuses(engine.frames())
     assert len(refused) >= 200 - MESSAGES_PER_CONNECTION * LARGEST // 8_000
     assert set(refused.values()) == {RESOURCE_EXHAUSTED}
-    assert engine.figures.limits_met["incoming_size"] == len(refused)
+    assert engine.stats.limits_met["incoming_size"] == len(refused)
     engine.receive(*[frames.reset(stream_of(number), ErrorCode.CANCEL) for number in range(200)])
     assert engine.retained() == NOTHING
 
@@ -171,12 +171,12 @@ def test_answers_that_nobody_reads_keep_no_calls_out(make_scanner: ScannerMaker 
     engine.receive(frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}))
     for number in range(100):
         engine.receive(call(stream_of(number), b"answered"))
-    assert engine.figures.calls_open == engine.board.unread.answered_calls == 100
+    assert engine.stats.calls_open == engine.board.unread.answered_calls == 100
     assert engine.connection.sender.waiting_size > 100 * WAITING_CALL_SIZE, "they count for what they keep"
     for number in range(100, 104):
         engine.receive(call(stream_of(number), path=KEEP))
     assert len(engine.kept.calls) == 3
-    assert engine.figures.limits_met["open_calls"] == 1
+    assert engine.stats.limits_met["open_calls"] == 1
     engine.receive(*[frames.reset(stream_of(number), ErrorCode.CANCEL) for number in range(50)])
     assert engine.board.unread.answered_calls == 50
     engine.connection.lost()
@@ -268,7 +268,7 @@ def test_a_method_may_take_less_than_the_front(engine: Engine, door: Door) -> No
     )
     assert statuses(engine.frames()) == {3: RESOURCE_EXHAUSTED}
     assert door.bodies == []
-    assert engine.figures.limits_met["request_size"] == 2
+    assert engine.stats.limits_met["request_size"] == 2
 
 
 @pytest.mark.parametrize("make_scanner", MAKERS, ids=["python", "native"][: len(MAKERS)])

@@ -296,7 +296,7 @@ class FrontMachine(RuleBasedStateMachine):
         still_open = {each.stream_id: each for each in self.model.values() if each.is_open}
         connection = self.engine.connection
         assert connection.calls.open.keys() == still_open.keys()
-        assert self.engine.figures.calls_open == len(still_open)
+        assert self.engine.stats.calls_open == len(still_open)
         waiting = sum(len(each.answered) - len(each.received) for each in still_open.values())
         calls_waiting = sum(call.outbox is not None for call in connection.calls.open.values())
         assert connection.sender.waiting_size == waiting + calls_waiting * WAITING_CALL_SIZE

@@ -8,7 +8,7 @@ from quarry_mq.protocol.h2 import frames
 from quarry_mq.protocol.h2.frames import ErrorCode, Flag, FrameType, PeerError, Setting
 from quarry_mq.protocol.h2.grpc_messages import with_prefix
 from quarry_mq.protocol.h2.header_blocks import encode_fields
-from quarry_mq.server.front import Call, FrontFigures, FrontLimits, Method
+from quarry_mq.server.front import Call, FrontLimits, FrontStats, Method
 from quarry_mq.server.front.h2.call import Client
 from quarry_mq.server.front.h2.calls import Calls
 from quarry_mq.server.front.h2.connection import Connection
@@ -31,7 +31,7 @@ class Watched:
         board = Switchboard(
             {"/t/Echo": Method(lambda call, _body: self.kept.append(call))},
             FrontLimits(),
-            FrontFigures(),
+            FrontStats(),
             clock=lambda: 0.0,
             soon=lambda callback: callback(),
         )
@@ -141,7 +141,7 @@ def test_calls_that_end_long_before_their_deadlines_leave_nothing_after() -> Non
     board = Switchboard(
         {"/t/Unary": Method(lambda _call, _body: None)},
         FrontLimits(),
-        FrontFigures(),
+        FrontStats(),
         clock=lambda: 0.0,
         soon=lambda callback: callback(),
     )
@@ -151,4 +151,4 @@ def test_calls_that_end_long_before_their_deadlines_leave_nothing_after() -> Non
         board.expire(1.0)
         calls.lose_all()
     assert len(board._deadlines) <= STALE_DEADLINES_MAX + 1
-    assert board.figures.calls_open == 0
+    assert board.stats.calls_open == 0

@@ -107,10 +107,10 @@ def test_a_connection_that_was_sent_away_is_closed_by_the_stop() -> None:
         client = await RawClient.connect(await front.start("127.0.0.1:0"))
         client.write(GREETING, frames.ping(b"short", ack=False))
         assert (await client.next(FrameType.GOAWAY)).code == ErrorCode.FRAME_SIZE_ERROR
-        assert front.figures is not None
-        assert front.figures.connections_open == 1
+        assert front.stats is not None
+        assert front.stats.connections_open == 1
         await front.stop(0)
-        assert front.figures.connections_open == 0
+        assert front.stats.connections_open == 0
         await client.close()
 
     run(test())
@@ -126,19 +126,19 @@ def test_a_client_that_does_not_read_is_not_kept_for_ever(stops: bool) -> None:
         wide = frames.settings({Setting.INITIAL_WINDOW_SIZE: WINDOW_MAX})
         window = frames.window_update(0, WINDOW_MAX - WINDOW_DEFAULT)
         client.write(frames.PREFACE, wide, window, *(call(2 * number + 1) for number in range(8)))
-        assert front.figures is not None
+        assert front.stats is not None
         seen = -1
-        while front.figures.bytes_sent != seen:  # until not even the kernel takes more
-            seen = front.figures.bytes_sent
+        while front.stats.bytes_sent != seen:  # until not even the kernel takes more
+            seen = front.stats.bytes_sent
             await asyncio.sleep(0.1)
         if stops:
             await soon(front.stop(0))
         else:
             (protocol,) = front._protocols
             protocol.end(ErrorCode.ENHANCE_YOUR_CALM, "it does not read")
-            while front.figures.connections_open:
+            while front.stats.connections_open:
                 await asyncio.sleep(0.01)
-        assert front.figures.connections_open == 0
+        assert front.stats.connections_open == 0
         client.abort()
         await front.stop(0)
 

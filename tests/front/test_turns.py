@@ -267,9 +267,9 @@ def test_too_many_connections_of_one_address_give_way_to_its_own() -> None:
             later = [await served.connect(GREETING + call(1, path=KEEP)) for _ in range(3)]
             assert ended_by(list(frames_of(await read_to_end(idle[0])))) == ErrorCode.ENHANCE_YOUR_CALM
             assert await read_to_end(later[-1][0]) == b""
-            figures = served.front.figures
-            assert figures is not None
-            assert figures.limits_met["connections_per_address"] >= 2
+            stats = served.front.stats
+            assert stats is not None
+            assert stats.limits_met["connections_per_address"] >= 2
             for _, writer in (busy, idle, *later):
                 writer.close()
 
@@ -297,7 +297,7 @@ def test_what_waits_of_one_address_is_bounded_however_many_connections_it_has(
                 most = max(most, sum(waiting_size(each) for each in served.front._protocols))
                 await asyncio.sleep(0)
             assert bound // 2 < most < bound + READ_SIZE
-            refused = served.front.figures.limits_met["unhandled_size"]
+            refused = served.front.stats.limits_met["unhandled_size"]
             assert reading.result().count(False) == refused
             assert (refused == 0) is connect_first
             for _, writer in clients:

@@ -132,9 +132,9 @@ def test_readers_that_stop_share_one_limit_and_who_reads_gets_all(first: bytes) 
                 await asyncio.sleep(0.005)
                 most = max(most, waiting_size(served))
             assert LIMIT // 2 < most < LIMIT + 4 * LARGE_SIZE
-            figures = served.front.figures
-            assert figures is not None
-            assert figures.limits_met["unread_size"] >= 40
+            stats = served.front.stats
+            assert stats is not None
+            assert stats.limits_met["unread_size"] >= 40
             for each in stopped:
                 each.close()
             await until(lambda: served.connections == 0)

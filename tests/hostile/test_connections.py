@@ -125,7 +125,7 @@ def test_a_client_that_resets_its_calls_at_once_costs_nothing(broker: Broker) ->
             with Caller(broker.endpoint) as other:
                 assert other.code("QueryRoute", ROUTE) == "OK"
     assert_unharmed(broker)
-    until(lambda: broker.figure("quarry_waiting_polls") == 0, "no receive waits")
+    until(lambda: broker.stat("quarry_waiting_polls") == 0, "no receive waits")
 
 
 def test_a_send_whose_connection_is_cut_in_the_middle_stores_nothing(broker: Broker) -> None:
@@ -210,7 +210,7 @@ def test_memory_does_not_grow_with_rounds_of_all_this(broker: Broker) -> None:
 def _settled_kib(broker: Broker) -> int:
     """The broker's memory once it has seen all connections end."""
     until(lambda: broker.open_descriptors() < 300, "fewer than 300 open descriptors")
-    until(lambda: broker.figure("quarry_waiting_polls") == 0, "no receive waits")
+    until(lambda: broker.stat("quarry_waiting_polls") == 0, "no receive waits")
     return broker.resident_kib()
 
 

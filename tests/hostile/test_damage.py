@@ -172,7 +172,7 @@ def test_a_flipped_bit_in_an_old_record_is_reported_and_the_others_are_delivered
         harvest = Harvest(broker.endpoint)
         assert broker.get("/readyz") == (200, "ready\n")
         lines = [line for line in broker.words(last=100_000).splitlines() if "damaged data" in line]
-        assert broker.figure("quarry_damage_met_total") >= len(harvest.refusals)
+        assert broker.stat("quarry_damage_met_total") >= len(harvest.refusals)
         broker.stop()
     record_at = int(segment(store, 0).name) + _record_start(segment(store, 0), b"m0030|")
     named = f"commitlog/{segment(store, 0).name}: the record at offset {record_at}, consume queue entry "
@@ -204,8 +204,8 @@ def test_a_damaged_record_that_was_given_up_is_passed_over_and_told(store: Path)
         harvest = Harvest(broker.endpoint)
         assert harvest.refusals == []
         assert frozenset(harvest.ids) == SENT - {"m0030"}
-        assert broker.figure("quarry_messages_passed_over_total") == 1
-        assert broker.figure("quarry_damage_met_total") == 0
+        assert broker.stat("quarry_messages_passed_over_total") == 1
+        assert broker.stat("quarry_damage_met_total") == 0
         lines = [line for line in broker.words(last=100_000).splitlines() if "passed over" in line]
         broker.stop()
     (line,) = lines

@@ -222,7 +222,7 @@ def test_streams_that_are_cancelled_at_any_moment_leave_nothing(caller: Caller, 
                 next(iter(call), None)
             call.cancel()
     assert_unharmed(broker)
-    until(lambda: broker.figure("quarry_waiting_polls") == 0, "no receive waits")
+    until(lambda: broker.stat("quarry_waiting_polls") == 0, "no receive waits")
 
 
 def _varint(value: int) -> bytes:

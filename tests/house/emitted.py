@@ -18,10 +18,10 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 from quarry_mq.server.observability.metrics.instruments import watch, watch_certificates, watch_health
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.process.process_metrics import (
-    ProcessFigures,
-    RecoveryFigures,
-    process_figures,
-    recovery_figures,
+    ProcessStats,
+    RecoveryStats,
+    process_metrics,
+    recovery_metrics,
     watch_python,
 )
 from quarry_mq.store.metadata import TopicType
@@ -95,10 +95,10 @@ def _watch_process(registry: CollectorRegistry) -> None:
     watch_health(registry, HealthState())
     watch_certificates(registry, _Certificates())
     watch_python(registry)
-    recovery = RecoveryFigures(SystemClock())
+    recovery = RecoveryStats(SystemClock())
     recovery.report(Progress("recovering", 1, 1))
-    watch(registry, lambda: process_figures(ProcessFigures(SystemClock()), "0"))
-    watch(registry, lambda: recovery_figures(recovery))
+    watch(registry, lambda: process_metrics(ProcessStats(SystemClock()), "0"))
+    watch(registry, lambda: recovery_metrics(recovery))
 
 
 async def _traffic(broker: RunningBroker) -> None:

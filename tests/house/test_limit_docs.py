@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from quarry_mq.server.front.figures import FRONT_LIMITS
+from quarry_mq.server.front.stats import FRONT_LIMITS
 from quarry_mq.server.rpc.limits import EDGE_LIMITS
 from tests.house.source import production_files
 

@@ -19,7 +19,7 @@ class Delivery:
     redeliveries = 7
 
 
-class NoFigures:
+class NoStats:
     def statistics(self) -> dict[str, int]:
         return {}
 
@@ -86,7 +86,7 @@ def test_delivery_and_clients_are_watched(registry: CollectorRegistry, metrics: 
     assert value(registry, "quarry_clients") == 1
 
 
-def test_rocksdb_figures_come_by_database_and_family(
+def test_rocksdb_stats_come_by_database_and_family(
     registry: CollectorRegistry, metrics: ServerMetrics, tmp_path: Path
 ) -> None:
     engine = open_state_engine(tmp_path / "quarry", create=True)
@@ -94,7 +94,7 @@ def test_rocksdb_figures_come_by_database_and_family(
         batch = engine.batch()
         batch.put(engine.family("topics"), b"name", bytes(10_000))
         engine.write(batch)
-        metrics.watch_engines(NoFigures(), engine)
+        metrics.watch_engines(NoStats(), engine)
         assert (value(registry, "quarry_rocksdb_memtable_bytes", database="state", family="topics") or 0) > 10_000
         assert value(registry, "quarry_rocksdb_background_errors", database="state", family="topics") == 0
         assert value(registry, "quarry_rocksdb_memtable_bytes", database="queues", family="default") is None
@@ -105,14 +105,14 @@ def test_rocksdb_figures_come_by_database_and_family(
     assert value(registry, "quarry_rocksdb_memtable_bytes", database="state", family="topics") is None
 
 
-def test_every_figure_of_the_engine_has_a_metric_and_the_other_way_round(
+def test_every_stat_of_the_engine_has_a_metric_and_the_other_way_round(
     registry: CollectorRegistry, metrics: ServerMetrics, tmp_path: Path
 ) -> None:
     engine = open_state_engine(tmp_path / "quarry", create=True)
     try:
-        figures = {name.split(".")[min(1, name.count("."))] for name in engine.statistics()}
-        assert figures == {*OF_DATABASE, *OF_FAMILY, *OF_LEVEL, *OF_CAUSE}
-        metrics.watch_engines(NoFigures(), engine)
+        stats = {name.split(".")[min(1, name.count("."))] for name in engine.statistics()}
+        assert stats == {*OF_DATABASE, *OF_FAMILY, *OF_LEVEL, *OF_CAUSE}
+        metrics.watch_engines(NoStats(), engine)
         assert value(registry, "quarry_rocksdb_running_compactions", database="state") == 0
         assert value(registry, "quarry_rocksdb_level_bytes", database="state", family="topics", level="0") == 0
         stops = {"database": "state", "family": "topics", "cause": "memtables"}

@@ -22,7 +22,7 @@ async def serve(kind: FrontKind, tls: LiveTls | None) -> None:
     front: Front
 
     def bytes_received() -> int | None:
-        return front.figures.bytes_received if isinstance(front, H2Front) else None
+        return front.stats.bytes_received if isinstance(front, H2Front) else None
 
     front = make_front(kind, InteropService(bytes_received).methods())
     print(json.dumps({"target": await front.start("127.0.0.1:0", tls=tls)}), flush=True)

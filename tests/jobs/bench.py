@@ -21,7 +21,7 @@ PATIENCE_S = 30.0
 COUNTED = b"counted/"
 
 
-class Figures:
+class Stats:
     def __init__(self) -> None:
         self.open = 0
         self.did: dict[str, int] = {}
@@ -72,7 +72,7 @@ class Bench:
         self.begin_again()
 
     def begin_again(self) -> None:
-        self.figures = Figures()
+        self.stats = Stats()
         self.writer = StateWriter(self.engine, lambda callback: None)
         self.work = Counting(self.writer, self.engine)
         self.jobs = Jobs(
@@ -81,7 +81,7 @@ class Bench:
             writer=self.writer,
             until_durable=partial(asyncio.sleep, 0),
             clock=self.clock,
-            metrics=self.figures,
+            metrics=self.stats,
         )
 
     def begin(self, number: int = 10, **terms: Any) -> Job:

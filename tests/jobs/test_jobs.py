@@ -37,7 +37,7 @@ def test_a_job_is_done_and_kept() -> None:
             )
         bench.begin_again()
         assert bench.jobs.get(begun.id) == found
-        assert bench.figures.open == 0
+        assert bench.stats.open == 0
         with pytest.raises(NoSuchJob, match="no job 7"):
             bench.jobs.get(7)
 
@@ -59,8 +59,8 @@ def test_one_runs_at_a_time_and_a_bounded_number_waits() -> None:
             for job in jobs:
                 assert (await bench.ended(job)).state is JobState.DONE
         assert bench.work.counted == [0, 1] * OPEN_MAX
-        assert bench.figures.did == {"resend-dead-letters": 2 * OPEN_MAX}
-        assert bench.figures.ended == [("resend-dead-letters", JobState.DONE)] * OPEN_MAX
+        assert bench.stats.did == {"resend-dead-letters": 2 * OPEN_MAX}
+        assert bench.stats.ended == [("resend-dead-letters", JobState.DONE)] * OPEN_MAX
         assert [job.id for job in bench.jobs.all()] == sorted((job.id for job in jobs), reverse=True)
 
     run(test())
@@ -129,7 +129,7 @@ def test_what_waited_goes_on_in_its_order_after_a_restart() -> None:
         async with bench.running():
             await bench.until(jobs[0], lambda found: found.done == 1)
         bench.begin_again()
-        assert bench.figures.open == 3
+        assert bench.stats.open == 3
         assert bench.begin(4).id > jobs[-1].id
         async with bench.running():
             for job in jobs:

@@ -25,7 +25,7 @@ from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.state.families import FAMILIES
 from quarry_mq.store.state.jobs import Job, JobState, JobTable
 from tests.delivery.broker import ListedMessages
-from tests.jobs.bench import Figures
+from tests.jobs.bench import Stats
 from tests.server.committing import FillingEngine
 
 QUEUES = 3
@@ -97,7 +97,7 @@ class Bench:
             writer=StateWriter(self.engine, lambda callback: None),
             until_durable=partial(asyncio.sleep, 0),
             clock=ManualClock(),
-            metrics=Figures(),
+            metrics=Stats(),
         )
 
     def done(self, asked: MessageResend) -> Job:

@@ -416,7 +416,7 @@ def test_the_directory_is_made_with_its_parents(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "a" / "b")
 
 
-def test_figures_tell_tables_by_level_and_stalls_by_cause(tmp_path: Path) -> None:
+def test_stats_tell_tables_by_level_and_stalls_by_cause(tmp_path: Path) -> None:
     """RocksDB tells them as text only: another version may word it otherwise."""
     engine = open_engine(tmp_path / "db", create=True)
     family = engine.family("default")
@@ -425,27 +425,27 @@ def test_figures_tell_tables_by_level_and_stalls_by_cause(tmp_path: Path) -> Non
         batch.put_all(family, ((b"%d\n 7:99[ %d" % (key, number), bytes(99)) for key in range(2_000)))
         engine.write(batch)
         engine.flush(["default"])
-    figures = engine.statistics()
-    assert figures["default.level_tables.0"] == figures["default.level_zero_tables"] == 2
-    assert figures["default.level_bytes.0"] == figures["default.table_bytes"]
+    stats = engine.statistics()
+    assert stats["default.level_tables.0"] == stats["default.level_zero_tables"] == 2
+    assert stats["default.level_bytes.0"] == stats["default.table_bytes"]
     engine.compact(family, KeyRange(b"", None))
-    figures = engine.statistics()
-    levels = [figures[f"default.level_bytes.{level}"] for level in range(7)]
-    assert (levels[0], sum(levels)) == (0, figures["default.table_bytes"])
-    assert sum(figures[f"default.level_tables.{level}"] for level in range(7)) == 1
-    stalls = {name.removeprefix("default.") for name in figures if name.startswith("default.write_")}
+    stats = engine.statistics()
+    levels = [stats[f"default.level_bytes.{level}"] for level in range(7)]
+    assert (levels[0], sum(levels)) == (0, stats["default.table_bytes"])
+    assert sum(stats[f"default.level_tables.{level}"] for level in range(7)) == 1
+    stalls = {name.removeprefix("default.") for name in stats if name.startswith("default.write_")}
     causes = ("memtables", "level_zero", "compaction")
     assert stalls == {"write_stopped", *(f"write_{kind}.{each}" for kind in ("delays", "stops") for each in causes)}
     engine.close()
 
 
-def test_the_documentation_lists_every_figure(filled: Path) -> None:
+def test_the_documentation_lists_every_stat(filled: Path) -> None:
     page = (ROOT / "docs/formats/consume-queue.md").read_text(encoding="utf-8")
     engine = open_engine(filled)
-    figures = {name.split(".")[min(1, name.count("."))] for name in engine.statistics()}
+    stats = {name.split(".")[min(1, name.count("."))] for name in engine.statistics()}
     engine.close()
-    assert {"memtable_bytes", "level_bytes", "running_compactions"} <= figures
-    assert [figure for figure in sorted(figures) if f"`{figure}`" not in page] == []
+    assert {"memtable_bytes", "level_bytes", "running_compactions"} <= stats
+    assert [stat for stat in sorted(stats) if f"`{stat}`" not in page] == []
 
 
 # -- compaction on order

@@ -26,7 +26,7 @@ from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.lag.consumer_lag import ConsumerLag, PairLag
 from quarry_mq.server.lag.group_progress import GroupProgress
 from quarry_mq.server.lite.subscriptions import Asking, LiteSubscriptions, Start, offset_of
-from quarry_mq.server.observability.metrics.rocketmq import Families, lag_figures
+from quarry_mq.server.observability.metrics.rocketmq import Families, lag_metrics
 from quarry_mq.server.pending import DelayedDelivery
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
@@ -46,7 +46,7 @@ PAIRS_MAX: Final = 1_000
 T = TypeVar("T")
 
 
-class PendingFigures:
+class PendingStats:
     """Metrics of delayed messages and of copies that nobody looks at."""
 
     def delayed_delivered(self, late_s: float) -> None: ...
@@ -82,7 +82,7 @@ class Bench:
         self.timers = ManualTimers(self.clock)
         store, clock = self.store, self.clock
         self.writer = StateWriter(store.state_engine, self._pass.append, self.failures.append)
-        self._copies = Copies(self._send_back, lambda: HOST, PendingFigures())
+        self._copies = Copies(self._send_back, lambda: HOST, PendingStats())
         self.delivery = self._make_delivery()
         self.delays = DelayedDelivery(
             store.messages,
@@ -91,7 +91,7 @@ class Bench:
             clock=clock,
             timers=self.timers,
             faults=self,
-            metrics=PendingFigures(),
+            metrics=PendingStats(),
             handle_key=HANDLE_KEY,
         )
         self.lite = LiteSubscriptions(
@@ -376,7 +376,7 @@ class Bench:
         return self.lag.pairs
 
     def metrics(self) -> list[Metric]:
-        return list(lag_figures(Families(cluster="cluster", node_id="broker"), self.lag.pairs))
+        return list(lag_metrics(Families(cluster="cluster", node_id="broker"), self.lag.pairs))
 
 
 def _at_once(work: Coroutine[Any, Any, T]) -> T:

@@ -177,18 +177,18 @@ def check_metrics(bench: Bench, expected: Mapping[tuple[str, str, bool], tuple[i
         (each.group, each.topic, each.is_retry): (each.ready, each.in_flight, each.lag_ms, each.queueing_ms)
         for each in bench.pairs()
     }
-    for key, figures in told.items():
-        assert figures == expected[key], f"{key}: {figures}, not {expected[key]}"
+    for key, stats in told.items():
+        assert stats == expected[key], f"{key}: {stats}, not {expected[key]}"
     in_memory = {(each.group, each.owner.topic) for each in bench.delivery.subscriptions()}
-    for key, figures in expected.items():
-        assert key in told or key[:2] not in in_memory or (key[2] and figures[:2] == (0, 0)), f"{key}: {figures}"
+    for key, stats in expected.items():
+        assert key in told or key[:2] not in in_memory or (key[2] and stats[:2] == (0, 0)), f"{key}: {stats}"
     samples = {
         (sample.labels["consumer_group"], sample.labels["topic"], sample.labels["is_retry"] == "true"): sample.value
         for metric in bench.metrics()
         if metric.name == "rocketmq_consumer_lag_messages"
         for sample in metric.samples
     }
-    assert samples == {key: figures[0] + (figures[1] or 0) for key, figures in told.items()}
+    assert samples == {key: stats[0] + (stats[1] or 0) for key, stats in told.items()}
 
 
 def _told(counted: _Accumulation) -> tuple[int, int, int, int | None, int]:

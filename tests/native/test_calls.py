@@ -94,8 +94,8 @@ class Pair:
             "kept": [(each.path, each.metadata(), each.remaining_s(), each.closed) for each in engine.kept.calls],
             "lost": len(engine.kept.lost),
             "retained": engine.retained(),
-            "figures": {name: getattr(engine.figures, name) for name in ("calls", "calls_open", "calls_failed")},
-            "limits": engine.figures.limits_met,
+            "figures": {name: getattr(engine.stats, name) for name in ("calls", "calls_open", "calls_failed")},
+            "limits": engine.stats.limits_met,
         }
 
     def act(self) -> None:
@@ -225,7 +225,7 @@ def test_limits_hold() -> None:
     pair.receive(GREETING + training())
     pair.receive(call(23, bytes(51), ECHO, FIELDS) + call(25, bytes(50), ECHO, FIELDS))
     pair.receive(b"".join(call(stream_id, b"", KEEP, FIELDS) for stream_id in range(27, 71, 2)))
-    assert pair.engines[0].figures.limits_met["open_calls"] > 0
+    assert pair.engines[0].stats.limits_met["open_calls"] > 0
     pair.act()
     pair.lose()
 

@@ -39,7 +39,7 @@ def by_hand(records: list[dict[str, Any]], *fields: str) -> Counter[Any]:
 
 
 @pytest.mark.parametrize("name", ["rocks-clean", pytest.param("file-kill", marks=pytest.mark.slow)])
-def test_figures_are_those_of_rocketmq_s_own_decoder(spark: SparkSession, golden_store: GoldenStore, name: str) -> None:
+def test_stats_are_those_of_rocketmq_s_own_decoder(spark: SparkSession, golden_store: GoldenStore, name: str) -> None:
     folder = golden_store(name)
     records = [record for record in golden.records(folder) if "topic" in record]
     for record in records:

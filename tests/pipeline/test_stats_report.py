@@ -13,16 +13,16 @@ from quarry_mq.pipeline.stats import report_html
 from quarry_mq.pipeline.stats.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, chart, nice_above
 from quarry_mq.pipeline.stats.model import (
     Duplicates,
-    GroupFigures,
-    KeyFigures,
+    GroupStats,
+    KeyStats,
     Lag,
     Point,
-    QueueFigures,
+    QueueStats,
     RepeatedId,
     Skew,
     Statistics,
-    TagFigures,
-    TopicFigures,
+    TagStats,
+    TopicStats,
     Volume,
     Wanted,
 )
@@ -37,9 +37,9 @@ HOSTILE = "<script>alert('x')</script>\"'&</bdi>{{ 7 * 7 }}"
 VOID = {"meta"}
 
 
-def figures(name: str = "orders") -> Statistics:
+def stats(name: str = "orders") -> Statistics:
     """Statistics in which every text that comes from a store is `name`."""
-    topic = TopicFigures(
+    topic = TopicStats(
         topic=name,
         volume=VOLUME,
         first_stored=BEGIN_MS,
@@ -47,10 +47,10 @@ def figures(name: str = "orders") -> Statistics:
         busiest_minute=SERIES[1],
         queue_count=4,
         skew=Skew(1.5, 0.25),
-        queues=(QueueFigures(0, VOLUME),),
+        queues=(QueueStats(0, VOLUME),),
         tag_count=2,
-        tags=(TagFigures(name, VOLUME), TagFigures(None, VOLUME)),
-        keys=(KeyFigures(name, 7),),
+        tags=(TagStats(name, VOLUME), TagStats(None, VOLUME)),
+        keys=(KeyStats(name, 7),),
         duplicates=Duplicates(1, 2),
         series=SERIES,
     )
@@ -67,7 +67,7 @@ def figures(name: str = "orders") -> Statistics:
         topics=(topic,),
         duplicates=Duplicates(1, 2),
         repeated_ids=(RepeatedId(name, name, 3),),
-        lag=Lag(None, 1, 17, 2, (GroupFigures(name, name, 4, 17, 2, 3),)),
+        lag=Lag(None, 1, 17, 2, (GroupStats(name, name, 4, 17, 2, 3),)),
     )
 
 
@@ -99,7 +99,7 @@ class Page(HTMLParser):
 
 
 def test_names_of_strangers_are_nothing_but_text() -> None:
-    plain, hostile = Page(report_html(figures(), MADE_AT)), Page(report_html(figures(HOSTILE), MADE_AT))
+    plain, hostile = Page(report_html(stats(), MADE_AT)), Page(report_html(stats(HOSTILE), MADE_AT))
     assert [tag for tag, _ in plain.elements] == [tag for tag, _ in hostile.elements]
     assert [sorted(attributes) for _, attributes in plain.elements] == [
         sorted(attributes) for _, attributes in hostile.elements
@@ -110,7 +110,7 @@ def test_names_of_strangers_are_nothing_but_text() -> None:
 
 
 def test_the_page_loads_nothing_and_says_so_to_the_browser() -> None:
-    page = Page(report_html(figures(), MADE_AT))
+    page = Page(report_html(stats(), MADE_AT))
     policy = next(attributes for _, attributes in page.elements if "http-equiv" in attributes)
     assert policy == {
         "http-equiv": "Content-Security-Policy",
@@ -123,7 +123,7 @@ def test_the_page_loads_nothing_and_says_so_to_the_browser() -> None:
 
 
 def test_every_bar_says_its_time_and_value() -> None:
-    html = report_html(figures(), MADE_AT)
+    html = report_html(stats(), MADE_AT)
     assert html.count("<title>2026-11-21 00:00:00Z: 0.0083/s</title>") == 2
     assert html.count("<title>2026-11-21 02:00:00Z: 2.50 B/s</title>") == 2
 
@@ -137,12 +137,12 @@ def test_every_bar_says_its_time_and_value() -> None:
     ],
 )
 def test_what_is_not_there_is_said(changed: dict[str, Any], told: str) -> None:
-    assert any(told in text for text in Page(report_html(replace(figures(), **changed), MADE_AT)).texts)
+    assert any(told in text for text in Page(report_html(replace(stats(), **changed), MADE_AT)).texts)
 
 
 def test_a_store_without_messages_has_a_report() -> None:
     empty = replace(
-        figures(),
+        stats(),
         volume=Volume(0, 0, 0, None, None),
         first_stored=None,
         last_stored=None,

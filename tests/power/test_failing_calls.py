@@ -67,7 +67,7 @@ def test_a_failed_flush_is_final_under_async(tmp_path: Path, make_broker: MakeBr
     with Client(broker.endpoint) as client:
         sender = Sender(client)
         assert sender.send(20) == 20
-        until(lambda: broker.figure("quarry_flush_duration_seconds_count") >= 1, "a flush")
+        until(lambda: broker.stat("quarry_flush_duration_seconds_count") >= 1, "a flush")
         with attached(broker.pid, failing("fdatasync", error="EIO", when="1", paths=[segment]), tmp_path / "trace"):
             sender.send(1)
             until(lambda: broker.get("/readyz")[0] == 503, "the failed flush is noticed")

@@ -42,7 +42,7 @@ SETTINGS: Final[dict[str, object]] = {
 
 
 @dataclass
-class Figures:
+class Stats:
     """What the cuts came to."""
 
     durability: str
@@ -64,7 +64,7 @@ class PowerCuts:
     """Rounds of load, cut, start and comparison on one store."""
 
     def __init__(self, image: Ext4Image, broker: Broker, durability: Durability, chance: random.Random) -> None:
-        self.figures = Figures(durability.value)
+        self.stats = Stats(durability.value)
         self._image = image
         self._broker = broker
         self._durability = durability
@@ -95,16 +95,16 @@ class PowerCuts:
         self._image.cut()
         self._broker.kill()
         self._image.cycle()
-        self.figures.cuts_of_recoveries += 1
+        self.stats.cuts_of_recoveries += 1
 
     def _compare(self, ledger: Ledger, found: set[str], cut_s: float) -> None:
         """What was known after the cut is left out: without power nobody would have heard of it."""
-        figures = self.figures
+        stats = self.stats
         acknowledged = {each: at_s for each, at_s in ledger.acknowledged_s.items() if at_s < cut_s}
         seen = {each for each, at_s in ledger.seen_s.items() if at_s < cut_s}
-        figures.cuts += 1
-        figures.acknowledged += len(acknowledged)
-        figures.seen_by_consumers += len(seen)
+        stats.cuts += 1
+        stats.acknowledged += len(acknowledged)
+        stats.seen_by_consumers += len(seen)
         gone = acknowledged.keys() - found
         if self._durability is Durability.SYNC:
             assert not gone, f"{ledger.topic}: {len(gone)} of {len(acknowledged)} lost: {sorted(gone)[:5]}"
@@ -113,7 +113,7 @@ class PowerCuts:
         else:
             gap = after_a_gap(list(acknowledged), found)
             assert not gap, f"{ledger.topic}: there, though earlier ones of the same sender are lost: {gap[:5]}"
-            figures.note_loss([(cut_s - acknowledged[each]) * 1000 for each in gone])
+            stats.note_loss([(cut_s - acknowledged[each]) * 1000 for each in gone])
         self.kept |= found
 
 
@@ -145,11 +145,11 @@ def cut_often(
     broker = make_broker(image.mount_point / "store", settings)
     cuts = PowerCuts(image, broker, durability, chance)
     asyncio.run(cuts.run(rounds))
-    figures = cuts.figures
-    print(json.dumps(vars(figures)))
-    assert figures.acknowledged > rounds
-    assert figures.seen_by_consumers > rounds
-    assert figures.oldest_lost_ms <= FLUSH_INTERVAL_MS + FLUSH_ALLOWANCE_MS
+    stats = cuts.stats
+    print(json.dumps(vars(stats)))
+    assert stats.acknowledged > rounds
+    assert stats.seen_by_consumers > rounds
+    assert stats.oldest_lost_ms <= FLUSH_INTERVAL_MS + FLUSH_ALLOWANCE_MS
     broker.assert_no_stack_trace()
     done = quarry("verify", str(broker.store), timeout_s=300)
     assert done.returncode == 0, done.stdout + done.stderr

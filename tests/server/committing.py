@@ -24,7 +24,7 @@ from tests.faults.disk import FaultyDisk
 from tests.store.assembly import assemble
 
 
-class Figures:
+class Stats:
     def __init__(self) -> None:
         self.batches: list[int] = []
         self.sends_per_flush: list[int] = []
@@ -97,7 +97,7 @@ class Bench:
         else:
             self.opened = assemble(PosixDisk(), self.engine, directory=directory / "commitlog")
         self.store = self.opened.store
-        self.figures = Figures()
+        self.stats = Stats()
         self.clock = ManualClock()
         self.arrived: list[DispatchRequest] = []
         self.health = Reports()
@@ -114,7 +114,7 @@ class Bench:
             after_pass=self._after_pass,
             messages_arrived=self.arrived.extend,
             health=self.health,
-            metrics=self.figures,
+            metrics=self.stats,
         )
 
     def _after_pass(self, callback: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ from quarry_mq.server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
 from quarry_mq.server.lag import consumer_lag
 from quarry_mq.server.lag.consumer_lag import ConsumerLag, LagTotals, PairLag
 from quarry_mq.server.lag.measurement import GroupTopic
-from quarry_mq.server.observability.metrics.rocketmq import Families, lag_figures
+from quarry_mq.server.observability.metrics.rocketmq import Families, lag_metrics
 from quarry_mq.store.metadata import ConsumerOffsetTable
 from quarry_mq.store.metadata.lite import light_queue_name
 from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
@@ -161,7 +161,7 @@ def test_a_record_that_cannot_be_read_has_no_age_and_stops_nothing() -> None:
     lag = Lag(bench)
     found = lag.round()[GROUP]
     assert (found.ready, found.lag_ms, found.queueing_ms) == (1, None, None)
-    told = {metric.name: metric.samples for metric in lag_figures(Families(cluster="c", node_id="n"), [found])}
+    told = {metric.name: metric.samples for metric in lag_metrics(Families(cluster="c", node_id="n"), [found])}
     assert [sample.value for sample in told["rocketmq_consumer_lag_messages"]] == [1]
     assert told["rocketmq_consumer_lag_latency"] == []
     assert told["rocketmq_consumer_queueing_latency_milliseconds"] == []

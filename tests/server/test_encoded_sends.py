@@ -24,11 +24,11 @@ def test_they_are_stored_with_the_batch_that_is_under_way(durability: Durability
         together = bench.send_encoded(*(encoded(message(body=b"%d" % n)) for n in range(3)))
         assert [place.queue_offset for place in await together] == [1, 2, 3]
         assert [place.queue_offset for place in await ordinary] == [0]
-        assert bench.figures.batches == [4]
+        assert bench.stats.batches == [4]
         assert [request.queue_offset for request in bench.arrived] == [0, 1, 2, 3]
         assert bench.store.bounds(QueueId("orders", 0)) == (0, 4)
         await bench.commit.drain()
-        assert bench.figures.sends_per_flush == [4]
+        assert bench.stats.sends_per_flush == [4]
 
     run(test)
 
@@ -47,8 +47,8 @@ def test_under_sync_they_wait_for_the_flush_and_share_the_next_one() -> None:
         assert not any(answer.done() for answer in answers)
         holding.set_result(None)
         await asyncio.gather(*answers)
-        assert bench.figures.batches == [1, 11]
-        assert bench.figures.flushes == 2
+        assert bench.stats.batches == [1, 11]
+        assert bench.stats.flushes == 2
 
     run(test)
 

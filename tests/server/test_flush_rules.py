@@ -27,7 +27,7 @@ def test_under_async_a_flush_begins_half_an_interval_after_the_oldest_send() -> 
             await asyncio.sleep(0.001)
         assert loop.time() - sent_s >= 0.2
         await bench.commit.drain()
-        assert bench.figures.sends_per_flush == [1]
+        assert bench.stats.sends_per_flush == [1]
 
     run(test)
 
@@ -43,7 +43,7 @@ def test_a_send_that_a_running_flush_takes_along_is_counted_with_it() -> None:
         await bench.send(message())
         holding.set_result(None)
         await bench.commit.drain()
-        assert bench.figures.sends_per_flush == [2]
+        assert bench.stats.sends_per_flush == [2]
 
     run(test)
 
@@ -53,7 +53,7 @@ def test_sends_of_one_flush_are_counted() -> None:
         bench = Bench(threads, Durability.SYNC)
         await asyncio.gather(*(bench.send(message()) for _ in range(7)))
         await asyncio.gather(*(bench.send(message(), message()) for _ in range(3)))
-        assert bench.figures.sends_per_flush == [7, 3]
+        assert bench.stats.sends_per_flush == [7, 3]
 
     run(test)
 

@@ -28,7 +28,7 @@ def test_sends_of_one_pass_are_one_batch_and_each_learns_its_own_places() -> Non
         answers = [bench.send(message(body=b"%d" % n), message(number=1)) for n in range(5)]
         places = await asyncio.gather(*answers)
         assert [[place.queue_offset for place in each] for each in places] == [[n, n] for n in range(5)]
-        assert bench.figures.batches == [10]
+        assert bench.stats.batches == [10]
         assert len(bench.arrived) == 10
 
     run(test)
@@ -102,8 +102,8 @@ def test_sends_that_come_in_during_a_flush_share_the_next_one() -> None:
             await asyncio.sleep(0)
         holding.set_result(None)
         await asyncio.gather(*answers)
-        assert bench.figures.batches == [1, 49]
-        assert bench.figures.flushes == 2
+        assert bench.stats.batches == [1, 49]
+        assert bench.stats.flushes == 2
 
     run(test)
 

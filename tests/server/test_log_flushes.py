@@ -89,7 +89,7 @@ def test_sends_wait_for_the_thread_and_share_its_flushes(thread: BlockedThread, 
         thread.let_go()
         await asyncio.gather(*others)
         await bench.commit.drain()
-        assert bench.figures.sends_per_flush == [1, 3]
+        assert bench.stats.sends_per_flush == [1, 3]
         assert bench.store.flushed_up_to == bench.store.appended_up_to
 
     run(test)
@@ -163,6 +163,6 @@ def test_records_are_durable_when_the_real_thread_says_so(native: Native, tmp_pa
             await asyncio.gather(*(bench.send(message(body=bytes(5_000))) for _ in range(4)))
             assert bench.store.flushed_up_to == bench.store.appended_up_to
         await bench.commit.drain()
-        assert sum(bench.figures.sends_per_flush) == 120
+        assert sum(bench.stats.sends_per_flush) == 120
 
     run(test)

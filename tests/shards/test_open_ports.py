@@ -93,7 +93,7 @@ class Sender:
         self._stop.set()
         self._thread.join(60)
 
-    def figures(self) -> dict[str, object]:
+    def stats(self) -> dict[str, object]:
         return {
             "sent": self.sent,
             "raised": self.raised.total(),
@@ -136,9 +136,9 @@ def test_sends_go_on_while_shards_are_killed(
     time.sleep(2)
     for sender in senders.values():
         sender.stop()
-    figures = {name: sender.figures() for name, sender in senders.items()}
-    print(json.dumps(figures))
-    (tmp_path / "figures.json").write_text(json.dumps(figures))
+    stats = {name: sender.stats() for name, sender in senders.items()}
+    print(json.dumps(stats))
+    (tmp_path / "figures.json").write_text(json.dumps(stats))
     for sender in senders.values():
         assert sender.sent > 100
-        assert not sender.raised, figures
+        assert not sender.raised, stats

@@ -72,7 +72,7 @@ def test_a_store_is_counted_by_kind_size_and_room(tmp_path: Path, mode: QueueMod
         folder = tmp_path / "consumequeue_rocksdb"
         sizes = [path.stat().st_size for path in folder.iterdir() if path.is_file()]
         assert summary.disk["rocksdb"][:2] == (len(sizes), sum(sizes))
-        assert summary.figures["default.level_tables.0"] >= 1
+        assert summary.stats["default.level_tables.0"] >= 1
 
 
 @pytest.mark.parametrize("name", ["file-clean", "rocks-clean", "double-clean"])

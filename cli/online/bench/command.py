@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from quarry_mq.cli.contexts import chosen
-from quarry_mq.cli.online.bench.figures import Plan
 from quarry_mq.cli.online.bench.load import Load
 from quarry_mq.cli.online.bench.places import Place, Wanted, place_of
+from quarry_mq.cli.online.bench.stats import Plan
 from quarry_mq.cli.online.connection.administration import asked_names
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
 from quarry_mq.cli.online.connection.channel import endpoint_of
@@ -105,14 +105,14 @@ def bench(
             count=count,
         )
         load = _loaded(plan, broker, place, admin)
-    fields = {**load.figures.fields(), "queues": place.queues, "isInterrupted": load.is_interrupted}
+    fields = {**load.stats.fields(), "queues": place.queues, "isInterrupted": load.is_interrupted}
     if as_json:
         say(json_line(fields))
     else:
         _show(fields, place)
     if load.is_interrupted:
         raise typer.Exit(INTERRUPTED)
-    raise typer.Exit(Exit.FINDING if load.figures.errors or load.figures.missing else Exit.FINE)
+    raise typer.Exit(Exit.FINDING if load.stats.errors or load.stats.missing else Exit.FINE)
 
 
 def _broker_at(address: str) -> BrokerEndpoint:

@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from itertools import cycle
 from typing import Final
 
-from quarry_mq.cli.online.bench.figures import Figures, Plan
 from quarry_mq.cli.online.bench.schedule import Schedule
 from quarry_mq.cli.online.bench.sides import TAG, Consumer, Mark, Producer
+from quarry_mq.cli.online.bench.stats import Plan, Stats
 from quarry_mq.client.aio import AsyncMessagingClient
 from quarry_mq.client.endpoint import Endpoint
 from quarry_mq.client.requests import Subscription
@@ -33,7 +33,7 @@ class Load:
     def __init__(
         self, plan: Plan, endpoint: Endpoint, *, run: str, group: str, clock: Clock, report: ReportProgress
     ) -> None:
-        self.figures = Figures(plan, clock)
+        self.stats = Stats(plan, clock)
         self.is_interrupted = False
         self._plan = plan
         self._endpoint = endpoint
@@ -67,7 +67,7 @@ class Load:
                     keepers = [asyncio.create_task(session.keep()) for session in sessions]
                     await self._load(sessions, interrupted)
             finally:
-                self.figures.end()
+                self.stats.end()
                 for consumer in self._consumers:
                     consumer.is_stopped = True
                 for keeper in keepers:
@@ -76,15 +76,13 @@ class Load:
                 await asyncio.gather(*(session.close() for session in sessions))
 
     async def _load(self, sessions: Sequence[AsyncMessagingClient], interrupted: asyncio.Event) -> None:
-        plan, figures = self._plan, self.figures
-        figures.begin()
+        plan, stats = self._plan, self.stats
+        stats.begin()
         schedule = Schedule(plan, self._clock)
         self._producers = [
-            Producer(each, schedule, figures, self._mark, self._clock) for each in sessions[: plan.producers]
+            Producer(each, schedule, stats, self._mark, self._clock) for each in sessions[: plan.producers]
         ]
-        self._consumers = [
-            Consumer(each, self._subscription, figures, self._mark) for each in sessions[plan.producers :]
-        ]
+        self._consumers = [Consumer(each, self._subscription, stats, self._mark) for each in sessions[plan.producers :]]
         reporting = asyncio.create_task(self._tell())
         try:
             for consumer in self._consumers:
@@ -97,7 +95,7 @@ class Load:
             await asyncio.gather(reporting, return_exceptions=True)
         unanswered = sum(each.open_sends for each in self._producers)
         if unanswered and not interrupted.is_set():
-            figures.failed("send", "NO_ANSWER", unanswered)
+            stats.failed("send", "NO_ANSWER", unanswered)
 
     async def _send(self, schedule: Schedule, interrupted: asyncio.Event) -> None:
         """Send until no more messages are due."""
@@ -134,33 +132,33 @@ class Load:
     def _is_complete(self) -> bool:
         if any(each.open_sends for each in self._producers):
             return False
-        return not self.figures.missing and not any(each.open_acknowledgements for each in self._consumers)
+        return not self.stats.missing and not any(each.open_acknowledgements for each in self._consumers)
 
     def _progress(self) -> tuple[int, ...]:
-        figures = self.figures
+        stats = self.stats
         return (
-            figures.sent,
-            figures.received,
-            figures.again,
+            stats.sent,
+            stats.received,
+            stats.again,
             sum(each.open_acknowledgements for each in self._consumers),
         )
 
     async def _tell(self) -> None:
         """Report the rates to the user at intervals."""
-        plan, figures = self._plan, self.figures
+        plan, stats = self._plan, self.stats
         before, before_s = (0, 0), 0.0
         while True:
             await asyncio.sleep(REPORT_INTERVAL_S)
-            now, now_s = (figures.sent, figures.received), figures.elapsed_s
+            now, now_s = (stats.sent, stats.received), stats.elapsed_s
             sent, received = ((new - old) / (now_s - before_s) for new, old in zip(now, before, strict=True))
             before, before_s = now, now_s
             detail = f"{sent:,.0f} sent/s"
             if plan.consumers:
-                detail += f", {received:,.0f} received/s, {figures.missing:,} not received yet"
-            if figures.errors:
-                detail += f", {figures.errors.total():,} errors"
+                detail += f", {received:,.0f} received/s, {stats.missing:,} not received yet"
+            if stats.errors:
+                detail += f", {stats.errors.total():,} errors"
             if plan.count is not None:
-                self._report(Progress("load", figures.sent, plan.count, detail))
+                self._report(Progress("load", stats.sent, plan.count, detail))
             else:
                 total_ms = int((plan.duration_s or 0) * 1000)
                 self._report(Progress("load", min(total_ms, int(now_s * 1000)), total_ms, detail))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from quarry_mq.cli.online.bench.figures import Plan
+from quarry_mq.cli.online.bench.stats import Plan
 from quarry_mq.protocol.clock import Clock
 
 LATE_S: Final = 1.0

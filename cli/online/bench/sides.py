@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from quarry_mq.cli.online.bench.figures import Figures
 from quarry_mq.cli.online.bench.schedule import Schedule
+from quarry_mq.cli.online.bench.stats import Stats
 from quarry_mq.client.aio import AsyncMessagingClient
 from quarry_mq.client.requests import OutgoingMessage, Subscription
 from quarry_mq.protocol.clock import Clock
@@ -47,12 +47,12 @@ class Producer:
     """Sends the messages that are due, each by its own call, with a limited number of calls in flight."""
 
     def __init__(
-        self, session: AsyncMessagingClient, schedule: Schedule, figures: Figures, mark: Mark, clock: Clock
+        self, session: AsyncMessagingClient, schedule: Schedule, stats: Stats, mark: Mark, clock: Clock
     ) -> None:
-        plan = figures.plan
+        plan = stats.plan
         self._session = session
         self._schedule = schedule
-        self._figures = figures
+        self._stats = stats
         self._mark = mark
         self._clock = clock
         self._room = plan.in_flight
@@ -70,7 +70,7 @@ class Producer:
         return sent
 
     def _send(self, due_s: float) -> None:
-        number = self._figures.new_number()
+        number = self._stats.new_number()
         (message,) = self._request.messages
         message.system_properties.message_id = self._session.requests.new_message_id()
         message.system_properties.born_timestamp.FromMilliseconds(self._clock.wall_ms())
@@ -86,10 +86,10 @@ class Producer:
             self.open_sends -= 1
             failure = failure_of(outcome, code)
             if failure is None:
-                self._figures.was_sent(number, due_s)
+                self._stats.was_sent(number, due_s)
                 self._free()
             else:
-                self._figures.failed("send", failure)
+                self._stats.failed("send", failure)
                 self._loop.call_later(ERROR_PAUSE_S, self._free)
 
         self._session.call("SendMessage", self._request.SerializeToString(), took, ended)
@@ -102,10 +102,10 @@ class Producer:
 class Consumer:
     """Receives forever and acknowledges each message by its own call, as the official clients do."""
 
-    def __init__(self, session: AsyncMessagingClient, subscription: Subscription, figures: Figures, mark: Mark) -> None:
+    def __init__(self, session: AsyncMessagingClient, subscription: Subscription, stats: Stats, mark: Mark) -> None:
         self._session = session
         self._subscription = subscription
-        self._figures = figures
+        self._stats = stats
         self._mark = mark
         self._loop = asyncio.get_running_loop()
         wanted = session.requests.receive(
@@ -133,7 +133,7 @@ class Consumer:
             if failure is None:
                 self.receive()
             elif not self.is_stopped:
-                self._figures.failed("receive", failure)
+                self._stats.failed("receive", failure)
                 self._loop.call_later(ERROR_PAUSE_S, self.receive)
 
         self._session.call("ReceiveMessage", self._request, took, ended)
@@ -141,7 +141,7 @@ class Consumer:
     def _take(self, message: definition.Message) -> None:
         found = self._mark.read(message.user_properties.get(PROPERTY, ""))
         if found is not None:
-            self._figures.was_received(*found)
+            self._stats.was_received(*found)
         code: list[int] = []
 
         def took(answer: bytes) -> None:
@@ -151,7 +151,7 @@ class Consumer:
             self.open_acknowledgements -= 1
             failure = failure_of(outcome, code)
             if failure is not None:
-                self._figures.failed("acknowledge", failure)
+                self._stats.failed("acknowledge", failure)
 
         self.open_acknowledgements += 1
         request = self._session.requests.acknowledgement(self._subscription, message)

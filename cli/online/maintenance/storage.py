@@ -124,15 +124,15 @@ def _file(each: pb.Segment) -> dict[str, object]:
 
 
 def _family(each: pb.RocksFamily) -> dict[str, object]:
-    figures = dict(each.figures)
+    stats = dict(each.figures)
     return {
         "family": each.family or None,
         "database": each.database,
-        "keysEstimate": figures.get("keys_estimate"),
-        "tableBytes": figures.get("table_bytes"),
-        "memtableBytes": figures.get("memtable_bytes"),
-        "pendingCompactionBytes": figures.get("pending_compaction_bytes"),
-        "figures": figures,
+        "keysEstimate": stats.get("keys_estimate"),
+        "tableBytes": stats.get("table_bytes"),
+        "memtableBytes": stats.get("memtable_bytes"),
+        "pendingCompactionBytes": stats.get("pending_compaction_bytes"),
+        "figures": stats,
     }
 
 

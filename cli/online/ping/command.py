@@ -13,7 +13,7 @@ from quarry_mq.cli.contexts import chosen
 from quarry_mq.cli.online.connection.administration import asked_names
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
 from quarry_mq.cli.online.messages.consume import terminated_as_interrupted
-from quarry_mq.cli.online.ping.tries import Times, Way, figures_of, milliseconds, paced
+from quarry_mq.cli.online.ping.tries import Times, Way, milliseconds, paced, stats_of
 from quarry_mq.cli.online.ping.trips import AdminTrip, MessageTrip, MessagingTrip
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import json_line
@@ -149,7 +149,7 @@ def _show_try(number: int, times: Times, ways: list[Way], *, as_json: bool) -> N
 
 
 def _show_summary(tries: int, ways: list[Way], *, within_ms: float | None, is_late: bool, as_json: bool) -> None:
-    rows = {name: figures_of(times_s) for way in ways for name, times_s in way.times_s.items()}
+    rows = {name: stats_of(times_s) for way in ways for name, times_s in way.times_s.items()}
     if as_json:
         say(json_line({"tries": tries, "withinMs": within_ms, "isLate": is_late, "figures": rows}))
         return

@@ -72,15 +72,15 @@ def paced(count: int, interval_s: float, clock: Clock) -> Iterator[int]:
             pause.wait(max(0.0, began_s + number * interval_s - clock.monotonic_s()))
 
 
-def figures_of(times_s: list[float]) -> dict[str, float | None]:
+def stats_of(times_s: list[float]) -> dict[str, float | None]:
     ordered = sorted(times_s)
-    figures: dict[str, float | None] = {
+    stats: dict[str, float | None] = {
         "answered": len(ordered),
         "minMs": milliseconds(ordered[0]) if ordered else None,
     }
     for name, share in PERCENTILES:
-        figures[name] = milliseconds(ordered[ceil(len(ordered) * share) - 1]) if ordered else None
-    return {**figures, "maxMs": milliseconds(ordered[-1]) if ordered else None}
+        stats[name] = milliseconds(ordered[ceil(len(ordered) * share) - 1]) if ordered else None
+    return {**stats, "maxMs": milliseconds(ordered[-1]) if ordered else None}
 
 
 def milliseconds(seconds: float | None) -> float | None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from quarry_mq.cli.online.top.figures import Tally
+from quarry_mq.cli.online.top.stats import Tally
 
 
 class Order(Enum):

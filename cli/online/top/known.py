@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from quarry_mq.cli.online.top.facts import GroupPage, History, Job, Member, Migration, Overview, TopicPage
-from quarry_mq.cli.online.top.figures import StageFigures, Tally, between, busy_share, left_s, stage_figures
 from quarry_mq.cli.online.top.readings import CallFailed, Failure, Reading, Wish
+from quarry_mq.cli.online.top.stats import StageStats, Tally, between, busy_share, left_s, stage_stats
 from quarry_mq.protocol.clock import Clock
 
 LOOK_BACK_S: Final = 10.0
@@ -85,19 +85,19 @@ class Known:
             return None
         return self._overviews[-1][0] - self._overviews[0][0]
 
-    def stages(self) -> list[StageFigures]:
+    def stages(self) -> list[StageStats]:
         """Return the stages' statistics over the watched time; empty before the first answer."""
         if not self._overviews:
             return []
         last = {(stage.call, stage.name): stage.tally for stage in self._overviews[-1][1].stages}
         if len(self._overviews) < 2:
-            return stage_figures(last)
+            return stage_stats(last)
         first = {(stage.call, stage.name): stage.tally for stage in self._overviews[0][1].stages}
         differences: dict[tuple[str, str], Tally] = {}
         for stage, tally in last.items():
             difference = between(first[stage], tally) if stage in first else None
             differences[stage] = tally if difference is None else difference
-        return stage_figures(differences)
+        return stage_stats(differences)
 
     def last_bound_s(self, call: str, name: str) -> float | None:
         """Return the last bound of a stage's histogram, above which durations are not known."""

@@ -29,7 +29,7 @@ from quarry_mq.cli.online.top.facts import (
     Topic,
     TopicPage,
 )
-from quarry_mq.cli.online.top.figures import Tally
+from quarry_mq.cli.online.top.stats import Tally
 from quarry_mq.cli.terminal.text import one_line
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2, jobs_pb2, migration_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb

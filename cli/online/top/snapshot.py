@@ -6,11 +6,11 @@ import math
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-from quarry_mq.cli.online.top.figures import StageFigures
 from quarry_mq.cli.online.top.known import CALLS, Answer, Known
 from quarry_mq.cli.online.top.screen.lines import Canvas
 from quarry_mq.cli.online.top.screen.pages import head, overview_page
 from quarry_mq.cli.online.top.screen.work_pages import stages_page, work_page
+from quarry_mq.cli.online.top.stats import StageStats
 from quarry_mq.cli.terminal.times import time_text
 
 ASCII: Final = str.maketrans({"µ": "u"})
@@ -51,7 +51,7 @@ def object_of(known: Known) -> dict[str, object]:
     return page
 
 
-def _stage(stage: StageFigures) -> dict[str, object]:
+def _stage(stage: StageStats) -> dict[str, object]:
     return {
         "call": stage.call,
         "name": stage.name,

@@ -92,32 +92,32 @@ def _listed(call: Callable[..., Any], request: Any, rows: str, name: Callable[[A
     return listed(partial(call, timeout=CALL_TIMEOUT_S), request, rows, name, limit=wanted, page_rows=PAGE_ROWS)
 
 
-def _topic_fields(figures: pb.TopicFigures) -> dict[str, Any]:
-    lags_s = [lag_s for each in figures.groups if (lag_s := known_seconds(each, "lag_ms")) is not None]
-    is_whole = len(lags_s) == known(figures, "group_count")
+def _topic_fields(stats: pb.TopicFigures) -> dict[str, Any]:
+    lags_s = [lag_s for each in stats.groups if (lag_s := known_seconds(each, "lag_ms")) is not None]
+    is_whole = len(lags_s) == known(stats, "group_count")
     return {
-        "name": figures.topic.name,
-        "messages": known(figures, "messages"),
-        "estimatedBytes": known(figures, "estimated_bytes"),
-        "sentPerSecond": known_rounded(figures, "sent_per_second"),
-        "receivedPerSecond": known_rounded(figures, "received_per_second"),
-        "lastStoredAt": known_time(figures, "last_stored_at_ms"),
+        "name": stats.topic.name,
+        "messages": known(stats, "messages"),
+        "estimatedBytes": known(stats, "estimated_bytes"),
+        "sentPerSecond": known_rounded(stats, "sent_per_second"),
+        "receivedPerSecond": known_rounded(stats, "received_per_second"),
+        "lastStoredAt": known_time(stats, "last_stored_at_ms"),
         "lagSeconds": max(lags_s) if lags_s and is_whole else None,
-        "groups": known(figures, "group_count"),
-        "readers": [_pair_fields(each) for each in figures.groups],
+        "groups": known(stats, "group_count"),
+        "readers": [_pair_fields(each) for each in stats.groups],
     }
 
 
-def _group_fields(figures: pb.GroupFigures) -> dict[str, Any]:
+def _group_fields(stats: pb.GroupFigures) -> dict[str, Any]:
     return {
-        "name": figures.group.name,
-        "topics": known(figures, "topic_count"),
-        "consumers": figures.consumers,
-        "ready": known(figures, "ready"),
-        "inFlight": known(figures, "in_flight"),
-        "lagSeconds": known_seconds(figures, "lag_ms"),
-        "deadLetters": known(figures, "dead_letters"),
-        "reads": [_pair_fields(each) for each in figures.topics],
+        "name": stats.group.name,
+        "topics": known(stats, "topic_count"),
+        "consumers": stats.consumers,
+        "ready": known(stats, "ready"),
+        "inFlight": known(stats, "in_flight"),
+        "lagSeconds": known_seconds(stats, "lag_ms"),
+        "deadLetters": known(stats, "dead_letters"),
+        "reads": [_pair_fields(each) for each in stats.topics],
     }
 
 

@@ -9,15 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from quarry_mq.server.admin.figures.sources import Sources
 from quarry_mq.server.admin.pages.pages import (
     NAMES_MAX,
     SHOWN_MAX,
     Budget,
     NameSearch,
     Order,
-    PairFigures,
     Pairs,
+    PairStats,
     Wanted,
     first_of,
     longest_known,
@@ -25,6 +24,7 @@ from quarry_mq.server.admin.pages.pages import (
     names_of,
     sum_known,
 )
+from quarry_mq.server.admin.stats.sources import Sources
 from quarry_mq.server.counters.traffic import RatesNow
 from quarry_mq.server.delivery.retry_topics import topic_beside
 from quarry_mq.server.lag.consumer_lag import ConsumerLag, PairLag
@@ -36,12 +36,12 @@ TOPICS_MAX: Final = 500
 TOPICS_SHOWN: Final = 50
 
 
-class GroupFigures(NamedTuple):
+class GroupStats(NamedTuple):
     """A group and its lag. None: not known. `topics` are the first ones by name; the sums are of all."""
 
     group: Group
     consumers: int
-    topics: Sequence[PairFigures]
+    topics: Sequence[PairStats]
     topic_count: int | None
     ready: int | None
     in_flight: int | None
@@ -50,7 +50,7 @@ class GroupFigures(NamedTuple):
 
 
 class GroupPage(NamedTuple):
-    groups: Sequence[GroupFigures]
+    groups: Sequence[GroupStats]
     has_more: bool
     matching: int
 
@@ -100,11 +100,11 @@ class GroupPages:
             for name in page.names:
                 group = self._groups.get(name)
                 if group is not None:  # deleted meanwhile
-                    groups.append(await self._figures(group, making))
+                    groups.append(await self._stats(group, making))
                 await time_slice.pause()
         return GroupPage(groups, page.has_more, page.matching)
 
-    async def _figures(self, group: Group, making: _Making) -> GroupFigures:
+    async def _stats(self, group: Group, making: _Making) -> GroupStats:
         names = self._offsets.topics_of(group.name, light_queues=False)
         read, is_all = await first_of(names, TOPICS_MAX, making.names, making.time_slice)
         topics = self._without_retries(group.name, read)
@@ -112,7 +112,7 @@ class GroupPages:
         for topic in topics if is_all else topics[:TOPICS_SHOWN]:
             found.append(await making.pairs.of(group.name, topic))
             await making.time_slice.pause()
-        return GroupFigures(
+        return GroupStats(
             group,
             sum(not each.is_lost for each in self._clients.consumers_of(group.name)),
             [each for each in found[:TOPICS_SHOWN] if making.shown.take()],

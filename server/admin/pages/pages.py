@@ -62,7 +62,7 @@ async def first_of(names: Iterable[str], limit: int, budget: Budget, time_slice:
     return found, True
 
 
-class PairFigures(NamedTuple):
+class PairStats(NamedTuple):
     """The lag of a group in a topic, its retry topics there included. None: not known."""
 
     group: str
@@ -87,12 +87,12 @@ class Pairs:
         self._budget = budget
         self._consumers: dict[str, Counter[str]] = {}
 
-    async def of(self, group: str, topic: str) -> PairFigures:
+    async def of(self, group: str, topic: str) -> PairStats:
         key = GroupTopic(group, topic)
         found = self._lag.found.get(key)
         if found is None:
             found = await self._look(self._lag.measure(key))
-        return PairFigures(
+        return PairStats(
             group,
             topic,
             ready=None if found is None else found.ready,

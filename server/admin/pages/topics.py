@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from quarry_mq.kv import KvError
-from quarry_mq.server.admin.figures.sources import Sources
 from quarry_mq.server.admin.pages.pages import (
     NAMES_MAX,
     SHOWN_MAX,
     Budget,
     NameSearch,
     Order,
-    PairFigures,
     Pairs,
+    PairStats,
     Wanted,
     first_of,
     longest_lag,
     names_of,
 )
+from quarry_mq.server.admin.stats.sources import Sources
 from quarry_mq.server.counters.traffic import RatesNow
 from quarry_mq.server.lag.consumer_lag import ConsumerLag, PairLag
 from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
@@ -51,19 +51,19 @@ class Kept(NamedTuple):
     last_stored_ms: int | None
 
 
-class TopicFigures(NamedTuple):
+class TopicStats(NamedTuple):
     """A topic with its statistics. None: not known, or not asked for. `groups` are the first ones by name."""
 
     topic: Topic
     kept: Kept | None
     sent_per_second: float | None
     received_per_second: float | None
-    groups: Sequence[PairFigures]
+    groups: Sequence[PairStats]
     group_count: int | None
 
 
 class TopicPage(NamedTuple):
-    topics: Sequence[TopicFigures]
+    topics: Sequence[TopicStats]
     has_more: bool
     matching: int
 
@@ -117,16 +117,16 @@ class TopicPages:
             for name in page.names:
                 topic = self._topics.get(name)
                 if topic is not None:  # deleted meanwhile
-                    topics.append(await self._figures(topic, making))
+                    topics.append(await self._stats(topic, making))
                 await time_slice.pause()
         return TopicPage(topics, page.has_more, page.matching)
 
-    async def _figures(self, topic: Topic, making: _Making) -> TopicFigures:
+    async def _stats(self, topic: Topic, making: _Making) -> TopicStats:
         names = self._offsets.readers_of(topic.name)
         read, is_all = await first_of(names, READERS_MAX, making.names, making.time_slice)
         readers = sorted(name for name in read if self._groups.get(name) is not None)
         groups = [await making.pairs.of(group, topic.name) for group in readers[:GROUPS_SHOWN] if making.shown.take()]
-        return TopicFigures(
+        return TopicStats(
             topic,
             await self._kept(topic, making.queues, making.time_slice),
             making.rates.sent_to(topic.name),

@@ -61,7 +61,7 @@ PERMISSIONS_BACK: Final = {ours: theirs for theirs, ours in PERMISSIONS.items()}
 
 
 def broker_message(administration: Administration) -> pb.Broker:
-    facts, figures = administration.facts, administration.log_figures()
+    facts, stats = administration.facts, administration.log_stats()
     return pb.Broker(
         name=facts.name,
         cluster=facts.cluster,
@@ -71,9 +71,9 @@ def broker_message(administration: Administration) -> pb.Broker:
         durability=facts.durability.value,
         started_at_ms=facts.started_at_ms,
         log=pb.Log(
-            appended_offset=figures.appended,
-            flushed_offset=figures.flushed,
-            dispatched_offset=figures.dispatched,
+            appended_offset=stats.appended,
+            flushed_offset=stats.flushed,
+            dispatched_offset=stats.dispatched,
         ),
     )
 
@@ -206,7 +206,7 @@ def summary_message(summary: QueueSummary) -> pb.QueuesSummary:
             place: pb.DiskUse(files=use.files, apparent_bytes=use.apparent_bytes, allocated_bytes=use.allocated_bytes)
             for place, use in summary.disk.items()
         },
-        rocksdb=summary.figures,
+        rocksdb=summary.stats,
     )
 
 

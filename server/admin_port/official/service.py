@@ -173,7 +173,7 @@ def official_admin(
         facts,
         its.edge.clients,
         messaging.rates,
-        lambda: None if (figures := front.figures) is None else figures.connections_open,
+        lambda: None if (stats := front.stats) is None else stats.connections_open,
         settings,
     )
     calls = Calls(

@@ -15,8 +15,11 @@ from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import (
 )
 from quarry_mq.server.admin.administration import Administration
 from quarry_mq.server.admin.dead_letter_box import DeadLetterBox
-from quarry_mq.server.admin.figures.history import INTERVAL_MS, Excerpt, History, Recording
-from quarry_mq.server.admin.figures.overview import (
+from quarry_mq.server.admin.pages.groups import GroupPage, GroupPages, GroupStats
+from quarry_mq.server.admin.pages.pages import LIMIT_DEFAULT, LIMIT_MAX, Order, PairStats, Wanted
+from quarry_mq.server.admin.pages.topics import TopicPage, TopicPages, TopicStats
+from quarry_mq.server.admin.stats.history import INTERVAL_MS, Excerpt, History, Recording
+from quarry_mq.server.admin.stats.overview import (
     Answered,
     Overview,
     Overviews,
@@ -24,10 +27,7 @@ from quarry_mq.server.admin.figures.overview import (
     ProcessNow,
     StageTimes,
 )
-from quarry_mq.server.admin.figures.sources import Sources
-from quarry_mq.server.admin.pages.groups import GroupFigures, GroupPage, GroupPages
-from quarry_mq.server.admin.pages.pages import LIMIT_DEFAULT, LIMIT_MAX, Order, PairFigures, Wanted
-from quarry_mq.server.admin.pages.topics import TopicFigures, TopicPage, TopicPages
+from quarry_mq.server.admin.stats.sources import Sources
 from quarry_mq.server.admin_port.calls.edge import answered, answers, printable
 from quarry_mq.server.admin_port.metadata.service import broker_message, group_message, topic_message
 from quarry_mq.server.faults import FaultLog
@@ -125,44 +125,44 @@ def wanted_page(request: pb.ListTopicFiguresRequest | pb.ListGroupFiguresRequest
 
 def topic_page_message(page: TopicPage) -> pb.ListTopicFiguresResponse:
     return pb.ListTopicFiguresResponse(
-        topics=map(_topic_figures, page.topics), has_more=page.has_more, matching=page.matching
+        topics=map(_topic_stats, page.topics), has_more=page.has_more, matching=page.matching
     )
 
 
 def group_page_message(page: GroupPage) -> pb.ListGroupFiguresResponse:
     return pb.ListGroupFiguresResponse(
-        groups=map(_group_figures, page.groups), has_more=page.has_more, matching=page.matching
+        groups=map(_group_stats, page.groups), has_more=page.has_more, matching=page.matching
     )
 
 
-def _topic_figures(figures: TopicFigures) -> pb.TopicFigures:
-    kept = figures.kept
+def _topic_stats(stats: TopicStats) -> pb.TopicFigures:
+    kept = stats.kept
     return pb.TopicFigures(
-        topic=topic_message(figures.topic),
+        topic=topic_message(stats.topic),
         messages=None if kept is None else kept.messages,
         estimated_bytes=None if kept is None else kept.estimated_bytes,
-        sent_per_second=figures.sent_per_second,
-        received_per_second=figures.received_per_second,
+        sent_per_second=stats.sent_per_second,
+        received_per_second=stats.received_per_second,
         last_stored_at_ms=None if kept is None else kept.last_stored_ms,
-        groups=map(_pair_figures, figures.groups),
-        group_count=figures.group_count,
+        groups=map(_pair_stats, stats.groups),
+        group_count=stats.group_count,
     )
 
 
-def _group_figures(figures: GroupFigures) -> pb.GroupFigures:
+def _group_stats(stats: GroupStats) -> pb.GroupFigures:
     return pb.GroupFigures(
-        group=group_message(figures.group),
-        consumers=figures.consumers,
-        topics=map(_pair_figures, figures.topics),
-        topic_count=figures.topic_count,
-        ready=figures.ready,
-        in_flight=figures.in_flight,
-        lag_ms=figures.lag_ms,
-        dead_letters=figures.dead_letters,
+        group=group_message(stats.group),
+        consumers=stats.consumers,
+        topics=map(_pair_stats, stats.topics),
+        topic_count=stats.topic_count,
+        ready=stats.ready,
+        in_flight=stats.in_flight,
+        lag_ms=stats.lag_ms,
+        dead_letters=stats.dead_letters,
     )
 
 
-def _pair_figures(pair: PairFigures) -> pb.PairFigures:
+def _pair_stats(pair: PairStats) -> pb.PairFigures:
     return pb.PairFigures(
         group=pair.group,
         topic=pair.topic,

@@ -90,7 +90,7 @@ class DueEntry(NamedTuple):
         return DueEntry(self.visible_at_ms, self.number, QueueOffset(self.offset + 1))
 
 
-class TableFigures(NamedTuple):
+class TableStats(NamedTuple):
     """The number of rows of each group, their highest delivery id, and when the last of them becomes visible."""
 
     counts: Counter[str]
@@ -226,7 +226,7 @@ class InFlightTable:
         """Return the rows of one queue below an offset as they are written now, undecoded."""
         return self._family.iterate(KeyRange(prefix + pack_position(number, 0), prefix + pack_position(number, end)))
 
-    def figures(self) -> TableFigures:
+    def stats(self) -> TableStats:
         """Return the figures of the table. All rows are read."""
         counts, highest, latest_ms, count = Counter[str](), 0, 0, 0
         prefix = b""
@@ -240,7 +240,7 @@ class InFlightTable:
             highest, latest_ms = max(highest, delivery_id), max(latest_ms, visible_at_ms)
         if count:
             counts[group_of(prefix)] += count
-        return TableFigures(counts, highest, latest_ms)
+        return TableStats(counts, highest, latest_ms)
 
     def show_beyond(self, now_ms: int, latest_ms: int, hidden_max_ms: int) -> None:
         """Make messages visible now that are hidden for longer than is allowed.

@@ -110,8 +110,8 @@ class Calls:
     def begin(self, stream_id: int, head: RequestHead, client_done: bool) -> None:  # noqa: FBT001
         """Begin a new call, or refuse it."""
         board = self._board
-        figures = board.figures
-        figures.calls += 1
+        stats = board.stats
+        stats.calls += 1
         path, fields = head
         served = board.methods.get(path)
         timeout = fields.get(b"grpc-timeout")
@@ -165,7 +165,7 @@ class Calls:
     def take_found(self, stream_id: int, head: RequestHead, body: bytes) -> bool:
         """Take a call that came in completely, as `begin` and `take_whole` would. Return False if it needs these."""
         board = self._board
-        figures = board.figures
+        stats = board.stats
         path, fields = head
         served = board.methods.get(path)
         if served is None or served[1].streaming_in or board.is_full:
@@ -178,7 +178,7 @@ class Calls:
             remaining_s = None if timeout is None else timeout_s(decoded(timeout))
         except BadMessage:
             return False
-        figures.calls += 1
+        stats.calls += 1
         call = H2Call(self, stream_id, served, fields, remaining_s)
         call.client_done = True
         self._add(call)
@@ -187,7 +187,7 @@ class Calls:
 
     def refuse(self, stream_id: int, status: GrpcStatus, message: str, client_done: bool) -> None:  # noqa: FBT001
         """Answer a call that is not begun."""
-        self._board.figures.calls_failed[status] += 1
+        self._board.stats.calls_failed[status] += 1
         self._answer_in_one(stream_id, RESPONSE_HEAD + trailers(status, message), client_done)
 
     def refuse_http(self, stream_id: int, refusal: NotGrpc, client_done: bool) -> None:  # noqa: FBT001
@@ -210,7 +210,7 @@ class Calls:
 
     def _add(self, call: H2Call) -> None:
         self.open[call.stream_id] = call
-        self._board.figures.calls_open += 1
+        self._board.stats.calls_open += 1
         if not self._is_watched:
             self._is_watched = True
             self._board.watch(self)
@@ -375,7 +375,7 @@ class Calls:
     def _count(self, limit: str | None) -> None:
         """Count a refusal if it was because of a limit."""
         if limit is not None:
-            self._board.figures.limits_met[limit] += 1
+            self._board.stats.limits_met[limit] += 1
 
     # -- the end of calls
 
@@ -459,7 +459,7 @@ class Calls:
         self.sender.lose()
 
     def send_reset(self, stream_id: int, code: ErrorCode) -> None:
-        self._board.figures.resets_sent[code.name] += 1
+        self._board.stats.resets_sent[code.name] += 1
         self.sender.control(frames.reset(stream_id, code))
         self._remember_reset(stream_id)
 
@@ -478,11 +478,11 @@ class Calls:
         if self.open.pop(call.stream_id, None) is None:
             return
         board = self._board
-        board.figures.calls_open -= 1
+        board.stats.calls_open -= 1
         if call.http_status:
             board.forget_refused(call)
         if status is not OK:
-            board.figures.calls_failed[status] += 1
+            board.stats.calls_failed[status] += 1
         if not call.client_done:
             self._remember_reset(call.stream_id)
         if call.buffered_size:

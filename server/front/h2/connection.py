@@ -242,7 +242,7 @@ class Connection:
     def _keep_partial(self, size: int) -> None:
         """Account for another part of an incomplete header block."""
         if not self.calls.hold_block(size):
-            self._board.figures.limits_met["incoming_size"] += 1
+            self._board.stats.limits_met["incoming_size"] += 1
             raise PeerError(ErrorCode.ENHANCE_YOUR_CALM, "too much request data is in transit")
 
     def _drop_partial(self) -> None:
@@ -265,7 +265,7 @@ class Connection:
                 ErrorCode.FRAME_SIZE_ERROR if stream_id else ErrorCode.PROTOCOL_ERROR, "RST_STREAM is malformed"
             )
         (code,) = U32.unpack_from(data, start)
-        self._board.figures.resets_received[_code_name(code)] += 1
+        self._board.stats.resets_received[_code_name(code)] += 1
         call = self.calls.open.get(stream_id)
         if call is None:
             self._out_of_place(FrameType.RST_STREAM, stream_id, None)
@@ -378,7 +378,7 @@ class Connection:
             self._spend(1)
             self.calls.send_reset(stream_id, ErrorCode.PROTOCOL_ERROR)
         except TooLarge:
-            self._board.figures.limits_met["metadata_size"] += 1
+            self._board.stats.limits_met["metadata_size"] += 1
             self.calls.refuse(
                 stream_id, GrpcStatus.RESOURCE_EXHAUSTED, "the request headers are too large", client_done
             )
@@ -387,7 +387,7 @@ class Connection:
         else:
             if stream_id > self._refuse_above or len(self.calls.open) >= STREAMS_MAX:
                 self._spend(1)
-                self._board.figures.limits_met["calls_per_connection"] += stream_id <= self._refuse_above
+                self._board.stats.limits_met["calls_per_connection"] += stream_id <= self._refuse_above
                 self.calls.send_reset(stream_id, ErrorCode.REFUSED_STREAM)
             else:
                 self.calls.begin(stream_id, head, client_done)
@@ -466,7 +466,7 @@ class Connection:
         """Charge the peer for a frame that carries nothing useful."""
         calls = self.calls
         if not self._allowance.spend(amount, calls.messages + self.sender.data_frames, calls.now_s):
-            self._board.figures.limits_met["frames_that_carry_nothing"] += 1
+            self._board.stats.limits_met["frames_that_carry_nothing"] += 1
             raise PeerError(ErrorCode.ENHANCE_YOUR_CALM, "too many frames without content")
 
     def _move(self, state: State) -> None:

@@ -16,12 +16,12 @@ from typing import Final
 
 import structlog
 
-from quarry_mq.server.front.figures import FrontFigures
 from quarry_mq.server.front.h2.callers import Callers
 from quarry_mq.server.front.h2.hello import TLS_HANDSHAKE, client_hello, first_byte
 from quarry_mq.server.front.h2.limits.turns import Source, Turns
 from quarry_mq.server.front.h2.patience import GREETING_S
 from quarry_mq.server.front.inherited import inherited_sockets
+from quarry_mq.server.front.stats import FrontStats
 from quarry_mq.server.front.tls import LiveTls
 
 log = structlog.get_logger(__name__)
@@ -40,7 +40,7 @@ class Door:
         self,
         tls: LiveTls,
         make: Callable[[bool], asyncio.Protocol],
-        figures: FrontFigures,
+        stats: FrontStats,
         turns: Turns,
         *,
         plain_too: bool,
@@ -50,7 +50,7 @@ class Door:
         self._waiting_max = waiting_max
         self._tls = tls
         self._make = make
-        self._figures = figures
+        self._stats = stats
         self._turns = turns
         self._plain_too = plain_too
         self._listening: list[socket.socket] = []
@@ -136,7 +136,7 @@ class Door:
             async with asyncio.timeout(GREETING_S):
                 is_secure = await first_byte(connection) == TLS_HANDSHAKE or not self._plain_too
         except (OSError, EOFError):  # a TimeoutError is an OSError
-            self._figures.connections_ended["SILENT"] += 1
+            self._stats.connections_ended["SILENT"] += 1
             connection.close()
             return
         try:
@@ -159,5 +159,5 @@ class Door:
             self._no_tls(error)
 
     def _no_tls(self, error: Exception) -> None:
-        self._figures.connections_ended["NO_TLS"] += 1
+        self._stats.connections_ended["NO_TLS"] += 1
         log.info("TLS handshake failed", reason=str(error))

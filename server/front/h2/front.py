@@ -17,7 +17,6 @@ from quarry_mq.protocol.codes import GrpcStatus
 from quarry_mq.protocol.h2.frames import ErrorCode
 from quarry_mq.server.front.caller import log_call
 from quarry_mq.server.front.contract import Front, FrontLimits, Methods, check_methods
-from quarry_mq.server.front.figures import FrontFigures
 from quarry_mq.server.front.h2.call import Client, H2Call
 from quarry_mq.server.front.h2.connection import Connection
 from quarry_mq.server.front.h2.door import Door
@@ -28,6 +27,7 @@ from quarry_mq.server.front.h2.protocol.scanner import ScannerMaker
 from quarry_mq.server.front.h2.protocol.states import State
 from quarry_mq.server.front.h2.switchboard import Switchboard
 from quarry_mq.server.front.inherited import close_inherited, inherited_sockets
+from quarry_mq.server.front.stats import FrontStats
 from quarry_mq.server.front.tls import LiveTls
 from quarry_mq.server.tasks.supervision import run_guarded
 
@@ -76,7 +76,7 @@ class H2Protocol(asyncio.Protocol):
         tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         if self._secure and (tls is None or tls.selected_alpn_protocol() != "h2"):
             log.info("client does not speak h2 over TLS", peer=peer_text(transport))
-            self._front.figures.connections_ended["NO_ALPN"] += 1
+            self._front.stats.connections_ended["NO_ALPN"] += 1
             self._transport.close()
             return
         connected: socket.socket | None = transport.get_extra_info("socket")
@@ -97,7 +97,7 @@ class H2Protocol(asyncio.Protocol):
         source = self._source
         if self._connection is None or source is None:
             return
-        self._front.figures.bytes_received += len(data)
+        self._front.stats.bytes_received += len(data)
         if self._connection.state is State.OVER:
             return  # it is only read from so that it can read the reason
         if self._has_backlog or not source.has_turn(self._front.turns.number):
@@ -211,7 +211,7 @@ class H2Protocol(asyncio.Protocol):
             return  # nothing that would be written now would leave
         sender = connection.sender
         written = b"".join(sender.take())
-        self._front.figures.bytes_sent += len(written)
+        self._front.stats.bytes_sent += len(written)
         transport.write(written)
         sender.refresh()
         if sender.waiting_size:
@@ -281,7 +281,7 @@ class H2Protocol(asyncio.Protocol):
         if connection is not None and connection.sender.waiting_size and not connection.sender.is_paused:
             connection.calls.lose_waiting()
             return
-        self._front.figures.limits_met["unread_size"] += 1
+        self._front.stats.limits_met["unread_size"] += 1
         self.end(ErrorCode.ENHANCE_YOUR_CALM, "the client does not read its answers")
         self.abort()
         self._has_been_cut = True
@@ -310,7 +310,7 @@ class H2Protocol(asyncio.Protocol):
         self._has_left = True
         ending = connection.ended_with
         name = "HTTP_1" if ending is None else ending.code.name
-        self._front.figures.connections_ended[name] += 1
+        self._front.stats.connections_ended[name] += 1
         if ending is not None and ending.code is not ErrorCode.NO_ERROR:
             log.info("connection ended", peer=connection.calls.client.peer, code=name, reason=ending.reason)
         if linger_s:
@@ -390,7 +390,7 @@ class H2Front:
         self._methods = methods
         self._limits = limits or FrontLimits()
         self._access_log = access_log
-        self._figures = FrontFigures()
+        self._stats = FrontStats()
         self._board: Switchboard | None = None
         self._servers: list[asyncio.AbstractServer | Door] = []
         self._protocols: dict[H2Protocol, None] = {}  # the oldest first
@@ -427,7 +427,7 @@ class H2Front:
                 door = Door(
                     tls,
                     lambda secure: H2Protocol(self, secure=secure),
-                    self._figures,
+                    self._stats,
                     self.turns,
                     plain_too=plain_too,
                     waiting_max=self._limits.max_greeting,
@@ -462,7 +462,7 @@ class H2Front:
         self._board = Switchboard(
             self._methods,
             self._limits,
-            self._figures,
+            self._stats,
             clock=loop.time,
             soon=soon,
             call_ended=_log_call if self._access_log else None,
@@ -519,8 +519,8 @@ class H2Front:
         return self._board
 
     @property
-    def figures(self) -> FrontFigures:
-        return self._figures
+    def stats(self) -> FrontStats:
+        return self._stats
 
     def add(self, protocol: H2Protocol, host: str) -> Source | None:
         """Add one more connection of the host. Return the source of its address, or None to refuse the connection.
@@ -529,11 +529,11 @@ class H2Front:
         only choice if that address has too many; then come those of the address with most connections. An address that
         is far behind with handling its bytes gets no new connections.
         """
-        figures, limits = self._figures, self.board.limits
+        stats, limits = self._stats, self.board.limits
         source = self.turns.source(host)
         if source.is_full:
-            figures.limits_met["unhandled_size"] += 1
-            figures.connections_refused += 1
+            stats.limits_met["unhandled_size"] += 1
+            stats.connections_refused += 1
             return None
         for limit, most, present in (
             ("connections_per_address", limits.max_connections_per_address, source.connections),
@@ -541,26 +541,26 @@ class H2Front:
         ):
             if len(present) < most:
                 continue
-            figures.limits_met[limit] += 1
+            stats.limits_met[limit] += 1
             # its own before those of others: a client that connects again and again only replaces its own connections
             busiest = self.turns.busiest() if present is self._protocols else ()
             candidates = chain(source.connections, busiest, present)
             idle = next((each for each in cast("Iterable[H2Protocol]", candidates) if not each.has_calls), None)
             if idle is None:
-                figures.connections_refused += 1
+                stats.connections_refused += 1
                 return None
             idle.give_way()
             idle.depart()
         self._protocols[protocol] = None
         self.turns.join(source, protocol)
-        figures.connections += 1
-        figures.connections_open = len(self._protocols)
+        stats.connections += 1
+        stats.connections_open = len(self._protocols)
         return source
 
     def remove(self, protocol: H2Protocol, source: Source) -> None:
         self.turns.leave(source, protocol)
         self._protocols.pop(protocol, None)
-        self._figures.connections_open = len(self._protocols)
+        self._stats.connections_open = len(self._protocols)
 
     def to_flush(self, protocol: H2Protocol) -> None:
         """Write the connection's pending bytes when the loop iteration ends."""
@@ -591,10 +591,10 @@ class H2Front:
             protocol.flush()
         if self.board.unread.is_too_much:
             self.board.unread.relieve()
-        figures = self._figures
-        figures.pass_seconds.add(asyncio.get_running_loop().time() - self._pass_began_s)
-        figures.pass_calls.add(figures.calls - self._calls_seen)
-        self._calls_seen = figures.calls
+        stats = self._stats
+        stats.pass_seconds.add(asyncio.get_running_loop().time() - self._pass_began_s)
+        stats.pass_calls.add(stats.calls - self._calls_seen)
+        self._calls_seen = stats.calls
 
     def _every(self, name: str, interval_s: float, work: Callable[[float], None]) -> None:
         """Do the work again and again, at an interval, until the front stops."""

@@ -8,12 +8,12 @@ from typing import Final
 
 from quarry_mq.protocol.codes import GrpcStatus
 from quarry_mq.server.front.contract import FrontLimits, Method, Methods
-from quarry_mq.server.front.figures import FrontFigures
 from quarry_mq.server.front.h2.call import ConnectionCalls, H2Call
 from quarry_mq.server.front.h2.limits.incoming import Incoming
 from quarry_mq.server.front.h2.limits.unread import Unread
 from quarry_mq.server.front.h2.protocol.request_head import OWN_HEADERS
 from quarry_mq.server.front.h2.protocol.scanner import ScannerMaker
+from quarry_mq.server.front.stats import FrontStats
 
 WHOLE_REQUEST_S: Final = 60.0
 """Seconds for a client to send the one message of its call: otherwise slow bodies could be piled up for ever."""
@@ -33,7 +33,7 @@ class Switchboard:
         self,
         methods: Methods,
         limits: FrontLimits,
-        figures: FrontFigures,
+        stats: FrontStats,
         *,
         clock: Callable[[], float],
         soon: Callable[[Callable[[], None]], None],
@@ -50,7 +50,7 @@ class Switchboard:
         self.soon = soon
         self.call_ended = call_ended
         self.make_scanner = make_scanner
-        self.figures = figures
+        self.stats = stats
         self.headers_kept = None if headers is None else OWN_HEADERS | {name.encode() for name in headers}
         self.incoming = Incoming()
         self.unread = Unread(limits.max_unread_size)
@@ -70,7 +70,7 @@ class Switchboard:
     @property
     def is_full(self) -> bool:
         """Return whether handlers hold as many calls as they may. Answers waiting for slow readers do not count."""
-        return self.figures.calls_open - self.unread.answered_calls >= self.limits.max_open_calls
+        return self.stats.calls_open - self.unread.answered_calls >= self.limits.max_open_calls
 
     def refuse_later(self, call: H2Call) -> None:
         """Refuse a request that is not gRPC when it has ended, or when too many others wait for their end."""
@@ -91,7 +91,7 @@ class Switchboard:
                 if not call.is_over:
                     self._note(call)
         deadlines = self._deadlines
-        if len(deadlines) > 2 * self.figures.calls_open + STALE_DEADLINES_MAX:
+        if len(deadlines) > 2 * self.stats.calls_open + STALE_DEADLINES_MAX:
             # Calls that ended long before their deadline: clients may set it centuries ahead.
             deadlines[:] = [entry for entry in deadlines if entry[3] in entry[2].open]
             heapify(deadlines)

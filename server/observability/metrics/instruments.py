@@ -17,19 +17,19 @@ from prometheus_client.registry import Collector
 
 from quarry_mq.server.counters.stages import ReceiveStages, SendStages, Tally
 from quarry_mq.server.counters.traffic import Traffic
-from quarry_mq.server.front import FrontFigures
+from quarry_mq.server.front import FrontStats
 from quarry_mq.server.lite.removal import RemovalCause
 from quarry_mq.server.observability.metrics.maintenance import (
-    CleaningFigures,
+    CleaningStats,
     JobCounters,
     KeyIndexMetrics,
     MigrationSource,
     QueueCleaningMetrics,
-    cleaning_figures,
-    index_figures,
-    migration_figures,
+    cleaning_metrics,
+    index_metrics,
+    migration_metrics,
 )
-from quarry_mq.server.observability.samples import Sampling, WaitingFigures
+from quarry_mq.server.observability.samples import Sampling, WaitingStats
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.settings.sections import MetricsSection
 from quarry_mq.store.index import KeyIndexes
@@ -37,7 +37,7 @@ from quarry_mq.store.pending import Resolution
 from quarry_mq.store.retention import Cause
 
 
-def stage_figures(sends: SendStages, receives: ReceiveStages) -> Iterator[Metric]:
+def stage_metrics(sends: SendStages, receives: ReceiveStages) -> Iterator[Metric]:
     for name, meaning, stages in (
         ("send", "Time of sends, by stage", sends),
         ("receive", "Time of receives that return messages, by stage", receives),
@@ -48,7 +48,7 @@ def stage_figures(sends: SendStages, receives: ReceiveStages) -> Iterator[Metric
         yield family
 
 
-def waiting_metrics(waiting: WaitingFigures, sampling: Sampling) -> Iterator[Metric]:
+def waiting_metrics(waiting: WaitingStats, sampling: Sampling) -> Iterator[Metric]:
     for name, meaning, value in (
         ("delayed_messages_waiting", "Delayed messages that are not due yet", waiting.timers),
         ("transactions_waiting", "Half messages that are neither committed nor rolled back", waiting.halves),
@@ -96,37 +96,37 @@ OF_CAUSE: Final[Mapping[str, str]] = {
 }
 
 
-class EngineFigures(Protocol):
+class EngineStats(Protocol):
     """An engine reports figures about itself, see `kv.KeyValueEngine.statistics`."""
 
     def statistics(self) -> dict[str, int]: ...
 
 
-def engine_figures(engines: Mapping[str, EngineFigures]) -> Iterator[Metric]:
+def engine_metrics(engines: Mapping[str, EngineStats]) -> Iterator[Metric]:
     """Yield the metrics of `engines`, which are given by the name of their database."""
     metrics = dict(_metrics())
     for database, engine in engines.items():
         for name, value in engine.statistics().items():
             match name.split("."):
-                case [figure]:
+                case [stat]:
                     labels = [database]
-                case [family, figure, *which]:
+                case [family, stat, *which]:
                     labels = [database, family, *which]
-            if figure in metrics:
-                metrics[figure].add_metric(labels, value)
+            if stat in metrics:
+                metrics[stat].add_metric(labels, value)
     yield from metrics.values()
 
 
 def _metrics() -> Iterator[tuple[str, GaugeMetricFamily | CounterMetricFamily]]:
-    for figures, labels in ((OF_DATABASE, []), (OF_FAMILY, ["family"]), (OF_LEVEL, ["family", "level"])):
-        for figure, meaning in figures.items():
-            yield figure, GaugeMetricFamily(_name(figure), meaning, labels=["database", *labels])
-    for figure, meaning in OF_CAUSE.items():
-        yield figure, CounterMetricFamily(_name(figure), meaning, labels=["database", "family", "cause"])
+    for stats, labels in ((OF_DATABASE, []), (OF_FAMILY, ["family"]), (OF_LEVEL, ["family", "level"])):
+        for stat, meaning in stats.items():
+            yield stat, GaugeMetricFamily(_name(stat), meaning, labels=["database", *labels])
+    for stat, meaning in OF_CAUSE.items():
+        yield stat, CounterMetricFamily(_name(stat), meaning, labels=["database", "family", "cause"])
 
 
-def _name(figure: str) -> str:
-    return f"quarry_rocksdb_{figure}"
+def _name(stat: str) -> str:
+    return f"quarry_rocksdb_{stat}"
 
 
 LATE_BUCKETS_S: Final = [0.001 * 4**step for step in range(12)]
@@ -200,7 +200,7 @@ class PendingMetrics:
         self._lost.inc()
 
 
-class CertificateFigures(Protocol):
+class CertificateStats(Protocol):
     """The numbers that a broker's certificates keep."""
 
     @property
@@ -210,7 +210,7 @@ class CertificateFigures(Protocol):
     def failed_reloads(self) -> int: ...
 
 
-def certificate_figures(certificates: CertificateFigures) -> Iterator[Metric]:
+def certificate_metrics(certificates: CertificateStats) -> Iterator[Metric]:
     """Yield the metrics; the end of the certificate only if a port speaks TLS."""
     if certificates.expires_s is not None:
         yield GaugeMetricFamily(
@@ -238,7 +238,7 @@ BATCH_BUCKETS: Final = [2**step for step in range(13)]
 """Bounds from 1 message, one lone client, to 4096, more than one loop iteration was ever seen to take in."""
 
 
-class DeliveryFigures(Protocol):
+class DeliveryStats(Protocol):
     """The numbers that delivery keeps."""
 
     @property
@@ -254,7 +254,7 @@ class DeliveryFigures(Protocol):
     def redeliveries(self) -> int: ...
 
 
-class ExpiryFigures(Protocol):
+class ExpiryStats(Protocol):
     """The numbers that the log's expiry keeps."""
 
     @property
@@ -267,7 +267,7 @@ class ExpiryFigures(Protocol):
     def going_bytes(self) -> int: ...
 
 
-class LiteTopicFigures(Protocol):
+class LiteTopicStats(Protocol):
     """The count of lite topics."""
 
     @property
@@ -287,7 +287,7 @@ class ServerMetrics:
         self._messages_stored = Counter("quarry_messages_stored", "Messages stored and acknowledged", registry=registry)
         self.send_duration: Final = Tally(SEND_BUCKETS_S)
         """Seconds from a valid send request to its answer."""
-        registry.register(_Watched(lambda: _send_figures(self.send_duration)))
+        registry.register(_Watched(lambda: _send_metrics(self.send_duration)))
         receives = Counter("quarry_receives", "Receive requests by outcome", ["outcome"], registry=registry)
         self._receives_with_messages = receives.labels(outcome="messages")
         self._receives_empty = receives.labels(outcome="empty")
@@ -380,45 +380,45 @@ class ServerMetrics:
     def passed_over(self) -> None:
         self._passed_over.inc()
 
-    def watch_delivery(self, delivery: DeliveryFigures) -> None:
-        self._watch(lambda: _delivery_figures(delivery))
+    def watch_delivery(self, delivery: DeliveryStats) -> None:
+        self._watch(lambda: _delivery_metrics(delivery))
 
     def watch_clients(self, clients: Sized) -> None:
         self._watch(lambda: iter([_gauge("quarry_clients", "Clients that sent their settings", len(clients))]))
 
-    def watch_lite_topics(self, counts: LiteTopicFigures) -> None:
+    def watch_lite_topics(self, counts: LiteTopicStats) -> None:
         meaning = "Lite topics of all topics that have been counted so far"
         self._watch(lambda: iter([_gauge("quarry_lite_topics", meaning, counts.total)]))
 
-    def watch_engines(self, queues: EngineFigures, state: EngineFigures, pending: EngineFigures | None = None) -> None:
+    def watch_engines(self, queues: EngineStats, state: EngineStats, pending: EngineStats | None = None) -> None:
         """Export the databases' figures; `queues` have none while a store keeps its consume queues in files alone."""
         engines = {"queues": queues, "state": state, **({} if pending is None else {"held": pending})}
-        self._watch(lambda: engine_figures(engines))
+        self._watch(lambda: engine_metrics(engines))
 
     def watch_migration(self, migration: MigrationSource) -> None:
-        self._watch(lambda: migration_figures(migration))
+        self._watch(lambda: migration_metrics(migration))
 
-    def watch_expiry(self, expiry: ExpiryFigures, used_ratios: Callable[[], Mapping[str, float]]) -> None:
+    def watch_expiry(self, expiry: ExpiryStats, used_ratios: Callable[[], Mapping[str, float]]) -> None:
         """Export expiry; `used_ratios` returns the last known ones of the file systems of `log` and `queues`."""
-        self._watch(lambda: _expiry_figures(expiry, used_ratios()))
+        self._watch(lambda: _expiry_metrics(expiry, used_ratios()))
 
-    def watch_cleaning(self, cleaning: CleaningFigures) -> None:
-        self._watch(lambda: cleaning_figures(cleaning))
+    def watch_cleaning(self, cleaning: CleaningStats) -> None:
+        self._watch(lambda: cleaning_metrics(cleaning))
 
     def watch_indexes(self, indexes: KeyIndexes) -> None:
-        self._watch(lambda: index_figures(indexes))
+        self._watch(lambda: index_metrics(indexes))
 
     def watch(self, read: Callable[[], Iterator[Metric]]) -> None:
         """Export figures that another part keeps; `read` is called on any thread until `stop_watching`."""
         self._watch(read)
 
-    def watch_front(self, figures: FrontFigures) -> None:
-        self._watch(lambda: _front_figures(figures))
+    def watch_front(self, stats: FrontStats) -> None:
+        self._watch(lambda: _front_metrics(stats))
 
-    def watch_limits(self, limits_met: Mapping[str, int], front: FrontFigures | None) -> None:
+    def watch_limits(self, limits_met: Mapping[str, int], front: FrontStats | None) -> None:
         """Export how often limits were met, as counted by the calls, and by the front if it counts."""
         sources = [limits_met] if front is None else [limits_met, front.limits_met]
-        self._watch(lambda: _limit_figures(sources))
+        self._watch(lambda: _limit_metrics(sources))
 
     def stop_watching(self) -> None:
         """Release the watched parts before they are closed; when this returns, none is being read."""
@@ -433,7 +433,7 @@ class ServerMetrics:
 
 def watch_health(registry: CollectorRegistry, health: HealthState) -> None:
     """Export the health, which exists before anything else of the broker does."""
-    watch(registry, lambda: _health_figures(health))
+    watch(registry, lambda: _health_metrics(health))
 
 
 def watch(registry: CollectorRegistry, read: Callable[[], Iterator[Metric]]) -> None:
@@ -441,9 +441,9 @@ def watch(registry: CollectorRegistry, read: Callable[[], Iterator[Metric]]) -> 
     registry.register(_Watched(read))
 
 
-def watch_certificates(registry: CollectorRegistry, certificates: CertificateFigures) -> None:
+def watch_certificates(registry: CollectorRegistry, certificates: CertificateStats) -> None:
     """Export the certificates, as the HTTP port shows one before there is a broker."""
-    registry.register(_Watched(lambda: certificate_figures(certificates)))
+    registry.register(_Watched(lambda: certificate_metrics(certificates)))
 
 
 class _Watched(Collector):
@@ -495,7 +495,7 @@ def _damage_counters(registry: CollectorRegistry) -> tuple[Counter, Counter]:
     )
 
 
-def _send_figures(duration: Tally) -> Iterator[Metric]:
+def _send_metrics(duration: Tally) -> Iterator[Metric]:
     yield HistogramMetricFamily(
         "quarry_send_duration_seconds",
         "Time from a valid send request to its answer",
@@ -504,7 +504,7 @@ def _send_figures(duration: Tally) -> Iterator[Metric]:
     )
 
 
-def _delivery_figures(delivery: DeliveryFigures) -> Iterator[Metric]:
+def _delivery_metrics(delivery: DeliveryStats) -> Iterator[Metric]:
     yield _gauge("quarry_waiting_polls", "Receive requests that wait for messages", delivery.waiting_polls)
     yield _gauge(
         "quarry_inflight_messages", "Messages in flight: delivered and not acknowledged yet", delivery.inflight_count
@@ -513,7 +513,7 @@ def _delivery_figures(delivery: DeliveryFigures) -> Iterator[Metric]:
     yield CounterMetricFamily("quarry_redeliveries", "Redeliveries of messages", value=delivery.redeliveries)
 
 
-def _limit_figures(sources: Sequence[Mapping[str, int]]) -> Iterator[Metric]:
+def _limit_metrics(sources: Sequence[Mapping[str, int]]) -> Iterator[Metric]:
     family = CounterMetricFamily(
         "quarry_limits_met",
         "Requests and connections that were refused or dropped because of a limit",
@@ -525,7 +525,7 @@ def _limit_figures(sources: Sequence[Mapping[str, int]]) -> Iterator[Metric]:
     yield family
 
 
-def _expiry_figures(expiry: ExpiryFigures, used_ratios: Mapping[str, float]) -> Iterator[Metric]:
+def _expiry_metrics(expiry: ExpiryStats, used_ratios: Mapping[str, float]) -> Iterator[Metric]:
     yield _gauge("quarry_log_segments", "Files of the commit log", expiry.segment_count)
     yield _gauge(
         "quarry_log_bytes", "Disk space that the commit log files take", expiry.segment_count * expiry.segment_size
@@ -539,21 +539,21 @@ def _expiry_figures(expiry: ExpiryFigures, used_ratios: Mapping[str, float]) -> 
     yield used
 
 
-def _front_figures(figures: FrontFigures) -> Iterator[Metric]:
+def _front_metrics(stats: FrontStats) -> Iterator[Metric]:
     for name, meaning, value in (
-        ("connections", "Connections accepted from messaging clients since the start", figures.connections),
-        ("connections_refused", "Connections refused because of a limit", figures.connections_refused),
-        ("calls", "Calls of messaging clients since the start", figures.calls),
-        ("received_bytes", "Bytes received from messaging clients", figures.bytes_received),
-        ("sent_bytes", "Bytes sent to messaging clients", figures.bytes_sent),
+        ("connections", "Connections accepted from messaging clients since the start", stats.connections),
+        ("connections_refused", "Connections refused because of a limit", stats.connections_refused),
+        ("calls", "Calls of messaging clients since the start", stats.calls),
+        ("received_bytes", "Bytes received from messaging clients", stats.bytes_received),
+        ("sent_bytes", "Bytes sent to messaging clients", stats.bytes_sent),
     ):
         yield CounterMetricFamily(f"quarry_front_{name}", meaning, value=value)
-    yield _gauge("quarry_front_connections_open", "Open connections", figures.connections_open)
-    yield _gauge("quarry_front_calls_open", "Open calls", figures.calls_open)
+    yield _gauge("quarry_front_connections_open", "Open connections", stats.connections_open)
+    yield _gauge("quarry_front_calls_open", "Open calls", stats.calls_open)
     for name, meaning, counts in (
-        ("connections_ended", "Connections closed by the broker, by HTTP/2 error code", figures.connections_ended),
-        ("resets_received", "Calls cancelled by clients, by HTTP/2 error code", figures.resets_received),
-        ("resets_sent", "Calls aborted by the broker, by HTTP/2 error code", figures.resets_sent),
+        ("connections_ended", "Connections closed by the broker, by HTTP/2 error code", stats.connections_ended),
+        ("resets_received", "Calls cancelled by clients, by HTTP/2 error code", stats.resets_received),
+        ("resets_sent", "Calls aborted by the broker, by HTTP/2 error code", stats.resets_sent),
     ):
         family = CounterMetricFamily(f"quarry_front_{name}", meaning, labels=["code"])
         for code, count in list(counts.items()):
@@ -562,23 +562,23 @@ def _front_figures(figures: FrontFigures) -> Iterator[Metric]:
     failed = CounterMetricFamily(
         "quarry_front_calls_failed", "Calls that ended with a status other than OK, by gRPC status", labels=["status"]
     )
-    for status, count in list(figures.calls_failed.items()):
+    for status, count in list(stats.calls_failed.items()):
         failed.add_metric([status.name], count)
     yield failed
     for name, meaning, tally in (
         (
             "pass_seconds",
             "Duration of an event loop iteration, from its first event to its last write",
-            figures.pass_seconds,
+            stats.pass_seconds,
         ),
-        ("pass_calls", "Calls received during one event loop iteration", figures.pass_calls),
+        ("pass_calls", "Calls received during one event loop iteration", stats.pass_calls),
     ):
         yield HistogramMetricFamily(
             f"quarry_front_{name}", meaning, buckets=list(tally.buckets()), sum_value=tally.total
         )
 
 
-def _health_figures(health: HealthState) -> Iterator[Metric]:
+def _health_metrics(health: HealthState) -> Iterator[Metric]:
     now = health.look()
     yield _gauge("quarry_ready", "1 if the broker serves clients", int(now.is_ready))
     yield _gauge("quarry_recovery_progress_ratio", "Progress of recovery, from 0 to 1", now.percent / 100)

@@ -13,14 +13,14 @@ from quarry_mq.server.jobs.asked import JobKind
 from quarry_mq.store.index import KeyIndexes
 from quarry_mq.store.index.tiered.folders import Stage
 from quarry_mq.store.layout.queue_phase import QueuePhase
-from quarry_mq.store.migration import AgreementReport, MigrationFigures
+from quarry_mq.store.migration import AgreementReport, MigrationStats
 from quarry_mq.store.state.jobs import JobState
 
 CLEANING_BUCKETS_S: Final = [0.01 * 4**step for step in range(10)]
 """Bounds from 10 ms, an idle store, to 44 min, a billion entries."""
 
 
-class CleaningFigures(Protocol):
+class CleaningStats(Protocol):
     """The state and numbers that the clean-up keeps."""
 
     @property
@@ -77,7 +77,7 @@ class QueueCleaningMetrics:
         self._bytes.labels(when="after").set(after_bytes)
 
 
-def cleaning_figures(cleaning: CleaningFigures) -> Iterator[Metric]:
+def cleaning_metrics(cleaning: CleaningStats) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "quarry_queue_cleaning_under_way", "1 while consume queues are cleaned up", value=int(bool(cleaning.phase))
     )
@@ -130,7 +130,7 @@ class KeyIndexMetrics:
         self._failures.labels(step).inc()
 
 
-def index_figures(indexes: KeyIndexes) -> Iterator[Metric]:
+def index_metrics(indexes: KeyIndexes) -> Iterator[Metric]:
     lag = max((index.handed_over - index.written_up_to for index in indexes.followers), default=0)
     yield GaugeMetricFamily(
         "quarry_index_behind_bytes",
@@ -161,7 +161,7 @@ class MigrationSource(Protocol):
     @property
     def phase(self) -> QueuePhase: ...
 
-    def figures(self) -> MigrationFigures: ...
+    def stats(self) -> MigrationStats: ...
 
     def mismatches(self) -> int: ...
 
@@ -169,24 +169,24 @@ class MigrationSource(Protocol):
     def at_start(self) -> AgreementReport | None: ...
 
 
-def migration_figures(migration: MigrationSource) -> Iterator[Metric]:
+def migration_metrics(migration: MigrationSource) -> Iterator[Metric]:
     phases = GaugeMetricFamily(
         "quarry_queue_migration_phase", "1 for the current phase of the consume queues", labels=["phase"]
     )
     for phase in QueuePhase:
         phases.add_metric([phase.value], int(phase is migration.phase))
     yield phases
-    figures = migration.figures()
+    stats = migration.stats()
     for name, meaning, value in (
         (
             "backfill_ratio",
             "Progress of the backfill: the share of the older file entries that is in RocksDB, from 0 to 1",
-            figures.backfill_ratio,
+            stats.backfill_ratio,
         ),
         (
             "double_write_lag_bytes",
             "Bytes of commit log that are dispatched to only one of files and RocksDB",
-            figures.lag_bytes,
+            stats.lag_bytes,
         ),
         (
             "start_disagreements",

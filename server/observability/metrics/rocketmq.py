@@ -77,7 +77,7 @@ class Families:
         return family
 
 
-def traffic_figures(families: Families, traffic: Traffic) -> Iterator[Metric]:
+def traffic_metrics(families: Families, traffic: Traffic) -> Iterator[Metric]:
     sent = [(_in_labels(key), row) for key, row in traffic.sent_by_topic.rows()]
     received = [(_pair_labels(key), row) for key, row in traffic.received_by_group.rows()]
     yield families.counter(
@@ -103,7 +103,7 @@ def traffic_figures(families: Families, traffic: Traffic) -> Iterator[Metric]:
         yield families.counter(f"rocketmq_{name}_messages", meaning, _messages(_by_topic(counts)))
 
 
-def lag_figures(families: Families, pairs: Sequence[PairLag]) -> Iterator[Metric]:
+def lag_metrics(families: Families, pairs: Sequence[PairLag]) -> Iterator[Metric]:
     """Yield the lag of `pairs` as last found by `server.lag.consumer_lag`. Unknown values have no sample
     (dashboard#4516).
     """
@@ -151,7 +151,7 @@ def lag_figures(families: Families, pairs: Sequence[PairLag]) -> Iterator[Metric
     )
 
 
-class StorageFigures(Protocol):
+class StorageStats(Protocol):
     """The store's offsets, readable on any thread."""
 
     @property
@@ -164,7 +164,7 @@ class StorageFigures(Protocol):
     def dispatched_up_to(self) -> int: ...
 
 
-class BrokerFigures(NamedTuple):
+class BrokerStats(NamedTuple):
     """Other values of the broker that are exported; None for what is not known yet."""
 
     disk_used_bytes: int | None
@@ -173,7 +173,7 @@ class BrokerFigures(NamedTuple):
     takes_sends: bool
 
 
-def storage_figures(families: Families, store: StorageFigures, broker: BrokerFigures) -> Iterator[Metric]:
+def storage_metrics(families: Families, store: StorageStats, broker: BrokerStats) -> Iterator[Metric]:
     dispatched, flushed = store.dispatched_up_to, store.flushed_up_to  # read before the end, which only grows
     end = store.appended_up_to
     for name, meaning, value in (
@@ -203,7 +203,7 @@ def storage_figures(families: Families, store: StorageFigures, broker: BrokerFig
     )
 
 
-def connection_figures(families: Families, clients: Iterable[Client], series_max: int) -> Iterator[Metric]:
+def connection_metrics(families: Families, clients: Iterable[Client], series_max: int) -> Iterator[Metric]:
     """Yield counts of clients by what they report. That may be anything, so only the most frequent have series."""
     producers: Counter[tuple[str, ...]] = Counter()
     consumers: Counter[tuple[str, ...]] = Counter()

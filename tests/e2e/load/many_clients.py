@@ -21,7 +21,7 @@ SHARED_BY = 20
 POLLING_S = 20.0
 
 
-class Figures:
+class Stats:
     def __init__(self) -> None:
         self.errors: Counter[str] = Counter()
         self.sent: set[str] = set()
@@ -31,50 +31,50 @@ class Figures:
         self.stopping = asyncio.Event()
 
 
-async def wait_in_vain(client: RawClient, number: int, figures: Figures) -> None:
+async def wait_in_vain(client: RawClient, number: int, stats: Stats) -> None:
     """Until cancelled."""
     topic = f"idle-{number // SHARED_BY}"
     await client.subscribe("watchers", topic)
-    figures.waiting += 1
+    stats.waiting += 1
     while True:
         received = await client.receive("watchers", topic, polling_s=POLLING_S)
-        figures.empty_polls += not received
+        stats.empty_polls += not received
 
 
-async def work(client: RawClient, number: int, figures: Figures) -> None:
+async def work(client: RawClient, number: int, stats: Stats) -> None:
     topic = f"busy-{number // SHARED_BY}"
     await client.subscribe("workers", topic)
     rounds = 0
-    while not figures.stopping.is_set():
+    while not stats.stopping.is_set():
         rounds += 1
         message_id = f"client-{number}-{rounds}"
         await client.send(topic, message_id, stamped_body(message_id, 200))
-        figures.sent.add(message_id)
-        await take(client, topic, figures, polling_s=1.0)
+        stats.sent.add(message_id)
+        await take(client, topic, stats, polling_s=1.0)
 
 
-async def take(client: RawClient, topic: str, figures: Figures, *, polling_s: float) -> bool:
+async def take(client: RawClient, topic: str, stats: Stats, *, polling_s: float) -> bool:
     received = await client.receive("workers", topic, polling_s=polling_s)
     if received:
-        figures.received.update(each.message_id for each in received)
+        stats.received.update(each.message_id for each in received)
         await client.ack("workers", topic, received)
     return bool(received)
 
 
-async def take_rest(client: RawClient, number: int, figures: Figures) -> None:
-    while await take(client, f"busy-{number // SHARED_BY}", figures, polling_s=0.3):
+async def take_rest(client: RawClient, number: int, stats: Stats) -> None:
+    while await take(client, f"busy-{number // SHARED_BY}", stats, polling_s=0.3):
         pass
 
 
-async def guarded(what: str, task: asyncio.Task[None], figures: Figures) -> None:
+async def guarded(what: str, task: asyncio.Task[None], stats: Stats) -> None:
     try:
         await task
     except asyncio.CancelledError:
         return
     except grpc.aio.AioRpcError as error:
-        figures.errors[f"{what}: {error.code()} {error.details()}"] += 1
+        stats.errors[f"{what}: {error.code()} {error.details()}"] += 1
     except (Refused, Damaged) as error:
-        figures.errors[f"{what}: {error}"] += 1
+        stats.errors[f"{what}: {error}"] += 1
 
 
 async def main() -> None:
@@ -84,34 +84,34 @@ async def main() -> None:
     parser.add_argument("--busy", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     options = parser.parse_args()
-    figures = Figures()
+    stats = Stats()
     async with AsyncExitStack() as stack:
         idle = [await stack.enter_async_context(RawClient(options.endpoint)) for _ in range(options.idle)]
         busy = [await stack.enter_async_context(RawClient(options.endpoint)) for _ in range(options.busy)]
-        waiting = [asyncio.create_task(wait_in_vain(each, i, figures)) for i, each in enumerate(idle)]
-        guards = [asyncio.create_task(guarded("idle", each, figures)) for each in waiting]
-        while figures.waiting < options.idle and not figures.errors:
+        waiting = [asyncio.create_task(wait_in_vain(each, i, stats)) for i, each in enumerate(idle)]
+        guards = [asyncio.create_task(guarded("idle", each, stats)) for each in waiting]
+        while stats.waiting < options.idle and not stats.errors:
             await asyncio.sleep(0.1)
         print(json.dumps({"ready": "idle clients wait"}), flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
-        working = [asyncio.create_task(work(each, i, figures)) for i, each in enumerate(busy)]
-        guards += [asyncio.create_task(guarded("busy", each, figures)) for each in working]
+        working = [asyncio.create_task(work(each, i, stats)) for i, each in enumerate(busy)]
+        guards += [asyncio.create_task(guarded("busy", each, stats)) for each in working]
         await asyncio.sleep(options.seconds)
-        figures.stopping.set()
+        stats.stopping.set()
         await asyncio.wait(working)
         firsts = range(0, options.busy, SHARED_BY)
-        await asyncio.gather(*(take_rest(busy[first], first, figures) for first in firsts))
+        await asyncio.gather(*(take_rest(busy[first], first, stats) for first in firsts))
         still_waiting = sum(not each.done() for each in waiting)
         print(
             json.dumps(
                 {
-                    "errors": figures.errors,
+                    "errors": stats.errors,
                     "still_waiting": still_waiting,
-                    "empty_polls": figures.empty_polls,
-                    "sent": len(figures.sent),
-                    "lost": len(figures.sent - figures.received.keys()),
-                    "unknown": len(figures.received.keys() - figures.sent),
-                    "doubled": sum(count > 1 for count in figures.received.values()),
+                    "empty_polls": stats.empty_polls,
+                    "sent": len(stats.sent),
+                    "lost": len(stats.sent - stats.received.keys()),
+                    "unknown": len(stats.received.keys() - stats.sent),
+                    "doubled": sum(count > 1 for count in stats.received.values()),
                 }
             ),
             flush=True,

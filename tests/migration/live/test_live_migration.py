@@ -67,14 +67,14 @@ class Proof:
         self, plan: Plan, seed: int, store: Path, start_broker: StartBroker, start_clients: StartClients
     ) -> None:
         self.plan = plan
-        self.figures: dict[str, object] = {"seed": seed}
+        self.stats: dict[str, object] = {"seed": seed}
         self._start_clients = start_clients
         self._chance = random.Random(seed)
         self.ledger, self.timeline, self._workers = Ledger(), Timeline(), Workers()
         self._processes: list[ClientProcess] = []
         began_s = time.monotonic()
         plan.history.fill(store)
-        self.figures["fill_s"] = round(time.monotonic() - began_s, 1)
+        self.stats["fill_s"] = round(time.monotonic() - began_s, 1)
         self.broker: Broker = start_broker(store=store)
         reader_chance = random.Random(self._chance.randrange(1 << 32))
         self._reader = HistoryReader(self.broker, plan.history, reader_chance, self.ledger)
@@ -160,8 +160,8 @@ class Proof:
                 time.sleep(0.1)
         seconds = time.monotonic() - began_s
         mib = (now.end - max(first.done, first.log_begin)) / 2**20
-        figures = {"seconds": seconds, "mib": mib, "mib_per_s": mib / seconds}
-        self.figures["backfill"] = {name: round(figure, 1) for name, figure in figures.items()}
+        stats = {"seconds": seconds, "mib": mib, "mib_per_s": mib / seconds}
+        self.stats["backfill"] = {name: round(stat, 1) for name, stat in stats.items()}
 
     def look(self, phase: str) -> None:
         """Old history is read, by an official client and by one that minds each place."""
@@ -208,7 +208,7 @@ class Proof:
 
     def _tell(self) -> None:
         ledger, starts_s = self.ledger, sorted(self.walk.starts_s)
-        self.figures |= {
+        self.stats |= {
             "kills": dict(self.walk.kills),
             "start_after_kill_s": {"median": starts_s[len(starts_s) // 2], "worst": starts_s[-1]} if starts_s else None,
             "attempted": len(ledger.attempted),
@@ -220,7 +220,7 @@ class Proof:
             "history_read": dict(self._reader.read),
             "spans": self.timeline.pauses(ledger.sends),
         }
-        print(json.dumps(self.figures, indent=1))
+        print(json.dumps(self.stats, indent=1))
 
 
 def copy_store(source: Path, target: Path) -> None:

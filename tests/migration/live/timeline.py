@@ -64,17 +64,17 @@ class Timeline:
             seconds, times_ms = found.get(span.name, (0.0, []))
             times_ms += [1e3 * (each.ended_s - each.began_s) for each in quiet if span.overlaps(*each[1:3])]
             found[span.name] = seconds + span.ended_s - span.began_s, times_ms
-        return {name: _figures(seconds, sorted(times_ms)) for name, (seconds, times_ms) in found.items()}
+        return {name: _stats(seconds, sorted(times_ms)) for name, (seconds, times_ms) in found.items()}
 
 
 def _began(call: Call) -> float:
     return call.began_s
 
 
-def _figures(seconds: float, times_ms: list[float]) -> dict[str, float]:
-    figures: dict[str, float] = {"seconds": round(seconds, 2), "sends": len(times_ms)}
+def _stats(seconds: float, times_ms: list[float]) -> dict[str, float]:
+    stats: dict[str, float] = {"seconds": round(seconds, 2), "sends": len(times_ms)}
     if times_ms:
-        figures["p50_ms"] = round(times_ms[len(times_ms) // 2], 1)
-        figures["p99_ms"] = round(times_ms[len(times_ms) * 99 // 100], 1)
-        figures["worst_ms"] = round(times_ms[-1], 1)
-    return figures
+        stats["p50_ms"] = round(times_ms[len(times_ms) // 2], 1)
+        stats["p99_ms"] = round(times_ms[len(times_ms) * 99 // 100], 1)
+        stats["worst_ms"] = round(times_ms[-1], 1)
+    return stats

@@ -140,8 +140,8 @@ def overview_page(known: Known, canvas: Canvas) -> list[Text]:
     overview = known.overview.value
     if overview is None:
         return [] if known.overview.problem is not None else [styled(("asking the broker", QUIET))]
-    lines = [*rates(known, overview, canvas), styled(""), *first_figures(known, overview, canvas.width)]
-    others = other_figures(known, overview, canvas.width)
+    lines = [*rates(known, overview, canvas), styled(""), *first_stats(known, overview, canvas.width)]
+    others = other_stats(known, overview, canvas.width)
     members = known.members.value or ()
     table_of_members = [] if len(members) < 2 else [styled(""), *members_table(known, members, canvas)]
     left = canvas.height - len(lines) - len(others) - len(table_of_members) - 1
@@ -174,7 +174,7 @@ def rates(known: Known, overview: Overview, canvas: Canvas) -> list[Text]:
     return lines
 
 
-def first_figures(known: Known, overview: Overview, width: int) -> list[Text]:
+def first_stats(known: Known, overview: Overview, width: int) -> list[Text]:
     """Return the values that change or may need attention, a line for each subject."""
     used = overview.disk_used_share
     disk = UNKNOWN if used is None else f"{percent_text(used)} of {bytes_text(overview.disk_total)} used"
@@ -203,7 +203,7 @@ def first_figures(known: Known, overview: Overview, width: int) -> list[Text]:
     ]
 
 
-def other_figures(known: Known, overview: Overview, width: int) -> list[Text]:
+def other_stats(known: Known, overview: Overview, width: int) -> list[Text]:
     """Return further values."""
     process = overview.process
     late_s = None if process is None else process.loop_late_seconds

@@ -8,7 +8,6 @@ from typing import Final
 from rich.text import Text
 
 from quarry_mq.cli.online.top.facts import Job, Migration
-from quarry_mq.cli.online.top.figures import StageFigures
 from quarry_mq.cli.online.top.known import Known
 from quarry_mq.cli.online.top.screen.lines import (
     BAD,
@@ -34,6 +33,7 @@ from quarry_mq.cli.online.top.screen.texts import (
     percent_text,
     span_text,
 )
+from quarry_mq.cli.online.top.stats import StageStats
 from quarry_mq.cli.terminal.times import time_text
 
 CALLS: Final = (("send", "SENDS"), ("receive", "RECEIVES"))
@@ -63,40 +63,40 @@ MEANINGS: Final = {
 
 def stages_page(known: Known, canvas: Canvas) -> list[Text]:
     """Return the page that shows how the time of sends and receives is spent."""
-    figures = known.stages()
-    if not figures:
+    stats = known.stages()
+    if not stats:
         return [styled(("unknown: the broker has not reported it yet", QUIET))]
     watched_s = known.watched_s
     span = "since the broker's start" if watched_s is None else f"in the last {span_text(watched_s)}"
     lines: list[Text] = []
     for call, title in CALLS:
-        of_call = [figure for figure in figures if figure.call == call]
-        remark = span if any(figure.values for figure in of_call) else f"none timed {span}"
+        of_call = [stat for stat in stats if stat.call == call]
+        remark = span if any(stat.values for stat in of_call) else f"none timed {span}"
         lines.append(heading(title, remark, canvas.width, plain=canvas.plain))
         lines += table(_stage_columns(known, of_call, canvas), of_call, canvas, known.now_ms)
         lines.append(styled(""))
     return lines[:-1]
 
 
-def _stage_columns(known: Known, figures: Sequence[StageFigures], canvas: Canvas) -> list[Column]:
-    most = max((figure.share or 0.0 for figure in figures), default=0.0)
+def _stage_columns(known: Known, stats: Sequence[StageStats], canvas: Canvas) -> list[Column]:
+    most = max((stat.share or 0.0 for stat in stats), default=0.0)
 
-    def mark(figure: StageFigures) -> str:
-        if figure.is_slow:
+    def mark(stat: StageStats) -> str:
+        if stat.is_slow:
             return "SLOW"
-        return "most" if figure.share is not None and figure.share == most and most > 0 else ""
+        return "most" if stat.share is not None and stat.share == most and most > 0 else ""
 
-    def latency(figure: StageFigures, seconds: float | None) -> str:
-        return latency_text(seconds, bound_s=known.last_bound_s(figure.call, figure.name))
+    def latency(stat: StageStats, seconds: float | None) -> str:
+        return latency_text(seconds, bound_s=known.last_bound_s(stat.call, stat.name))
 
-    def meaning(figure: StageFigures, _: int) -> str:
-        return MEANINGS.get((figure.call, figure.name), "")
+    def meaning(stat: StageStats, _: int) -> str:
+        return MEANINGS.get((stat.call, stat.name), "")
 
-    def share(figure: StageFigures, _: int) -> str:
-        return "-" if figure.share is None else percent_text(figure.share)
+    def share(stat: StageStats, _: int) -> str:
+        return "-" if stat.share is None else percent_text(stat.share)
 
-    def drawn(figure: StageFigures, _: int) -> str:
-        return "" if figure.share is None else bar(figure.share, SHARE_WIDTH, plain=canvas.plain)
+    def drawn(stat: StageStats, _: int) -> str:
+        return "" if stat.share is None else bar(stat.share, SHARE_WIDTH, plain=canvas.plain)
 
     columns = [
         Column("p50", 8, 2, lambda row, _: latency(row, row.p50_s)),

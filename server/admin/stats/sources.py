@@ -12,7 +12,7 @@ from quarry_mq.server.maintenance.maintenance import Maintenance
 from quarry_mq.server.observability.instrumentation import Background
 from quarry_mq.server.process.certificates import Certificates
 from quarry_mq.server.process.health import HealthState
-from quarry_mq.server.process.process_metrics import ProcessFigures
+from quarry_mq.server.process.process_metrics import ProcessStats
 from quarry_mq.server.rpc.messaging import Components, Messaging
 from quarry_mq.server.wire.settings import ClientKind
 
@@ -27,7 +27,7 @@ class Sources:
     front: Front
     health: HealthState
     certificates: Certificates
-    process: ProcessFigures | None
+    process: ProcessStats | None
     open_to_everybody: Mapping[str, str]
     """The ports at which any client may administer the broker: their names, with their addresses."""
 
@@ -45,8 +45,8 @@ class Sources:
 
     @property
     def connections(self) -> int | None:
-        figures = self.front.figures
-        return None if figures is None else figures.connections_open
+        stats = self.front.stats
+        return None if stats is None else stats.connections_open
 
     @property
     def producers(self) -> int:
@@ -67,7 +67,7 @@ class Sources:
         """The bytes of the log that only one of files and RocksDB has dispatched; None if one of both is unused."""
         migration = self.components.store.migration
         phase = migration.phase
-        return migration.figures().lag_bytes if phase.writes_files and phase.writes_rocksdb else None
+        return migration.stats().lag_bytes if phase.writes_files and phase.writes_rocksdb else None
 
     @property
     def lite_topics(self) -> int | None:

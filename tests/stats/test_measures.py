@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarry_mq.server.admin.figures.history import Gauge, Percentile, Rate, percentile
+from quarry_mq.server.admin.stats.history import Gauge, Percentile, Rate, percentile
 from quarry_mq.server.counters.stages import Tally
 
 BOUNDS = (0.001, 0.004, 0.016, 0.064)

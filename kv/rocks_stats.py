@@ -46,12 +46,12 @@ _STALL_CAUSES: Final = {
 }
 
 
-def family_figures(native: Any) -> Iterator[tuple[str, int]]:
+def family_stats(native: Any) -> Iterator[tuple[str, int]]:
     """Yield the statistics of one family. `native` is rocksdict's object for it; its errors pass through."""
-    for figure, name in _OF_FAMILY.items():
+    for stat, name in _OF_FAMILY.items():
         value: int | None = native.property_int_value(name)
         if value is not None:
-            yield figure, value
+            yield stat, value
     # keys are shown in hexadecimal there, so nothing in them can look like a separate line
     parts = _LEVEL.split(native.property_value(_TABLES) or "")
     for level, tables in zip(parts[1::2], parts[2::2], strict=True):
@@ -62,9 +62,9 @@ def family_figures(native: Any) -> Iterator[tuple[str, int]]:
         yield f"write_{kind}.{_STALL_CAUSES[cause]}", int(count)
 
 
-def database_figures(native: Any) -> Iterator[tuple[str, int]]:
+def database_stats(native: Any) -> Iterator[tuple[str, int]]:
     """Yield the statistics of the whole database, read from any of its families."""
-    for figure, name in _OF_DATABASE.items():
+    for stat, name in _OF_DATABASE.items():
         value: int | None = native.property_int_value(name)
         if value is not None:
-            yield figure, value
+            yield stat, value

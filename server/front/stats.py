@@ -32,7 +32,7 @@ FRONT_LIMITS: Final = (
 
 
 @dataclass(slots=True)
-class FrontFigures:
+class FrontStats:
     """The front's metrics: totals since the start, unless the name says open."""
 
     connections: int = 0

@@ -10,7 +10,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from quarry_mq.cli.online.top.figures import Tally, between, busy_share, left_s, quantile_s, stage_figures
 from quarry_mq.cli.online.top.screen.lines import (
     LABEL_WIDTH,
     Canvas,
@@ -32,6 +31,7 @@ from quarry_mq.cli.online.top.screen.texts import (
     rate_text,
     span_text,
 )
+from quarry_mq.cli.online.top.stats import Tally, between, busy_share, left_s, quantile_s, stage_stats
 
 BOUNDS_S = (0.001, 0.01, 0.1, 1.0)
 COUNTS = st.lists(st.integers(0, 1000), min_size=5, max_size=5).map(tuple)
@@ -85,18 +85,18 @@ def test_quantiles_ascend(tally: Tally) -> None:
 @given(st.dictionaries(st.sampled_from([("send", "check"), ("send", "flush"), ("receive", "wait"), ("receive", "read"),
     ("receive", "take")]), TALLIES))  # fmt: skip
 def test_the_shares_of_a_call_are_all_of_it(tallies: dict[tuple[str, str], Tally]) -> None:
-    figures = stage_figures(tallies)
-    assert [(each.call, each.name) for each in figures] == list(tallies)
+    stats = stage_stats(tallies)
+    assert [(each.call, each.name) for each in stats] == list(tallies)
     for call in ("send", "receive"):
-        shares = [each.share for each in figures if each.call == call and each.share is not None]
+        shares = [each.share for each in stats if each.call == call and each.share is not None]
         assert not shares or sum(shares) == pytest.approx(1)
-    assert all(each.share is None for each in figures if each.name in ("wait", "read"))
+    assert all(each.share is None for each in stats if each.name in ("wait", "read"))
 
 
 def test_stages_are_weighed_by_what_a_call_waits_not_by_how_often_they_are_timed() -> None:
     """One send of 17 is timed in `check`: its sum is a seventeenth."""
     rare, often = Tally((1.0,), (10, 0), 0.1), Tally((1.0,), (170, 0), 1.7)
-    shares = [each.share for each in stage_figures({("send", "check"): rare, ("send", "append"): often})]
+    shares = [each.share for each in stage_stats({("send", "check"): rare, ("send", "append"): often})]
     assert shares == [pytest.approx(0.5), pytest.approx(0.5)]
 
 
@@ -105,7 +105,7 @@ def test_stages_are_weighed_by_what_a_call_waits_not_by_how_often_they_are_timed
     [("flush", 0.08, False), ("flush", 0.5, True), ("append", 0.08, True), ("wait", 0.5, False)],
 )
 def test_slow_stages(name: str, seconds: float, is_slow: bool) -> None:
-    (found,) = stage_figures({("send", name): Tally((seconds * 0.99, seconds, 9.0), (0, 100, 0, 0), 1.0)})
+    (found,) = stage_stats({("send", name): Tally((seconds * 0.99, seconds, 9.0), (0, 100, 0, 0), 1.0)})
     assert found.is_slow is is_slow
 
 
@@ -172,7 +172,7 @@ def test_how_busy_a_process_is() -> None:
         (bar(None, 4), "????"),
     ],
 )
-def test_figures_as_people_read_them(text: str, expected: str) -> None:
+def test_stats_as_people_read_them(text: str, expected: str) -> None:
     assert text == expected
 
 

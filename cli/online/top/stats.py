@@ -64,7 +64,7 @@ def quantile_s(tally: Tally, share: float) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageFigures:
+class StageStats:
     """A stage of a call in a span of time.
 
     A value is None if no run was timed, or if the stage is no share of the call.
@@ -84,7 +84,7 @@ class StageFigures:
         return self.p99_s > (SLOW_FLUSH_S if self.name == "flush" else SLOW_S)
 
 
-def stage_figures(tallies: Mapping[tuple[str, str], Tally]) -> list[StageFigures]:
+def stage_stats(tallies: Mapping[tuple[str, str], Tally]) -> list[StageStats]:
     """Return the statistics of stages by call and name, in their order.
 
     The share is the stage's mean divided by the sum of the means of the call's stages: some stages are timed in every
@@ -99,7 +99,7 @@ def stage_figures(tallies: Mapping[tuple[str, str], Tally]) -> list[StageFigures
         sum_s, mean_s = sums_s.get(call, 0.0), tally.mean_s
         is_share = mean_s is not None and sum_s > 0 and (call, name) not in UNCOUNTED
         found.append(
-            StageFigures(
+            StageStats(
                 call=call,
                 name=name,
                 values=tally.values,

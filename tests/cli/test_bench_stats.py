@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarry_mq.cli.online.bench.figures import Figures, Plan
 from quarry_mq.cli.online.bench.latencies import LARGEST_US, Latencies
 from quarry_mq.cli.online.bench.schedule import Schedule
+from quarry_mq.cli.online.bench.stats import Plan, Stats
 from quarry_mq.protocol.clock import ManualClock
 
 
@@ -85,32 +85,32 @@ def test_a_load_that_is_stopped_sends_nothing_more() -> None:
 
 def test_missing_is_what_was_sent_and_not_received_in_whatever_order_that_is_learned() -> None:
     clock = ManualClock()
-    figures = Figures(plan(count=3), clock)
-    first, second, third = (figures.new_number() for _ in range(3))
-    figures.was_received(first, 0.0)  # before the answer to its send
-    assert figures.missing == 0
-    figures.was_sent(first, 0.0)
-    figures.was_sent(second, 0.0)
-    assert figures.missing == 1
-    figures.was_received(second, 0.0)
-    figures.was_received(second, 0.0)
-    assert (figures.missing, figures.again, figures.received) == (0, 1, 2)
-    figures.was_received(third, 0.0)  # stored, although its send has failed
-    figures.was_received(99, 0.0)  # of nobody
-    assert (figures.missing, figures.received) == (0, 3)
+    stats = Stats(plan(count=3), clock)
+    first, second, third = (stats.new_number() for _ in range(3))
+    stats.was_received(first, 0.0)  # before the answer to its send
+    assert stats.missing == 0
+    stats.was_sent(first, 0.0)
+    stats.was_sent(second, 0.0)
+    assert stats.missing == 1
+    stats.was_received(second, 0.0)
+    stats.was_received(second, 0.0)
+    assert (stats.missing, stats.again, stats.received) == (0, 1, 2)
+    stats.was_received(third, 0.0)  # stored, although its send has failed
+    stats.was_received(99, 0.0)  # of nobody
+    assert (stats.missing, stats.received) == (0, 3)
 
 
 def test_rates_are_of_the_time_up_to_the_last_answer() -> None:
     clock = ManualClock()
-    figures = Figures(plan(count=2), clock)
-    figures.begin()
+    stats = Stats(plan(count=2), clock)
+    stats.begin()
     due_s = clock.monotonic_s()
     for _ in range(2):
         clock.advance(0.5)
-        figures.was_sent(figures.new_number(), due_s)
+        stats.was_sent(stats.new_number(), due_s)
     clock.advance(9.0)
-    figures.end()
-    fields = figures.fields()
+    stats.end()
+    fields = stats.fields()
     assert fields["seconds"] == 10.0
     assert fields["sent"] == {
         "messages": 2,

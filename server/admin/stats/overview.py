@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from quarry_mq.server.admin.figures.history import LOOP_LATE, History, Moved, Recording
-from quarry_mq.server.admin.figures.sources import Sources
+from quarry_mq.server.admin.stats.history import LOOP_LATE, History, Moved, Recording
+from quarry_mq.server.admin.stats.sources import Sources
 from quarry_mq.server.cluster.membership.members import Members, SeenMember
 from quarry_mq.server.counters.stages import Tally
 from quarry_mq.server.counters.traffic import Rates

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.server.admin.figures.sources import Sources
+from quarry_mq.server.admin.stats.sources import Sources
 from quarry_mq.server.counters.stages import Tally
 from quarry_mq.server.process.system import cpu_seconds, resident_bytes
 from quarry_mq.store.errors import Invalid

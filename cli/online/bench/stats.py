@@ -31,7 +31,7 @@ class Plan:
     count: int | None
 
 
-class Figures:
+class Stats:
     """The results, counted while the load runs. Times are on the clock's monotonic time."""
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
