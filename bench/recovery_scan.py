@@ -23,7 +23,7 @@ from bench.scratch_store import make_messages, scratch_store
 from quarry_mq.kv.options import MIB
 from quarry_mq.store.commitlog import CommitLogReader, SegmentList
 from quarry_mq.store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
-from quarry_mq.store.consumequeue.dispatch import StoredNumbering
+from quarry_mq.store.consumequeue.dispatch import StoredAssignment
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.offsets import PhysicalOffset
@@ -132,7 +132,7 @@ class _Comparison:
                 self._segments,
                 PhysicalOffset(0),
                 dispatch_from=PhysicalOffset(0),
-                numbering=StoredNumbering(),
+                assignment=StoredAssignment(),
                 from_device=False,
             ):
                 queues.put(each.requests, each.end)

@@ -156,7 +156,7 @@ class MessageStore:
                 properties, system_flag = message.properties, message.system_flag
                 light_queues: tuple[tuple[str, QueueOffset], ...] = ()
                 if LIGHT_QUEUES in properties:
-                    properties, light_queues = self._number_light_queues(message, assigned)
+                    properties, light_queues = self._assign_light_queues(message, assigned)
                 queue = topic, number
                 offset = assigned.get(queue)
                 if offset is None:
@@ -228,8 +228,8 @@ class MessageStore:
         appended: list[Appended] = []
         for message, request in zip(messages, requests, strict=True):
             at = self._place(request.size)
-            numbered = {(request.topic, request.queue_number): request.queue_offset}
-            made = self._encode_batch([message], numbered, at, now_ms, self._settings.record_crc)
+            next_offsets = {(request.topic, request.queue_number): request.queue_offset}
+            made = self._encode_batch([message], next_offsets, at, now_ms, self._settings.record_crc)
             assert isinstance(made, tuple), "the offset of a light queue is assigned by the store"
             record, requests_of_one, appended_of_one, _ = made
             self._writer.add(record)
@@ -259,7 +259,7 @@ class MessageStore:
         self._writer.discard()
         self._offsets.evict()  # in case no dispatch follows, which would do it
 
-    def _number_light_queues(
+    def _assign_light_queues(
         self, message: Message, assigned: dict[tuple[str, int], QueueOffset]
     ) -> tuple[dict[str, str], tuple[tuple[str, QueueOffset], ...]]:
         """Give the record its offset in each light queue that it names; a name that is given twice gets one entry."""
@@ -267,19 +267,19 @@ class MessageStore:
         if not may_name_light_queues(message.topic):
             return properties, ()
         properties.pop("WAIT", None)
-        numbered: dict[str, QueueOffset] = {}
+        offsets: dict[str, QueueOffset] = {}
         names = properties[LIGHT_QUEUES].split(",")
         for name in names:
-            if name in numbered or not name.startswith(LIGHT_QUEUE_PREFIX):
+            if name in offsets or not name.startswith(LIGHT_QUEUE_PREFIX):
                 continue
             queue = QueueId(name, LIGHT_QUEUE_NUMBER)
             offset = assigned.get(queue)
             if offset is None:
                 offset = self._offsets.next_of(queue)
-            numbered[name] = offset
+            offsets[name] = offset
             assigned[queue] = QueueOffset(offset + 1)
-        properties[LIGHT_QUEUE_OFFSETS] = ",".join(str(numbered[name]) if name in numbered else "" for name in names)
-        return properties, tuple(numbered.items())
+        properties[LIGHT_QUEUE_OFFSETS] = ",".join(str(offsets[name]) if name in offsets else "" for name in names)
+        return properties, tuple(offsets.items())
 
     def flush(self) -> PhysicalOffset:
         """Make everything appended so far durable; return the offset up to which the log is durable.

@@ -142,8 +142,8 @@ class IndexBuild:
     def _write_items(self, splits: list[LogSplit], wanted: LogRange, making: Path) -> list[Stretch]:
         root = self._root
 
-        def write(numbered: tuple[int, LogSplit]) -> Iterator[tuple[int, list[Stretch]]]:
-            number, split = numbered
+        def write(enumerated: tuple[int, LogSplit]) -> Iterator[tuple[int, list[Stretch]]]:
+            number, split = enumerated
             yield number, write_items(root, split, wanted, making / f"items-{_attempt():012}.npy")
 
         if not splits:
@@ -155,8 +155,8 @@ class IndexBuild:
     def _make_files(self, plans: list[FilePlan], shape: IndexShape, making: Path) -> list[Path]:
         """Make the index files on Spark, and return them in their order."""
 
-        def make(numbered: tuple[int, FilePlan]) -> Iterator[tuple[int, Path]]:
-            number, plan = numbered
+        def make(enumerated: tuple[int, FilePlan]) -> Iterator[tuple[int, Path]]:
+            number, plan = enumerated
             yield number, make_file(PosixDisk(), plan, shape, making / f"file-{_attempt():012}")
 
         if not plans:

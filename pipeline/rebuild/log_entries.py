@@ -11,7 +11,7 @@ from typing import Protocol
 from quarry_mq.store.consumequeue import EntryColumns, FileConsumeQueues
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.migration.present_entries import PresentEntries, PresentNumbering
+from quarry_mq.store.migration.present_entries import PresentAssignment, PresentEntries
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.scan import RecordBatch, ScannedRequests
 from quarry_mq.store.verify.log import entries_in
@@ -56,10 +56,10 @@ class FileEntries:
     @contextmanager
     def opened(self, root: Path) -> Iterator[EntriesOf]:
         with closing(self.files(root)) as files, closing(PresentEntries(PosixDisk(), files)) as present_entries:
-            numbering = PresentNumbering(present_entries)
+            assignment = PresentAssignment(present_entries)
 
             def entries_of(batch: RecordBatch) -> EntryColumns:
-                entries = ScannedRequests(batch, slice(None), numbering).entries
+                entries = ScannedRequests(batch, slice(None), assignment).entries
                 return entries.select(present_entries.mask(entries)).compact()
 
             yield entries_of

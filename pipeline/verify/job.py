@@ -228,8 +228,8 @@ _PLACE: Final = ("phyOffset", "topic", "queueId", "queueOffset")
 
 
 def _task(job: Job) -> Callable[[tuple[int, Part]], Iterator[Found]]:
-    def run(numbered: tuple[int, Part]) -> Iterator[Found]:
-        number, part = numbered
+    def run(enumerated: tuple[int, Part]) -> Iterator[Found]:
+        number, part = enumerated
         for found in run_part(part, job):
             yield number, found
 

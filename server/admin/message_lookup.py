@@ -30,7 +30,7 @@ from quarry_mq.server.errors import NoIndex, NoSuchMessage
 from quarry_mq.server.maintenance.key_index import FOUND_MAX, KeyIndex
 from quarry_mq.store.commitlog import CommitLogReader
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
-from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER, StoredNumbering, light_queues
+from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER, StoredAssignment, light_queues
 from quarry_mq.store.errors import Invalid, OffsetOutOfRange
 from quarry_mq.store.index import TIME_MAX_MS, Unread
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
@@ -302,5 +302,5 @@ class MessageTracer:
 
 def _queues_of(record: StoredMessage) -> Iterator[tuple[QueueId, QueueOffset]]:
     yield QueueId(record.topic, record.queue_number), record.queue_offset
-    for name, offset in light_queues(record.topic, record.properties, record.physical_offset, StoredNumbering()):
+    for name, offset in light_queues(record.topic, record.properties, record.physical_offset, StoredAssignment()):
         yield QueueId(name, LIGHT_QUEUE_NUMBER), offset

@@ -26,21 +26,21 @@ OFFSET_DIGITS_MAX: Final = 18
 _NOT_QUEUED: Final = (int(TransactionState.PREPARED), int(TransactionState.ROLLBACK))
 
 
-class LightQueueNumbering(Protocol):
+class OffsetAssignment(Protocol):
     """The rule that assigns a record its offset in a light queue."""
 
     def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
         """Return the offset for the record at `at` whose property says `stored`; None: it needs no entry."""
 
 
-class StoredNumbering:
+class StoredAssignment:
     """Use the offset that the record itself states: the rule of stores whose light queues live in RocksDB."""
 
     def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:  # noqa: ARG002
         return stored
 
 
-class DenseNumbering:
+class DenseAssignment:
     """Assign offsets one after the other without holes: the rule of RocketMQ's file queues.
 
     A light queue named twice in one message gets one entry in a file queue, though the counter behind the stored
@@ -101,7 +101,7 @@ def is_queued(system_flag: int) -> bool:
     return system_flag & TRANSACTION_MASK not in _NOT_QUEUED
 
 
-def dispatch_request(record: StoredMessage, numbering: LightQueueNumbering) -> DispatchRequest:
+def dispatch_request(record: StoredMessage, assignment: OffsetAssignment) -> DispatchRequest:
     """Return the request of one record read back from the log."""
     properties = record.properties
     return DispatchRequest(
@@ -114,12 +114,12 @@ def dispatch_request(record: StoredMessage, numbering: LightQueueNumbering) -> D
         store_timestamp_ms=record.store_timestamp_ms,
         system_flag=record.system_flag,
         properties=properties,
-        light_queues=tuple(light_queues(record.topic, properties, record.physical_offset, numbering)),
+        light_queues=tuple(light_queues(record.topic, properties, record.physical_offset, assignment)),
     )
 
 
 def light_queues(
-    topic: str, properties: Mapping[str, str], at: PhysicalOffset, numbering: LightQueueNumbering
+    topic: str, properties: Mapping[str, str], at: PhysicalOffset, assignment: OffsetAssignment
 ) -> Iterable[tuple[str, QueueOffset]]:
     """Yield the name and queue offset of each light queue that a record with these properties goes to."""
     if LIGHT_QUEUES not in properties or LIGHT_QUEUE_OFFSETS not in properties:
@@ -137,6 +137,6 @@ def light_queues(
         if not stored.isdecimal() or len(stored) > OFFSET_DIGITS_MAX:
             continue  # too large for the key of an entry
         seen.add(name)
-        offset = numbering.offset_of(name, QueueOffset(int(stored)), at)
+        offset = assignment.offset_of(name, QueueOffset(int(stored)), at)
         if offset is not None:
             yield name, offset

@@ -28,7 +28,7 @@ import structlog
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.store.commitlog import SegmentList
-from quarry_mq.store.consumequeue.dispatch import StoredNumbering
+from quarry_mq.store.consumequeue.dispatch import StoredAssignment
 from quarry_mq.store.errors import StoreDamaged, StoreUnusable
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.index.chains import ChainShape
@@ -74,7 +74,7 @@ class IndexedLog:
         return self.whole_until_ms is not None
 
     def portions(self, begin: PhysicalOffset, end: PhysicalOffset) -> Generator[Portion, None, None]:
-        for run in whole_runs(self.segments, begin, end, StoredNumbering()):
+        for run in whole_runs(self.segments, begin, end, StoredAssignment()):
             yield Portion(begin, run.requests, run.end)
             begin = run.end
 

@@ -29,7 +29,7 @@ from quarry_mq.store.consumequeue import ColumnRequests, EntryColumns, FileConsu
 from quarry_mq.store.errors import OffsetOutOfRange, StoreDamaged
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.migration.open_queues import OpenQueues
-from quarry_mq.store.migration.present_entries import PresentEntries, PresentNumbering
+from quarry_mq.store.migration.present_entries import PresentAssignment, PresentEntries
 from quarry_mq.store.offsets import PhysicalOffset, QueueId
 from quarry_mq.store.scan import FoundRecords, found_in, scan_log
 from quarry_mq.store.state.identity import StoreIdentity
@@ -77,7 +77,7 @@ class Backfill:
         self._segments = segments
         self._identity = identity
         self._entries = PresentEntries(disk, files)
-        self._numbering = PresentNumbering(self._entries)
+        self._assignment = PresentAssignment(self._entries)
         self._looked_up_at = queues.removals
         self._at = max(identity.backfilled_to or PhysicalOffset(0), segments.minimum)
         goal = identity.backfill_end or PhysicalOffset(0)
@@ -128,7 +128,7 @@ class Backfill:
         if removals != self._looked_up_at:
             self._looked_up_at = removals
             self._entries.forget()
-            self._numbering.forget()
+            self._assignment.forget()
 
     def _in_files(self, found: EntryColumns) -> EntryColumns:
         in_files = self._entries.mask(found)
@@ -160,7 +160,7 @@ class Backfill:
 
     def _scan(self) -> Iterator[FoundRecords]:
         for batch in scan_log(self._segments, self._at, self.end, check_crc=False):
-            yield found_in(batch, self._at, self._numbering)
+            yield found_in(batch, self._at, self._assignment)
 
     # -- on the thread that dispatches
 

@@ -14,7 +14,7 @@ from quarry_mq.store.consumequeue import (
     FileConsumeQueues,
     RocksConsumeQueues,
 )
-from quarry_mq.store.consumequeue.dispatch import LightQueueNumbering
+from quarry_mq.store.consumequeue.dispatch import OffsetAssignment
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueuePhase
 from quarry_mq.store.native import Native
@@ -37,7 +37,7 @@ class OpenQueues:
         rocks: RocksConsumeQueues | None,
         engine: KeyValueEngine | None,
         rocks_directory: Path,
-        numbering: LightQueueNumbering,
+        assignment: OffsetAssignment,
         doubled: Callable[[str], bool] | None = None,
     ) -> None:
         """Hold queues. `engine` is the database of `rocks`; `doubled` selects double-written topics, None: all are."""
@@ -46,7 +46,7 @@ class OpenQueues:
         self.engine = engine
         self.file_directory: Final = StorePaths(settings.root).consume_queue
         self.rocks_directory = rocks_directory
-        self.numbering = numbering
+        self.assignment = assignment
         """The offsets of light queues for records that are read back from the log when the store is opened."""
         self.doubled = doubled
         self._rocks = rocks

@@ -115,11 +115,11 @@ class _Expected(NamedTuple):
 _NO_MORE: Final = _Expected(0, (1 << 63) - 1)
 
 
-class PresentNumbering:
+class PresentAssignment:
     """Assigns light queues the offsets that the file queues hold.
 
-    Implements `store.consumequeue.dispatch.LightQueueNumbering`. RocketMQ's offsets differ from what its records state
-    (`DenseNumbering`), and a topic may have been deleted and created again. So each entry is looked up: nearly always
+    Implements `store.consumequeue.dispatch.OffsetAssignment`. RocketMQ's offsets differ from what its records state
+    (`DenseAssignment`), and a topic may have been deleted and created again. So each entry is looked up: nearly always
     it is the one after the previous entry.
     """
 

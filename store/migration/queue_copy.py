@@ -13,7 +13,7 @@ from quarry_mq.store.consumequeue.files.layout import is_file_name
 from quarry_mq.store.consumequeue.search import first_at_least
 from quarry_mq.store.consumequeue.windows import EntryReader, EntryWindow
 from quarry_mq.store.fs import Disk
-from quarry_mq.store.migration.present_entries import PresentEntries, PresentNumbering
+from quarry_mq.store.migration.present_entries import PresentAssignment, PresentEntries
 from quarry_mq.store.offsets import PhysicalOffset, QueueId
 from quarry_mq.store.recovery.recovery import whole_runs
 
@@ -35,7 +35,7 @@ def files_to_rocksdb(
     start, end = segments.minimum, files.dispatched_up_to() or segments.minimum
     flushed = start
     with closing(PresentEntries(disk, files)) as present_entries:
-        for run in whole_runs(segments, start, end, PresentNumbering(present_entries)):
+        for run in whole_runs(segments, start, end, PresentAssignment(present_entries)):
             assert isinstance(run.requests, ColumnRequests)
             entries = run.requests.entries
             entries = entries.select(present_entries.mask(entries)).compact()

@@ -382,7 +382,7 @@ class _Opening:
         recovery = recover(
             parts.segments,
             parts.queues.store,
-            parts.queues.numbering,
+            parts.queues.assignment,
             flushed_up_to=durable_offset(self._disk, self._paths, parts.segments, found, known_of(parts.identity)),
             stop=stop_of(found),
             report=self._report,

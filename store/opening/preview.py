@@ -10,7 +10,7 @@ from quarry_mq.kv import EngineCorrupt
 from quarry_mq.protocol.progress import ReportProgress
 from quarry_mq.store.commitlog import SegmentList, bytes_after
 from quarry_mq.store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
-from quarry_mq.store.consumequeue.dispatch import StoredNumbering
+from quarry_mq.store.consumequeue.dispatch import StoredAssignment
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.kind import FoundStore, StoreKind
 from quarry_mq.store.layout.paths import StorePaths
@@ -84,7 +84,7 @@ def preview(disk: Disk, root: Path, orders: Orders, report: ReportProgress) -> P
         findings = examine(
             segments,
             queues,
-            StoredNumbering(),
+            StoredAssignment(),
             flushed_up_to=durable_up_to,
             stop=stop,
             report=report,

@@ -18,7 +18,7 @@ from quarry_mq.store.consumequeue import (
     RocksConsumeQueues,
     entries_in_files,
 )
-from quarry_mq.store.consumequeue.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
+from quarry_mq.store.consumequeue.dispatch import DenseAssignment, OffsetAssignment, StoredAssignment
 from quarry_mq.store.engines import StoreEngines
 from quarry_mq.store.errors import Invalid, StoreDamaged, StoreUnusable
 from quarry_mq.store.fs import Disk
@@ -112,7 +112,7 @@ class _QueueOpening:
             rocks=rocks,
             engine=engine,
             rocks_directory=found.rocksdb_directory,
-            numbering=_numbering(self._identity, files, rocks),
+            assignment=_assignment(self._identity, files, rocks),
             doubled=doubled_topics(settings.doubled_topics),
         )
 
@@ -224,19 +224,19 @@ class _QueueOpening:
         self._rows.set_doubled_topics(settings.doubled_topics)
 
 
-def _numbering(
+def _assignment(
     identity: StoreIdentity, files: FileConsumeQueues | None, rocks: RocksConsumeQueues | None
-) -> LightQueueNumbering:
+) -> OffsetAssignment:
     """Return how light queues get their offsets: in file stores as their readers know them, in others
     as records say.
     """
     if files is not None:
         # after a power cut an entry may be there and one before it not: each has to find its own position
-        return DenseNumbering(files, ends_where_stored=False)
+        return DenseAssignment(files, ends_where_stored=False)
     assert rocks is not None
     if identity.origin == StoreKind.ROCKETMQ_FILE.value:
-        return DenseNumbering(rocks)
-    return StoredNumbering()
+        return DenseAssignment(rocks)
+    return StoredAssignment()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import structlog
 
 from quarry_mq.protocol.progress import Progress, ReportProgress
 from quarry_mq.store.commitlog import SegmentList, end_of_bytes, keep
-from quarry_mq.store.consumequeue.dispatch import StoredNumbering
+from quarry_mq.store.consumequeue.dispatch import StoredAssignment
 from quarry_mq.store.engines import StoreEngines
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.kind import DATABASE_MARKER, FoundStore, StoreKind
@@ -91,7 +91,7 @@ def find_damage(
         while True:
             stopped_by = None
             for run in scan_in_bulk(
-                segments, at, dispatch_from=segments.end_of_files, numbering=StoredNumbering(), from_device=False
+                segments, at, dispatch_from=segments.end_of_files, assignment=StoredAssignment(), from_device=False
             ):
                 at, stopped_by = run.end, run.stopped_by
                 stored_ms = run.last_stored_ms or stored_ms

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from quarry_mq.protocol.progress import Progress, ReportProgress
 from quarry_mq.store.commitlog import CutReport, SegmentList, cut
 from quarry_mq.store.consumequeue import ConsumeQueueStore, RocksConsumeQueues
-from quarry_mq.store.consumequeue.dispatch import DenseNumbering, LightQueueNumbering
+from quarry_mq.store.consumequeue.dispatch import DenseAssignment, OffsetAssignment
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.pending.messages import PendingMessages
@@ -115,7 +115,7 @@ class RecoveryReport:
 def recover(
     segments: SegmentList,
     queues: ConsumeQueueStore,
-    numbering: LightQueueNumbering,
+    assignment: OffsetAssignment,
     *,
     scan: LogScan = scan_in_bulk,
     flushed_up_to: PhysicalOffset | None,
@@ -134,7 +134,7 @@ def recover(
     findings = examine(
         segments,
         queues,
-        numbering,
+        assignment,
         scan=scan,
         flushed_up_to=flushed_up_to,
         stop=stop,
@@ -157,7 +157,7 @@ def recover(
 def examine(
     segments: SegmentList,
     queues: DispatchedQueues,
-    numbering: LightQueueNumbering,
+    assignment: OffsetAssignment,
     *,
     scan: LogScan = scan_in_bulk,
     flushed_up_to: PhysicalOffset | None,
@@ -182,7 +182,7 @@ def examine(
     records = dispatched_count = 0
     end, stopped_by, last_stored_ms = start, None, None
     from_device = stop is Stop.UNCLEAN
-    for run in scan(segments, start, dispatch_from=watermark, numbering=numbering, from_device=from_device):
+    for run in scan(segments, start, dispatch_from=watermark, assignment=assignment, from_device=from_device):
         store_run(run, watermark)
         end, stopped_by = run.end, run.stopped_by
         records += run.records
@@ -289,7 +289,7 @@ def backfill(
     harmless; `save_position` gets offsets below which RocksDB is complete and durable. Raises StoreDamaged.
     """
     saved = start
-    for run in whole_runs(segments, start, end, DenseNumbering(queues)):
+    for run in whole_runs(segments, start, end, DenseAssignment(queues)):
         queues.put_missing(run.requests)
         report(Progress("completing the queues of a double-write store", run.end - start, end - start))
         if run.end - saved >= SAVE_EVERY_BYTES:
@@ -301,10 +301,10 @@ def backfill(
 
 
 def whole_runs(
-    segments: SegmentList, start: PhysicalOffset, end: PhysicalOffset, numbering: LightQueueNumbering
+    segments: SegmentList, start: PhysicalOffset, end: PhysicalOffset, assignment: OffsetAssignment
 ) -> Iterator[FoundRecords]:
     """Yield the records of [start, end), where the log is known to be whole. Raises StoreDamaged where it is not."""
-    return (found_in(batch, start, numbering) for batch in whole_batches(segments, start, end))
+    return (found_in(batch, start, assignment) for batch in whole_batches(segments, start, end))
 
 
 def whole_batches(segments: SegmentList, start: PhysicalOffset, end: PhysicalOffset) -> Iterator[RecordBatch]:

@@ -17,8 +17,8 @@ from quarry_mq.protocol.names import SCHEDULE_TOPIC
 from quarry_mq.store.consumequeue import ColumnRequests, EntryColumns
 from quarry_mq.store.consumequeue.dispatch import (
     LIGHT_QUEUE_NUMBER,
-    LightQueueNumbering,
-    StoredNumbering,
+    OffsetAssignment,
+    StoredAssignment,
     is_queued,
     light_queues,
 )
@@ -41,7 +41,7 @@ class ScannedRequests(ColumnRequests):
     `numbering` is called when this object is made, so the requests of everything before must have been stored by then.
     """
 
-    def __init__(self, batch: RecordBatch, rows: slice | Flags, numbering: LightQueueNumbering) -> None:
+    def __init__(self, batch: RecordBatch, rows: slice | Flags, assignment: OffsetAssignment) -> None:
         columns = batch.columns.select(rows)
         queued = _STATES_QUEUED[columns.system_flag & TRANSACTION_MASK]
         if not queued.all():
@@ -51,7 +51,7 @@ class ScannedRequests(ColumnRequests):
         properties = stored_properties(batch, columns)
         self._tags_codes = properties.tags_hashes()
         self._correct_scheduled()
-        self._light_queues = self._find_light_queues(properties.may_name_light_queues(), numbering)
+        self._light_queues = self._find_light_queues(properties.may_name_light_queues(), assignment)
 
     def __len__(self) -> int:
         return len(self._columns)
@@ -139,14 +139,14 @@ class ScannedRequests(ColumnRequests):
                 self._tags_codes[row] = tags_code(SCHEDULE_TOPIC, self._properties(row), stored_ms)
 
     def _find_light_queues(
-        self, candidates: Flags, numbering: LightQueueNumbering
+        self, candidates: Flags, assignment: OffsetAssignment
     ) -> dict[int, tuple[tuple[str, QueueOffset], ...]]:
         """Return the light queues that a record goes to, by row."""
         columns, topics = self._columns, self._batch.topics
         found = {}
         for row in np.flatnonzero(candidates).tolist():
             topic, at = topics[columns.topic_index[row]], PhysicalOffset(int(columns.physical_offset[row]))
-            if named := tuple(light_queues(topic, self._properties(row), at, numbering)):
+            if named := tuple(light_queues(topic, self._properties(row), at, assignment)):
                 found[row] = named
         return found
 
@@ -189,4 +189,4 @@ def pending_requests(batch: RecordBatch) -> Sequence[DispatchRequest]:
     of_topic = np.array([topic in PENDING_TOPICS for topic in batch.topics], np.bool_)
     if of_topic.any():
         marked |= of_topic[columns.topic_index]
-    return ScannedRequests(batch, marked, StoredNumbering()) if marked.any() else ()
+    return ScannedRequests(batch, marked, StoredAssignment()) if marked.any() else ()

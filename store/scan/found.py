@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quarry_mq.store.commitlog import SegmentList
-from quarry_mq.store.consumequeue.dispatch import LightQueueNumbering
+from quarry_mq.store.consumequeue.dispatch import OffsetAssignment
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import Corrupt, EndOfData, Torn
@@ -48,7 +48,7 @@ class LogScan(Protocol):
         start: PhysicalOffset,
         *,
         dispatch_from: PhysicalOffset,
-        numbering: LightQueueNumbering,
+        assignment: OffsetAssignment,
         from_device: bool,
     ) -> Iterator[FoundRecords]:
         """Yield the runs from `start`, the beginning of a record, in log order, up to what ends the log.

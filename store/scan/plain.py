@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from quarry_mq.store.commitlog import CommitLogReader, SegmentList
-from quarry_mq.store.consumequeue.dispatch import LightQueueNumbering, dispatch_request, is_queued
+from quarry_mq.store.consumequeue.dispatch import OffsetAssignment, dispatch_request, is_queued
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import Blank, Decoded, StoredMessage
@@ -20,7 +20,7 @@ def scan_records(
     start: PhysicalOffset,
     *,
     dispatch_from: PhysicalOffset,
-    numbering: LightQueueNumbering,
+    assignment: OffsetAssignment,
     from_device: bool,
 ) -> Iterator[FoundRecords]:
     """Scan as `LogScan` says."""
@@ -38,7 +38,7 @@ def scan_records(
                 if found.physical_offset >= dispatch_from:
                     dispatched += 1
                     if is_queued(found.system_flag):
-                        requests.append(dispatch_request(found, numbering))
+                        requests.append(dispatch_request(found, assignment))
             case Blank():
                 end = PhysicalOffset(found.physical_offset + found.size)
             case _:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, EntryColumns
-from quarry_mq.store.consumequeue.dispatch import StoredNumbering, dispatch_request, is_queued
+from quarry_mq.store.consumequeue.dispatch import StoredAssignment, dispatch_request, is_queued
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.offline.store import OfflineStore
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
 from quarry_mq.store.scan import Ending, RecordBatch, ScannedRequests, next_readable, scan_log
 
-_NUMBERING = StoredNumbering()
+_ASSIGNMENT = StoredAssignment()
 
 
 def walk(
@@ -70,7 +70,7 @@ def scan(store: OfflineStore) -> Iterator[RecordBatch | Torn | Corrupt]:
 
 def requests_in(batch: RecordBatch) -> ScannedRequests:
     """Return the requests of those records of the batch that belong into queues."""
-    return ScannedRequests(batch, slice(None), _NUMBERING)
+    return ScannedRequests(batch, slice(None), _ASSIGNMENT)
 
 
 def entries_in(batch: RecordBatch) -> EntryColumns:
@@ -82,7 +82,7 @@ def entries_of(record: StoredMessage) -> Iterator[tuple[QueueId, ConsumeQueueEnt
     """Yield the entries that the record must have: one in its queue, one in each light queue it names."""
     if not is_queued(record.system_flag):
         return
-    request = dispatch_request(record, _NUMBERING)
+    request = dispatch_request(record, _ASSIGNMENT)
     rest = (record.physical_offset, record.size, request.tags_code, record.store_timestamp_ms)
     yield QueueId(record.topic, record.queue_number), ConsumeQueueEntry(record.queue_offset, *rest)
     for name, offset in request.light_queues:

@@ -118,11 +118,11 @@ def test_a_store_of_an_earlier_layout_is_served_and_agrees_with_itself(
                 await the_group_goes_on_where_it_was(client, contents)
                 if LAYOUTS[layout].has_every_type:
                     await other_types_go_on(client, contents)
-            light_queues_are_numbered_without_gaps(broker, contents)
+            light_queues_are_assigned_without_gaps(broker, contents)
             if LAYOUTS[layout].settings == stores.INDEXED:
                 await messages_are_found_by_their_keys(broker)
 
-    def light_queues_are_numbered_without_gaps(broker: RunningBroker, contents: Contents) -> None:
+    def light_queues_are_assigned_without_gaps(broker: RunningBroker, contents: Contents) -> None:
         for name in LIGHT_QUEUES:
             [queue] = broker.store.messages.iterate_queues(name)
             entries = broker.store.messages.entries(queue, broker.store.messages.bounds(queue).minimum, 100)

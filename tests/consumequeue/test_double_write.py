@@ -31,7 +31,7 @@ def test_recovery_begins_at_the_older_watermark(backing: DoubleBacking) -> None:
     assert queues.dispatched_up_to() == physical(1)
 
 
-def test_the_one_that_is_read_answers_and_the_one_that_assigns_numbers(backing: DoubleBacking) -> None:
+def test_the_one_that_is_read_answers_and_the_one_that_assigns_gives_offsets(backing: DoubleBacking) -> None:
     queues = backing.open()
     files, rocks = files_of(queues), rocks_of(queues)
     put(files, [request(number, A0, number) for number in range(3)])

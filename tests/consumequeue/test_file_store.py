@@ -41,16 +41,16 @@ def files_below(directory: Path) -> dict[str, bytes]:
 
 
 def densely(requests: list[DispatchRequest]) -> list[DispatchRequest]:
-    """Light queues numbered by index, as file queues number them (`store.consumequeue.dispatch.DenseNumbering`)."""
+    """Light queues numbered by index, as file queues number them (`store.consumequeue.dispatch.DenseAssignment`)."""
     lengths: dict[str, int] = {}
-    numbered = []
+    assigned = []
     for each in requests:
         lights = []
         for name, _ in each.light_queues:
             lights.append((name, QueueOffset(lengths.get(name, 0))))
             lengths[name] = lengths.get(name, 0) + 1
-        numbered.append(each._replace(light_queues=tuple(lights)))
-    return numbered
+        assigned.append(each._replace(light_queues=tuple(lights)))
+    return assigned
 
 
 @pytest.mark.parametrize("name", ["file-clean", "file-kill"])

@@ -243,7 +243,7 @@ def test_truncate_in_the_middle_of_a_long_queue(queues: ConsumeQueueStore) -> No
     assert offsets(queues, A0) == list(range(130))
 
 
-def test_truncate_of_a_queue_whose_beginning_expired_keeps_its_numbering(queues: ConsumeQueueStore) -> None:
+def test_truncate_of_a_queue_whose_beginning_expired_keeps_its_next_offset(queues: ConsumeQueueStore) -> None:
     put(queues, [request(number, A0, number) for number in range(10)])
     queues.set_minimum_physical_offset(physical(4))
     queues.truncate(physical(6))

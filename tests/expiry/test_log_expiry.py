@@ -58,7 +58,7 @@ def test_a_consumer_that_stands_below_goes_on_at_the_new_beginning() -> None:
     assert [entry.queue_offset for entry in entries] == [3, 4]
 
 
-def test_a_queue_whose_messages_are_all_gone_keeps_its_numbering_also_over_a_restart() -> None:
+def test_a_queue_whose_messages_are_all_gone_keeps_its_next_offset_also_over_a_restart() -> None:
     host = machine()
     life = host.start()
     fill(life, 2, topic="early")

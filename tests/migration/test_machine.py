@@ -231,7 +231,7 @@ def test_a_step_after_which_the_settings_would_refuse_the_store(tmp_path: Path) 
 # -- settings
 
 
-def test_who_reads_and_who_numbers_may_be_said(new: OpenStore, tmp_path: Path) -> None:
+def test_who_reads_and_who_assigns_offsets_may_be_said(new: OpenStore, tmp_path: Path) -> None:
     store = new
     while store.migration.phase is not QueuePhase.VERIFIED:
         advance(store)

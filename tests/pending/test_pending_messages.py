@@ -16,7 +16,7 @@ from quarry_mq.protocol.messages.system_flag import TransactionState
 from quarry_mq.protocol.names import HALF_TOPIC, OPERATION_TOPIC, SCHEDULE_TOPIC
 from quarry_mq.protocol.progress import Progress
 from quarry_mq.store.commitlog import CommitLogReader, SegmentList
-from quarry_mq.store.consumequeue.dispatch import StoredNumbering
+from quarry_mq.store.consumequeue.dispatch import StoredAssignment
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.message import DispatchRequest
@@ -131,7 +131,7 @@ def test_columns_pick_exactly_the_records_that_matter() -> None:
     segments = assembly.segments
     for batch in whole_batches(segments, segments.minimum, assembly.store.appended_up_to):
         picked.extend(pending_requests(batch))
-        requests = found_in(batch, segments.minimum, StoredNumbering()).requests
+        requests = found_in(batch, segments.minimum, StoredAssignment()).requests
         of_batch = [each for each in requests if may_change(each)]
         assert may_any_change(requests) or not of_batch
         wanted.extend(of_batch)

@@ -14,7 +14,7 @@ from quarry_mq.kv import KeyRange
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.commitlog import CommitLogReader, SegmentList
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues
-from quarry_mq.store.consumequeue.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
+from quarry_mq.store.consumequeue.dispatch import DenseAssignment, OffsetAssignment, StoredAssignment
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.fs import PosixDisk
@@ -165,14 +165,14 @@ def test_what_the_device_cannot_read_is_an_error_of_the_scan(tmp_path: Path) -> 
 
 
 def runs_as_one(
-    scan: LogScan, segments: SegmentList, start: int, dispatch_from: int, numbering: LightQueueNumbering
+    scan: LogScan, segments: SegmentList, start: int, dispatch_from: int, assignment: OffsetAssignment
 ) -> tuple[list[DispatchRequest], FoundRecords]:
     runs = list(
         scan(
             segments,
             PhysicalOffset(start),
             dispatch_from=PhysicalOffset(dispatch_from),
-            numbering=numbering,
+            assignment=assignment,
             from_device=False,
         )
     )
@@ -199,10 +199,10 @@ def test_requests_are_those_of_the_exact_way(seed: int) -> None:
     )
     starts = [each.physical_offset for each in CommitLogReader(segments).scan(START)]
     for dispatch_from in [0, starts[len(starts) // 3], starts[-1] + 1]:
-        expected = runs_as_one(scan_records, segments, 0, dispatch_from, StoredNumbering())
-        found = runs_as_one(scan_in_bulk, segments, 0, dispatch_from, StoredNumbering())
+        expected = runs_as_one(scan_records, segments, 0, dispatch_from, StoredAssignment())
+        found = runs_as_one(scan_in_bulk, segments, 0, dispatch_from, StoredAssignment())
         assert found == expected
-    assert any(request.light_queues for request in runs_as_one(scan_in_bulk, segments, 0, 0, StoredNumbering())[0])
+    assert any(request.light_queues for request in runs_as_one(scan_in_bulk, segments, 0, 0, StoredAssignment())[0])
 
 
 @pytest.mark.parametrize("name", golden.NAMES)
@@ -210,8 +210,8 @@ def test_requests_of_golden_stores(golden_store: GoldenStore, name: str) -> None
     directory = golden_store(name) / "store/commitlog"
     segments = SegmentList(PosixDisk(), directory, None, writable=False)
     try:
-        expected = runs_as_one(scan_records, segments, segments.minimum, 0, StoredNumbering())
-        assert runs_as_one(scan_in_bulk, segments, segments.minimum, 0, StoredNumbering()) == expected
+        expected = runs_as_one(scan_records, segments, segments.minimum, 0, StoredAssignment())
+        assert runs_as_one(scan_in_bulk, segments, segments.minimum, 0, StoredAssignment()) == expected
         assert expected[1].records == sum("blank" not in line for line in golden.records(golden_store(name)))
     finally:
         segments.close()
@@ -222,8 +222,8 @@ def recovered(segments: SegmentList, scan: LogScan, *, dense: bool, cached_queue
     engine = MemoryEngine((ENTRIES_FAMILY, OFFSET_FAMILY))
     start = segments.minimum
     queues = RocksConsumeQueues(engine, minimum_physical_offset=start, cached_queues_max=cached_queues_max)
-    numbering = DenseNumbering(queues) if dense else StoredNumbering()
-    for run in scan(segments, start, dispatch_from=start, numbering=numbering, from_device=True):
+    assignment = DenseAssignment(queues) if dense else StoredAssignment()
+    for run in scan(segments, start, dispatch_from=start, assignment=assignment, from_device=True):
         queues.put(run.requests, run.end)
     listed = [(queue, queues.bounds(queue), queues.next_offset(queue)) for queue in queues.queues()]
     assert listed
@@ -246,7 +246,7 @@ def test_all_kinds_of_queues_take_columns_as_they_take_requests(name: str, way: 
     for scan in SCANS:
         backing = BACKINGS[name](tmp_path / str(len(kept)))
         queues = backing.open()
-        for run in scan(segments, START, dispatch_from=START, numbering=DenseNumbering(queues), from_device=False):
+        for run in scan(segments, START, dispatch_from=START, assignment=DenseAssignment(queues), from_device=False):
             if way == "put_missing":
                 queues.put_missing(run.requests)
             else:
@@ -279,9 +279,9 @@ def test_queues_of_golden_logs_hold_the_same_after_either_scan(
 def test_a_run_says_what_stopped_it() -> None:
     segments = write_log(FaultyDisk(), [sent(message())], tail=b"\0\0\1\0")
     for scan in SCANS:
-        _, total = runs_as_one(scan, segments, 0, 0, StoredNumbering())
+        _, total = runs_as_one(scan, segments, 0, 0, StoredAssignment())
         assert isinstance(total.stopped_by, Torn)
     segments = write_log(FaultyDisk(), [sent(message())])
     for scan in SCANS:
-        _, total = runs_as_one(scan, segments, 0, 0, StoredNumbering())
+        _, total = runs_as_one(scan, segments, 0, 0, StoredAssignment())
         assert total.stopped_by == EndOfData(total.end)

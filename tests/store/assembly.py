@@ -12,7 +12,7 @@ from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitL
 from quarry_mq.store.commitlog.store_times import StoreTimes
 from quarry_mq.store.consumequeue import RocksConsumeQueues
 from quarry_mq.store.consumequeue.bounds import QueueOffsets
-from quarry_mq.store.consumequeue.dispatch import StoredNumbering
+from quarry_mq.store.consumequeue.dispatch import StoredAssignment
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.message import Host, Message
@@ -74,7 +74,7 @@ def assemble(
     report = recover(
         segments,
         queues,
-        StoredNumbering(),
+        StoredAssignment(),
         flushed_up_to=flushed_up_to,
         stop=Stop.CLEAN if clean_shutdown else Stop.UNCLEAN,
         scan=scan,

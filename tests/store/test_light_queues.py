@@ -8,7 +8,7 @@ import pytest
 
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.consumequeue import LastEntry
-from quarry_mq.store.consumequeue.dispatch import StoredNumbering, light_queues
+from quarry_mq.store.consumequeue.dispatch import StoredAssignment, light_queues
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
@@ -62,7 +62,7 @@ def test_a_message_is_in_all_of_its_light_queues_or_in_none(kept: int) -> None:
     assert {tuple(stored_at(again, queue)) for queue in (ORDERS, *map(light, range(100)))} == {tuple(everywhere)}
 
 
-def test_light_queues_of_one_batch_are_numbered_one_after_the_other() -> None:
+def test_light_queues_of_one_batch_get_offsets_one_after_the_other() -> None:
     assembly = assemble(FaultyDisk(), queue_engine())
     named = [[0, 1], [1], [1, 2], [0]]
     assembly.store.append(
@@ -199,5 +199,5 @@ def test_light_queues_in_files_stay(tmp_path: Path, mode: QueueMode) -> None:
 def test_an_offset_that_no_key_can_hold_is_none(digits: int) -> None:
     """A record of another broker must not stop a start."""
     properties = {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b", "INNER_MULTI_QUEUE_OFFSET": f"{'9' * digits},5"}
-    found = light_queues("orders", properties, PhysicalOffset(0), StoredNumbering())
+    found = light_queues("orders", properties, PhysicalOffset(0), StoredAssignment())
     assert list(found) == [("%LMQ%b", 5)]

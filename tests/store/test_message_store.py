@@ -106,7 +106,7 @@ def test_a_prepared_message_takes_no_offset_and_is_not_visible(opened: Assembly)
     assert opened.store.dispatched_up_to == opened.store.appended_up_to
 
 
-def test_numbering_is_right_with_far_more_queues_than_the_cache_holds() -> None:
+def test_assigned_offsets_are_right_with_far_more_queues_than_the_cache_holds() -> None:
     """Promise 6: nothing is kept per queue, also not the queues whose records wait for dispatch."""
     opened = assemble(FaultyDisk(), queue_engine(), cached_queues_max=16)
     for turn in range(3):

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from quarry_mq.store.commitlog import SegmentList
-from quarry_mq.store.consumequeue.dispatch import LightQueueNumbering
+from quarry_mq.store.consumequeue.dispatch import OffsetAssignment
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.message import Appended
 from quarry_mq.store.offsets import PhysicalOffset, QueueId
@@ -120,12 +120,12 @@ class KillableScan:
         start: PhysicalOffset,
         *,
         dispatch_from: PhysicalOffset,
-        numbering: LightQueueNumbering,
+        assignment: OffsetAssignment,
         from_device: bool,
     ) -> Iterator[FoundRecords]:
         before = start
         for run in scan_records(
-            segments, start, dispatch_from=dispatch_from, numbering=numbering, from_device=from_device
+            segments, start, dispatch_from=dispatch_from, assignment=assignment, from_device=from_device
         ):
             self.runs += 1
             self.read_bytes += run.end - before
