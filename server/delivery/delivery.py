@@ -22,7 +22,7 @@ from quarry_mq.protocol.clock import Clock, SteadyClock
 from quarry_mq.protocol.names import RETRY_PREFIX, is_light_queue
 from quarry_mq.server.counters.stages import ReceiveStages
 from quarry_mq.server.delivery.deliveries import Deliveries, Event
-from quarry_mq.server.delivery.fetch import BarrierOf, DeadLetters, Forwarded, Taking
+from quarry_mq.server.delivery.fetch import BarrierOf, DeadLetters, Fetch, Forwarded
 from quarry_mq.server.delivery.handles import ReceiptHandle, topic_of
 from quarry_mq.server.delivery.lite import LightQueues, LiteDelivery
 from quarry_mq.server.delivery.long_poll import Serving
@@ -158,7 +158,7 @@ class Delivery:
             open_queue=self._positions.open,
             ready=self._serve,
         )
-        self._taking = self._make_taking(settings.limits, dead_letters, faults)
+        self._fetch = self._make_fetch(settings.limits, dead_letters, faults)
         # gives back what was handed out in an answer that was interrupted
         self.undeliverable: Final = Returning(self._deliveries, self._named).undeliverable
         self._polls = WaitingPolls(settings)
@@ -171,7 +171,7 @@ class Delivery:
             stages=self.stages,
             undeliverable=self.undeliverable,
         )
-        self._serving: Serving[Subscription] = serving(self._taking.take)
+        self._serving: Serving[Subscription] = serving(self._fetch.fetch)
         self._subscriptions = OpenSubscriptions(
             settings.limits,
             source=source,
@@ -183,14 +183,14 @@ class Delivery:
         )
         self.light_queues: Final = self._make_light_queues(state)
         self.lite: Final = LiteDelivery(
-            self.light_queues, taking=self._taking, source=source, state=state, clock=clock, serving=serving
+            self.light_queues, fetch=self._fetch, source=source, state=state, clock=clock, serving=serving
         )
         # acknowledges the messages of one group and topic that are clear cases
         self.acknowledge_all: Final = Acknowledging(self._subscriptions, self._deliveries).acknowledge
         state.writer.stage_again_with(self._stage_all)
 
-    def _make_taking(self, limits: LimitsSection, dead_letters: DeadLetters, faults: Faults) -> Taking:
-        return Taking(
+    def _make_fetch(self, limits: LimitsSection, dead_letters: DeadLetters, faults: Faults) -> Fetch:
+        return Fetch(
             limits,
             source=self._source,
             positions=self._positions,
@@ -216,7 +216,7 @@ class Delivery:
         """Apply new settings to what begins from now on; what is under way goes on as it began."""
         self._positions.configure(settings.delivery)
         self._deliveries.configure(settings.delivery)
-        self._taking.configure(settings.limits)
+        self._fetch.configure(settings.limits)
         self._polls.configure(settings)
         self._subscriptions.configure(settings.limits)
 
@@ -254,7 +254,7 @@ class Delivery:
 
     @property
     def redeliveries(self) -> int:
-        return self._taking.redeliveries
+        return self._fetch.redeliveries
 
     @property
     def inflight_count(self) -> int:
@@ -361,7 +361,7 @@ class Delivery:
         """
         decoded, message = self._named(group, topic, handle)
         row = self._deliveries.standing(message, decoded)
-        self._taking.forward(message, row, buried)
+        self._fetch.forward(message, row, buried)
 
     def change_invisible(
         self, group: str, topic: str, handle: str, invisible_ms: int, *, is_counted: bool = True
@@ -423,7 +423,7 @@ class Delivery:
 
     def hold_ordered(self, barrier_of: BarrierOf) -> None:
         """Set the function to ask before anything new is handed out in order. Call `let_go` when its answer changes."""
-        self._taking.hold_ordered(barrier_of)
+        self._fetch.hold_ordered(barrier_of)
 
     def let_go(self, group: str, topic: str) -> None:
         """Let the group have the topic's messages that were held back from it."""

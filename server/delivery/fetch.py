@@ -37,7 +37,7 @@ LENGTH_PER_ENTRY: Final = 256
 """Characters of a filter expression that take about as long to evaluate as it takes to read a record."""
 
 
-class Taken:
+class Fetched:
     """Collects the messages taken for a receive, and tells how many more it may take.
 
     It is bounded in messages by the request, in bytes by what an answer may hold of the broker's memory, and in entries
@@ -138,7 +138,7 @@ class DeadLetters(Protocol):
         """Store a copy in the group's dead letters; `forwarded` is called when it is stored, or with the error."""
 
 
-class Taking:
+class Fetch:
     """Fetches the messages for one receive at a time."""
 
     def __init__(
@@ -173,23 +173,23 @@ class Taking:
         """Set the function that returns from which log position on an ordered group gets no messages yet."""
         self._barrier_of = barrier
 
-    def take(self, subscription: Subscription, request: ReceiveRequest) -> list[Delivered]:
+    def fetch(self, subscription: Subscription, request: ReceiveRequest) -> list[Delivered]:
         """Return messages for the receive, the oldest candidates first.
 
         A message that cannot be read is put after the others and tried again; none is skipped. Its error is raised if
         there was nothing else, and reported otherwise. A group with as many messages in flight as it may have gets
         redelivered messages, but no new ones; if there are only new ones, OverLimit is raised.
         """
-        return self.take_each(subscription.parts_in_turn(), request, request.batch_size)
+        return self.fetch_each(subscription.parts_in_turn(), request, request.batch_size)
 
-    def take_each(self, parts: Iterable[Subscription], request: ReceiveRequest, part_max: int) -> list[Delivered]:
+    def fetch_each(self, parts: Iterable[Subscription], request: ReceiveRequest, part_max: int) -> list[Delivered]:
         """Return messages of each part, at most `part_max` of one part, until there are enough. Otherwise as `take`."""
         if not self._stages.is_turn():
-            return self._take_each(parts, request, part_max)
+            return self._fetch_each(parts, request, part_max)
         self._stages.is_timed, self._stages.reading_s = True, 0.0
         began_s = self._stages.now_s()
         try:
-            messages = self._take_each(parts, request, part_max)
+            messages = self._fetch_each(parts, request, part_max)
         finally:
             self._stages.is_timed = False
         if messages:
@@ -197,16 +197,16 @@ class Taking:
             self._stages.read.add(self._stages.reading_s)
         return messages
 
-    def _take_each(self, parts: Iterable[Subscription], request: ReceiveRequest, part_max: int) -> list[Delivered]:
+    def _fetch_each(self, parts: Iterable[Subscription], request: ReceiveRequest, part_max: int) -> list[Delivered]:
         most = self._limits.in_flight_per_group
-        taken = Taken(request, most - self._deliveries.count_of_group(request.group))
+        fetched = Fetched(request, most - self._deliveries.count_of_group(request.group))
         failures: list[tuple[Exception, Subscription]] = []
         for part in parts:
-            taken.begin_part(part_max)
-            failures += [(failure, part) for failure in self._take_part(part, request, taken)]
-            if taken.is_over:
+            fetched.begin_part(part_max)
+            failures += [(failure, part) for failure in self._fetch_part(part, request, fetched)]
+            if fetched.is_over:
                 break
-        if failures and not taken.messages:
+        if failures and not fetched.messages:
             last, _ = failures.pop()
             for failure, part in failures:
                 self._report(failure, part)
@@ -217,19 +217,19 @@ class Taking:
                 del last  # the exception refers to this frame
         for failure, part in failures:
             self._report(failure, part)
-        if taken.is_over_limit and not taken.messages:
+        if fetched.is_over_limit and not fetched.messages:
             raise OverLimit("in_flight_per_group", f"group {request.group} has {most} messages in flight")
-        return taken.messages
+        return fetched.messages
 
-    def _take_part(self, part: Subscription, request: ReceiveRequest, taken: Taken) -> list[Exception]:
+    def _fetch_part(self, part: Subscription, request: ReceiveRequest, fetched: Fetched) -> list[Exception]:
         part.is_ordered = request.is_ordered
         if request.is_ordered:
             self._mark_due(part)
             for number in [number for number, attempt in part.blocked.items() if attempt == request.attempt_id]:
                 part.mark(number)
-            return list(self._failures(part, request, taken, self._take_ordered))
-        failures = list(self._take_due(part, request, taken))
-        return failures + list(self._failures(part, request, taken, self._take_new))
+            return list(self._failures(part, request, fetched, self._fetch_ordered))
+        failures = list(self._fetch_due(part, request, fetched))
+        return failures + list(self._failures(part, request, fetched, self._fetch_new))
 
     def forward(self, message: GroupMessage, row: InFlight, done: Forwarded) -> None:
         """Dead-letter the message; `done` is called when its copy is stored. Raises the errors of reading the message.
@@ -268,13 +268,13 @@ class Taking:
 
     # -- redelivery
 
-    def _take_due(self, subscription: Subscription, request: ReceiveRequest, taken: Taken) -> Iterator[Exception]:
+    def _fetch_due(self, subscription: Subscription, request: ReceiveRequest, fetched: Fetched) -> Iterator[Exception]:
         """Hand out the messages that have become visible, the earliest first. Yields the errors that kept some back."""
         again_from: DueEntry | None = None
         with self._deliveries.due(subscription) as walk:
             for entry in walk.entries():
                 try:
-                    if not self._take_one(subscription, entry, request, taken):
+                    if not self._fetch_one(subscription, entry, request, fetched):
                         again_from = again_from or entry
                         break
                 except Exception as error:  # noqa: BLE001 - one damaged record does not stop the others
@@ -284,9 +284,11 @@ class Taking:
                 walk.begin_again_at(again_from)
         subscription.is_due = again_from is not None
 
-    def _take_one(self, subscription: Subscription, entry: DueEntry, request: ReceiveRequest, taken: Taken) -> bool:
+    def _fetch_one(
+        self, subscription: Subscription, entry: DueEntry, request: ReceiveRequest, fetched: Fetched
+    ) -> bool:
         """Hand out the message of an entry of the due index, if possible; return False if the receive is full."""
-        if taken.is_full:
+        if fetched.is_full:
             return False
         progress = self._positions.open(subscription, entry.number)
         row = self._deliveries.row_of(subscription, progress, entry)
@@ -296,14 +298,14 @@ class Taking:
         if self._deliveries.state_of(row) is State.HIDDEN:
             self._deliveries.renew(message, row)
             return True
-        return self._redeliver(message, row, request, taken) is not _Outcome.NO_ROOM
+        return self._redeliver(message, row, request, fetched) is not _Outcome.NO_ROOM
 
     def _redeliver(
         self,
         message: GroupMessage,
         row: InFlight,
         request: ReceiveRequest,
-        taken: Taken,
+        fetched: Fetched,
     ) -> _Outcome:
         progress, offset = message.progress, message.offset
         entries = self._source.entries(progress.queue, offset, 1)
@@ -317,14 +319,14 @@ class Taking:
         if request.attempts_max is not None and row.attempt >= request.attempts_max:
             self.forward(message, row, lambda _: None)
             return _Outcome.FORWARDED
-        if not taken.has_room_for(entries[0]):
+        if not fetched.has_room_for(entries[0]):
             return _Outcome.NO_ROOM
         record = self._read(entries[0], message.subscription)
         if record is None:
             self._deliveries.end(message, row, Event.GONE)
             return _Outcome.OVER
         self.redeliveries += 1
-        taken.add(entries[0], self._deliveries.begin(message, record, request, row))
+        fetched.add(entries[0], self._deliveries.begin(message, record, request, row))
         return _Outcome.OVER
 
     # -- ordered groups
@@ -338,39 +340,41 @@ class Taking:
                     subscription.mark(entry.number)
         subscription.is_due = False
 
-    def _take_ordered(
-        self, subscription: Subscription, progress: QueueProgress, request: ReceiveRequest, taken: Taken
+    def _fetch_ordered(
+        self, subscription: Subscription, progress: QueueProgress, request: ReceiveRequest, fetched: Fetched
     ) -> bool:
         """Take messages from one queue, unless it is blocked; return whether it has no more to hand out for now."""
         rows = self._deliveries.rows_of(subscription, progress)
         hidden = {offset: row for offset, row in rows.items() if self._deliveries.state_of(row) is State.HIDDEN}
         if hidden:
             if request.attempt_id and all(row.attempt_id == request.attempt_id for row in hidden.values()):
-                self._take_again(subscription, progress, request, rows, taken)
+                self._fetch_again(subscription, progress, request, rows, fetched)
             self._deliveries.keep(subscription, progress, hidden)
             return _block(subscription, progress, next(iter(hidden.values())).attempt_id)
         for offset, row in rows.items():
-            if not self._redeliver_in_order(GroupMessage(subscription, progress, offset), row, request, taken):
+            if not self._redeliver_in_order(GroupMessage(subscription, progress, offset), row, request, fetched):
                 return _block(subscription, progress, request.attempt_id)
         if rows and self._deliveries.rows_of(subscription, progress):
             return _block(subscription, progress, request.attempt_id)
-        drained = self._take_new(subscription, progress, request, taken)
+        drained = self._fetch_new(subscription, progress, request, fetched)
         if not self._deliveries.rows_of(subscription, progress):
             return drained
         return _block(subscription, progress, request.attempt_id)
 
-    def _redeliver_in_order(self, message: GroupMessage, row: InFlight, request: ReceiveRequest, taken: Taken) -> bool:
+    def _redeliver_in_order(
+        self, message: GroupMessage, row: InFlight, request: ReceiveRequest, fetched: Fetched
+    ) -> bool:
         """Redeliver the message; return whether the messages after it may follow."""
-        outcome = self._redeliver(message, row, request, taken)
+        outcome = self._redeliver(message, row, request, fetched)
         return outcome is _Outcome.OVER or (outcome is _Outcome.FORWARDED and self._deliveries.row(message) is None)
 
-    def _take_again(
+    def _fetch_again(
         self,
         subscription: Subscription,
         progress: QueueProgress,
         request: ReceiveRequest,
         rows: dict[QueueOffset, InFlight],
-        taken: Taken,
+        fetched: Fetched,
     ) -> None:
         """Repeat the messages of a receive whose answer its client did not get, in their order, so that none is left
         out.
@@ -380,17 +384,17 @@ class Taking:
         for offset, row in rows.items():
             message = GroupMessage(subscription, progress, offset)
             if self._deliveries.state_of(row) is not State.HIDDEN:
-                if not self._redeliver_in_order(message, row, request, taken):
+                if not self._redeliver_in_order(message, row, request, fetched):
                     return
                 continue
             entries = self._source.entries(progress.queue, offset, 1)
             if not entries or entries[0].queue_offset != offset:
                 continue
-            if not taken.has_room_for(entries[0]):
+            if not fetched.has_room_for(entries[0]):
                 return
             record = self._read(entries[0], subscription)
             if record is not None:
-                taken.add(entries[0], self._deliveries.hand_out_again(message, record, row))
+                fetched.add(entries[0], self._deliveries.hand_out_again(message, record, row))
 
     # -- new messages
 
@@ -398,23 +402,23 @@ class Taking:
         self,
         subscription: Subscription,
         request: ReceiveRequest,
-        taken: Taken,
-        take: Callable[[Subscription, QueueProgress, ReceiveRequest, Taken], bool],
+        fetched: Fetched,
+        fetch: Callable[[Subscription, QueueProgress, ReceiveRequest, Fetched], bool],
     ) -> Iterator[Exception]:
         """Call `take` for the candidate queues until there is enough. Yields the errors of unreadable queues."""
         numbers = subscription.candidate_numbers()
         for number in sorted(numbers, reverse=True) if request.highest_queue_first else numbers:
-            if taken.is_full or taken.entries_left <= 0:
+            if fetched.is_full or fetched.entries_left <= 0:
                 return
             drained = False
             try:
-                drained = take(subscription, self._positions.open(subscription, number), request, taken)
+                drained = fetch(subscription, self._positions.open(subscription, number), request, fetched)
             except Exception as error:  # noqa: BLE001 - one queue's damage does not stop the others
                 yield error
             subscription.served(number, drained=drained)
 
-    def _take_new(
-        self, subscription: Subscription, progress: QueueProgress, request: ReceiveRequest, taken: Taken
+    def _fetch_new(
+        self, subscription: Subscription, progress: QueueProgress, request: ReceiveRequest, fetched: Fetched
     ) -> bool:
         """Take new messages from the next offset on; return whether the queue has no more, or only held-back ones."""
         before = progress.next_offset
@@ -424,26 +428,26 @@ class Taking:
         wants_all = wanted.wants_all
         found: list[tuple[QueueOffset, StoredMessage]] = []
         try:
-            while not taken.is_full and taken.entries_left > 0 and not drained and not taken.is_over_limit:
-                limit = min(taken.room if wants_all else ENTRIES_PER_SCAN, ENTRIES_PER_SCAN, taken.entries_left)
+            while not fetched.is_full and fetched.entries_left > 0 and not drained and not fetched.is_over_limit:
+                limit = min(fetched.room if wants_all else ENTRIES_PER_SCAN, ENTRIES_PER_SCAN, fetched.entries_left)
                 entries = self._source.entries(progress.queue, progress.next_offset, limit)
                 drained = len(entries) < limit
                 for entry in entries:
                     if barrier is not None and entry.physical_offset >= barrier:
                         return True
                     may_match = wants_all or wanted.may_match(entry.tags_code)
-                    if may_match and not (taken.has_room_for(entry) and taken.may_add_new()):
+                    if may_match and not (fetched.has_room_for(entry) and fetched.may_add_new()):
                         drained = False
                         break
-                    taken.entries_left -= taken.entry_cost
+                    fetched.entries_left -= fetched.entry_cost
                     record = self._read(entry, subscription) if may_match else None
                     if record is not None and (wants_all or wanted.matches(record.properties)):
                         found.append((entry.queue_offset, record))
-                        taken.expect(entry)
+                        fetched.expect(entry)
                     progress.next_offset = QueueOffset(entry.queue_offset + 1)
         finally:
             if found:
-                taken.messages += self._deliveries.begin_new(subscription, progress, found, request)
+                fetched.messages += self._deliveries.begin_new(subscription, progress, found, request)
             # together with the rows of what was handed out: a message below the next offset without a row is done
             if progress.next_offset != before:
                 self._positions.store(subscription, progress)

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple, Protocol
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.delivery.deliveries import Deliveries
-from quarry_mq.server.delivery.fetch import Taking
+from quarry_mq.server.delivery.fetch import Fetch
 from quarry_mq.server.delivery.handles import lite_topic_of
-from quarry_mq.server.delivery.long_poll import Serving, Take
+from quarry_mq.server.delivery.long_poll import FetchCall, Serving
 from quarry_mq.server.delivery.model import Again, Delivered, MessageSource, Received, ReceiveRequest
 from quarry_mq.server.delivery.open_subscriptions import OpenSubscriptions, Positions
 from quarry_mq.server.delivery.state.state_writer import GroupState
@@ -326,20 +326,20 @@ class LiteDelivery:
         self,
         queues: LightQueues,
         *,
-        taking: Taking,
+        fetch: Fetch,
         source: MessageSource,
         state: GroupState,
         clock: Clock,
-        serving: Callable[[Take[LiteClient]], Serving[LiteClient]],
+        serving: Callable[[FetchCall[LiteClient]], Serving[LiteClient]],
     ) -> None:
         """`serving` makes what serves the receives of all clients."""
         self._queues = queues
-        self._taking = taking
+        self._fetch = fetch
         self._source = source
         self._table = state.lite_subscriptions
         self._writer = state.writer
         self._clock = clock
-        self._serving = serving(self.take)
+        self._serving = serving(self.fetch)
         self._clients = LiteClients()
 
     def drain(self) -> None:
@@ -374,7 +374,7 @@ class LiteDelivery:
 
     # -- fetching
 
-    def take(self, client: LiteClient, request: ReceiveRequest) -> Sequence[Delivered]:
+    def fetch(self, client: LiteClient, request: ReceiveRequest) -> Sequence[Delivered]:
         """Return messages of the ready lite topics, some of each. Raises the error that prevented it."""
         request = request._replace(is_ordered=True)
         client.mark_first(client.got_by(request.attempt_id))
@@ -391,7 +391,7 @@ class LiteDelivery:
                 yield subscription
 
         try:
-            delivered = self._taking.take_each(each(), request, max(1, request.batch_size // len(client.ready)))
+            delivered = self._fetch.fetch_each(each(), request, max(1, request.batch_size // len(client.ready)))
         finally:
             for lite_topic, subscription in served:
                 client.served(lite_topic, has_more=subscription.may_have_messages)

@@ -18,7 +18,7 @@ SERVING_S: Final = 0.01
 """Seconds for which one loop iteration serves receives that have more to scan, of all groups together."""
 
 
-Take = Callable[[SourceT, ReceiveRequest], Sequence[Delivered]]
+FetchCall = Callable[[SourceT, ReceiveRequest], Sequence[Delivered]]
 """Function that takes the messages for a receive. Raises the error that prevented it."""
 
 
@@ -33,7 +33,7 @@ class Serving(Generic[SourceT]):
 
     def __init__(
         self,
-        take: Take[SourceT],
+        fetch: FetchCall[SourceT],
         *,
         waiting: WaitingPolls,
         writer: StateWriter,
@@ -43,7 +43,7 @@ class Serving(Generic[SourceT]):
         undeliverable: Undeliverable,
     ) -> None:
         """`undeliverable` gets messages that were taken but could not be written as taken: no client gets them."""
-        self._take = take
+        self._fetch = fetch
         self._waiting = waiting
         self._writer = writer
         self._clock = clock
@@ -64,7 +64,7 @@ class Serving(Generic[SourceT]):
     ) -> WaitingPoll | None:
         """Receive from a source that is open, as `Delivery.receive`. Raises OverLimit."""
         if not source.waiting or source.has_given(request.attempt_id):
-            delivered = self._take(source, request)
+            delivered = self._fetch(source, request)
             if delivered:
                 self._hand_over(request, delivered, received)
                 return None
@@ -109,7 +109,7 @@ class Serving(Generic[SourceT]):
             poll = next(iter(waiting))
             try:
                 request = poll.request if poll.again is None else poll.again()
-                delivered = self._take(source, request)
+                delivered = self._fetch(source, request)
             except Exception as error:  # noqa: BLE001 - the receive ends with it; the others go on
                 self._waiting.remove(poll)
                 run_guarded(poll.received, (), error)
@@ -139,19 +139,19 @@ class Serving(Generic[SourceT]):
                 self.serve(source)
 
     def _hand_over(self, request: ReceiveRequest, delivered: Sequence[Delivered], received: Received) -> None:
-        taken_s = self._clock.monotonic_s() if self._stages.is_turn() else None
-        self._writer.when_written(partial(self._tell, request, delivered, received, taken_s))
+        fetched_s = self._clock.monotonic_s() if self._stages.is_turn() else None
+        self._writer.when_written(partial(self._tell, request, delivered, received, fetched_s))
 
     def _tell(
         self,
         request: ReceiveRequest,
         delivered: Sequence[Delivered],
         received: Received,
-        taken_s: float | None,
+        fetched_s: float | None,
         error: Exception | None,
     ) -> None:
-        if taken_s is not None:
-            self._stages.write.add(self._clock.monotonic_s() - taken_s)
+        if fetched_s is not None:
+            self._stages.write.add(self._clock.monotonic_s() - fetched_s)
         if error is None:
             received(delivered, None)
             return
