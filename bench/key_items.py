@@ -195,11 +195,11 @@ def look_up(find: Find, texts: Iterable[str]) -> Lookups:
     return lookups
 
 
-def look_up_cold(find: Find, texts: Iterable[str], forget: Callable[[], None]) -> dict[str, float]:
+def look_up_cold(find: Find, texts: Iterable[str], drop_caches: Callable[[], None]) -> dict[str, float]:
     """Look up each text after `forget` made the kernel drop its cache, to measure what is read from the device."""
     took_s, read_bytes = [], 0
     for text in texts:
-        forget()
+        drop_caches()
         before, begin_s = read_bytes_of(os.getpid()), time.perf_counter()
         find(text)
         took_s.append(time.perf_counter() - begin_s)

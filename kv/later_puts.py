@@ -60,7 +60,7 @@ class LaterPuts:
                 return dict(self._waiting)
         return {}
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop the buffered pairs, as a crash does."""
         with self._lock:
             self._waiting = {}

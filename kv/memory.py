@@ -341,7 +341,7 @@ class MemoryEngine:
         write. Open batches and snapshots are gone in a real crash; do not use them afterwards.
         """
         for family in self._families.values():
-            family.later.forget()
+            family.later.clear()
         with self.lock:
             if self._write_ahead_log and not power_loss:
                 return

@@ -340,7 +340,7 @@ class RocksFamily:
     def release(self) -> None:
         """Release the native parts: they keep the database open and locked."""
         if self.later is not None:
-            self.later.forget()
+            self.later.clear()
         self._native = CLOSED
         self._handle = None
 

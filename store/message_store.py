@@ -451,7 +451,7 @@ class MessageStore:
         self._offsets.delete_topic(topic, queues)
         return len(queues)
 
-    def forget_deleted_topics(self, log_begin: PhysicalOffset) -> None:
+    def settle_deleted_topics(self, log_begin: PhysicalOffset) -> None:
         """Drop the notes on topics whose deleted messages all lie below `log_begin`. May be called from any thread."""
         if self._deleted_topics is not None:
             self._deleted_topics.settle(log_begin, self._writer.end)

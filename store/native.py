@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""
 
 MODULE: Final = "quarry_native"
-CONTRACT: Final = 13
+CONTRACT: Final = 14
 """Number of the build that goes with this code; a build with another number is not used."""
 
 PlainMessage = tuple[str, bytes, bytes, int, int, int]

@@ -93,7 +93,7 @@ class KeyStore(Protocol):
     def give_back(self) -> None:
         """Free the disk space of removed items now. Files have freed theirs already."""
 
-    def forget(self) -> None:
+    def drop_caches(self) -> None:
         """Let the kernel drop what it has cached of the files."""
 
     def close(self) -> None: ...
@@ -125,7 +125,7 @@ class _Files:
     def give_back(self) -> None:
         return
 
-    def forget(self) -> None:
+    def drop_caches(self) -> None:
         disk = PosixDisk()
         for path in _files_below(self._root):
             if not disk.is_mapped(path):
@@ -263,7 +263,7 @@ class _Rocks:
     def give_back(self) -> None:
         self._engine.compact(self._family, KeyRange(b"", None))
 
-    def forget(self) -> None:
+    def drop_caches(self) -> None:
         for path in _files_below(self._root):
             if path.suffix == ".sst":
                 PosixDisk().drop_cached(path)
@@ -319,7 +319,7 @@ class KeyStoreWork:
         return look_up(self._find(begin_ms, end_ms, limit), texts)
 
     def look_up_cold(self, texts: list[str], begin_ms: int, end_ms: int, limit: int) -> dict[str, float]:
-        return look_up_cold(self._find(begin_ms, end_ms, limit), texts, self._store.forget)
+        return look_up_cold(self._find(begin_ms, end_ms, limit), texts, self._store.drop_caches)
 
     def private_bytes(self) -> int:
         """Return the private memory beyond that before the store was opened."""

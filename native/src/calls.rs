@@ -60,7 +60,7 @@ impl CallScanner {
         Ok(())
     }
 
-    fn forget_run(&mut self, block: &[u8]) {
+    fn evict_run(&mut self, block: &[u8]) {
         self.runs.retain(|run| run.block != block);
     }
 

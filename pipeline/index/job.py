@@ -174,7 +174,7 @@ class IndexBuild:
             state = TieredKeyFiles(index).state
         for name in self._objects_of_old(shape):
             folders.retire(name)
-        self._identity.forget_index(TIERED_ROW)
+        self._identity.delete_index(TIERED_ROW)
         aside = None
         if self._disk.exists(self._index):
             aside = aside_of(self._disk, self._index)

@@ -90,7 +90,7 @@ def verify(
                 folder.write_text(VERDICT, json.dumps(report.as_json(), indent=2), staged_as=f".{VERDICT}")
             first = [*report.differences, *run.first_differences(differences_max)]
         finally:
-            run.forget()
+            run.unpersist()
     return replace(report, differences=_first_of(first, differences_max))
 
 
@@ -218,7 +218,7 @@ class _Verification(Verification):
         first = self.differences(()).withColumn("rank", sql.row_number().over(by_check)).filter(f"rank <= {limit}")
         return [difference_of(row.asDict()) for row in first.collect()]
 
-    def forget(self) -> None:
+    def unpersist(self) -> None:
         """Release the results that Spark keeps."""
         for each in self._found:
             each.unpersist()

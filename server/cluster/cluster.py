@@ -20,7 +20,7 @@ from quarry_mq.server.cluster.membership.member import Member
 from quarry_mq.server.cluster.membership.members import Members
 from quarry_mq.server.cluster.message_groups import MessageGroups
 from quarry_mq.server.cluster.peers import GroupPeer, Peers
-from quarry_mq.server.cluster.replication.deletions import Forgetting
+from quarry_mq.server.cluster.replication.deletions import TombstoneDeletion
 from quarry_mq.server.cluster.replication.exchange import Exchange, Peer
 from quarry_mq.server.cluster.replication.rejoin import Rejoining, messages_of
 from quarry_mq.server.cluster.signing import ClusterKeys
@@ -98,7 +98,7 @@ class Cluster:
         self.lite = LiteSpreading(self.members, peers)
         self.consumed = ConsumedBefore(store.messages, delivery, lambda: store.expiry.minimum).consumed
         self.rejoining = Rejoining(self.exchange, shared, partial(messages_of, store))
-        self._forgetting = Forgetting(shared, clock, kept_days=cluster.tombstone_days)
+        self._deletion = TombstoneDeletion(shared, clock, kept_days=cluster.tombstone_days)
 
     @property
     def request_size_max(self) -> int:
@@ -115,7 +115,7 @@ class Cluster:
             async with (
                 supervisor.running("exchange with members", self.exchange.run()),
                 supervisor.running("message groups", self.groups.run()),
-                supervisor.running("forgetting of deletions", self._forgetting.run()),
+                supervisor.running("forgetting of deletions", self._deletion.run()),
             ):
                 yield
         finally:

@@ -114,7 +114,7 @@ class TopCounts(Generic[Key]):
             del self._rows[old]
             self._rows[new] = Row()
 
-    def forget(self, gone: Callable[[Key], bool]) -> None:
+    def remove_if(self, gone: Callable[[Key], bool]) -> None:
         """Drop the rows of names that are deleted."""
         for key in [key for key in self._rows if gone(key)]:
             del self._rows[key]
@@ -232,10 +232,10 @@ class Traffic:
     def review(self, topic_exists: Callable[[str], bool], group_exists: Callable[[str], bool]) -> None:
         """Let busy names replace idle ones, and drop deleted ones. To be called a few times a minute."""
         for by_topic in (self.sent_by_topic, self.committed_by_topic, self.rolled_back_by_topic):
-            by_topic.forget(lambda key: not topic_exists(key.topic))
+            by_topic.remove_if(lambda key: not topic_exists(key.topic))
             by_topic.review()
         for by_group in (self.received_by_group, self.buried_by_group):
-            by_group.forget(lambda key: not topic_exists(key.topic) or not group_exists(key.group))
+            by_group.remove_if(lambda key: not topic_exists(key.topic) or not group_exists(key.group))
             by_group.review()
 
 

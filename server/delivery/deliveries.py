@@ -323,7 +323,7 @@ class Deliveries:
             self._recent.drop(progress, offset)
         return [each is not None for each in standing]
 
-    def forget(self, subscription: Subscription, progress: QueueProgress, start: int = 0) -> None:
+    def delete_from(self, subscription: Subscription, progress: QueueProgress, start: int = 0) -> None:
         """Delete the rows of everything in flight in the queue from an offset on."""
         rows = {offset: row for offset, row in self.rows_of(subscription, progress).items() if offset >= start}
         if not rows:
@@ -338,7 +338,7 @@ class Deliveries:
 
     def release(self, subscription: Subscription) -> None:
         """Drop the timers of a subscription that has nothing in flight any more."""
-        self._wakeups.forget(subscription)
+        self._wakeups.cancel_all(subscription)
 
     def delete_rows(self, prefix: bytes) -> None:
         """Delete the stored rows of a group, or of a group and topic, which has no subscription in memory."""
@@ -424,7 +424,7 @@ class Deliveries:
     def give_back_of_client(self, client_id: str) -> None:
         """Give back the messages that are kept hidden on this client's behalf, a part at a time."""
         self._writer.write_now()  # from here on the table is read
-        for group, topic in self._lessees.forget(client_id):
+        for group, topic in self._lessees.remove_client(client_id):
             for index in range(len(self._open(group, topic).parts)):
                 self._search(client_id, group, topic, index, DueEntry(self._clock.wall_ms(), 0, QueueOffset(0)))
 

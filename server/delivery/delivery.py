@@ -465,7 +465,7 @@ class Delivery:
         subscription = self._subscriptions.open(group, queue.topic)
         progress = self._positions.open(subscription, queue.number)
         if offset < progress.next_offset:
-            self._deliveries.forget(subscription, progress, offset)
+            self._deliveries.delete_from(subscription, progress, offset)
         progress.next_offset = offset
         self._positions.store(subscription, progress)
         subscription.mark(queue.number)
@@ -475,7 +475,7 @@ class Delivery:
         """Let the group continue at `offset`. Everything it had in flight in this queue is deleted."""
         subscription = self._subscriptions.open(group, queue.topic)
         progress = self._positions.open(subscription, queue.number)
-        self._deliveries.forget(subscription, progress)
+        self._deliveries.delete_from(subscription, progress)
         progress.next_offset = offset
         self._positions.store(subscription, progress)
         subscription.mark(queue.number)

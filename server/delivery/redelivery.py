@@ -105,7 +105,7 @@ class Wakeups:
         if subscription.wake_times is not None:
             subscription.wake_times.add(rounded_ms)
 
-    def forget(self, subscription: Subscription) -> None:
+    def cancel_all(self, subscription: Subscription) -> None:
         """Cancel the wake-ups of a subscription that keeps track of its times."""
         for at_ms in subscription.wake_times or ():
             self._at.get(at_ms, {}).pop(subscription, None)  # after `stop` there are none

@@ -92,7 +92,7 @@ A client counts its subscriptions by itself, and some that it has just dropped m
 """
 LOOKED_AT_ONCE: Final = 1_024
 """Number of clients that are checked every few seconds, whether or not they have synchronized recently."""
-FORGETTING_S: Final = 0.005
+DELETING_S: Final = 0.005
 """Seconds of deleting gone clients before other work gets its turn: all clients of a site may be gone at once."""
 PAUSE_S: Final = 0.02
 
@@ -236,7 +236,7 @@ class LiteSubscriptions:
     def clear(self, asking: Asking, done: Done) -> None:
         """Unsubscribe from everything."""
         self._begin(asking)
-        removed = self._forget(asking.group, asking.client_id)
+        removed = self._delete_rows(asking.group, asking.client_id)
         self._finish(asking, self._move_back(asking, removed), lambda: None, done)
 
     # -- the end of clients
@@ -252,19 +252,19 @@ class LiteSubscriptions:
     async def run(self, interval_s: float) -> None:
         """Delete the rows of clients that are gone or have not synchronized for `EXPIRY_MS`, until cancelled."""
         while True:
-            if self._forget_gone() or self._sweep():
+            if self._delete_gone() or self._sweep():
                 await asyncio.sleep(PAUSE_S)
                 continue
             await until_set(self._has_gone, interval_s)
             self._has_gone.clear()
 
-    def _forget_gone(self) -> bool:
+    def _delete_gone(self) -> bool:
         """Delete the rows of some clients that are gone; return whether there are more."""
-        time_slice = TimeSlice(self._clock, work_s=FORGETTING_S)
+        time_slice = TimeSlice(self._clock, work_s=DELETING_S)
         self._writer.write_now()  # the rows are now up to date
         while self._gone and not time_slice.is_over:
             client_id = next(iter(self._gone))
-            self._forget(self._gone.pop(client_id), client_id)
+            self._delete_rows(self._gone.pop(client_id), client_id)
         return bool(self._gone)
 
     def _sweep(self) -> bool:
@@ -273,14 +273,14 @@ class LiteSubscriptions:
         now_ms = self._clock.wall_ms()
         if self._clock.monotonic_s() - self._up_since_s < EXPIRY_MS / 1000:
             return False  # clients could not synchronize while the broker was down
-        time_slice = TimeSlice(self._clock, work_s=FORGETTING_S)
+        time_slice = TimeSlice(self._clock, work_s=DELETING_S)
         found = self._table.clients(self._swept, LOOKED_AT_ONCE)
         for row in found:
             self._swept = row
             if row.synced_ms > now_ms + JUMP_MAX_MS:  # written while a clock was far ahead: treated as written now
                 self._table.stage_synced(self._writer.batch(), row.group, row.client_id, now_ms)
             elif row.synced_ms < now_ms - EXPIRY_MS:
-                self._forget(row.group, row.client_id)
+                self._delete_rows(row.group, row.client_id)
                 self._clients.pop(row.client_id, None)
                 if time_slice.is_over:
                     return True
@@ -294,7 +294,7 @@ class LiteSubscriptions:
         self._writer.write_now()  # the rows are now up to date
         gone_from = self._gone.pop(asking.client_id, None)
         if gone_from is not None:
-            self._forget(gone_from, asking.client_id)
+            self._delete_rows(gone_from, asking.client_id)
             self._writer.write_now()
         self._clients[asking.client_id] = _Client(asking.group)
         self._table.stage_synced(self._writer.batch(), asking.group, asking.client_id, self._clock.wall_ms())
@@ -382,7 +382,7 @@ class LiteSubscriptions:
             self._move(asking, name, Start.OLDEST)
         return removed
 
-    def _forget(self, group: str, client_id: str) -> Sequence[str]:
+    def _delete_rows(self, group: str, client_id: str) -> Sequence[str]:
         """Delete a client's rows, and return the lite topics to which it was subscribed."""
         names = self._table.of_client(group, client_id)
         batch = self._writer.batch()

@@ -119,7 +119,7 @@ class BackupPoints:
         self._last_ms = max(self._clock.wall_ms(), self._last_ms + 1)
         name = str(self._last_ms)
         with ExitStack() as on_failure:
-            on_failure.callback(self._forget, name)
+            on_failure.callback(self._remove, name)
             self._pins.pin(name, self._segments.minimum, LEASE_S)
             self._disk.make_directories(self._paths.backup_points / name)
             await asyncio.to_thread(self._flush_beforehand)
@@ -147,14 +147,14 @@ class BackupPoints:
         """Remove the point. Raises Invalid when there is none of the name."""
         if name not in self._points:
             raise Invalid(f"there is no backup point {name}")
-        self._forget(name)
+        self._remove(name)
 
     def sweep(self) -> None:
         """Remove the points whose lease is over."""
         for name in list(self._points):
             if not self._pins.holds(name):
                 log.warning("the lease of a backup point is over, it is removed", name=name)
-                self._forget(name)
+                self._remove(name)
 
     def _flush_beforehand(self) -> None:
         """Do the long part of the flush beside running work: entries on disk never point beyond the durable log."""
@@ -183,7 +183,7 @@ class BackupPoints:
             return
         self._disk.replace_atomically(directory / self._paths.checkpoint.name, checkpoint)
 
-    def _forget(self, name: str) -> None:
+    def _remove(self, name: str) -> None:
         self._points.pop(name, None)
         self._pins.release(name)
         try:

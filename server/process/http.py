@@ -272,14 +272,14 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             super().process_request(request, client_address)
         except RuntimeError:
             # No thread could be started, so none will remove the connection.
-            self._forget(request)
+            self._remove(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._forget(request)
+            self._remove(request)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         if isinstance(request, ssl.SSLSocket):
@@ -292,7 +292,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
                 return
         super().finish_request(request, client_address)
 
-    def _forget(self, request: socket.socket) -> None:
+    def _remove(self, request: socket.socket) -> None:
         with self._lock:
             self._open.pop(request, None)
             self._served -= 1

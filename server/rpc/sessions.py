@@ -208,12 +208,12 @@ class TelemetryService:
         except Exception as error:  # noqa: BLE001 - the edge: the stream ends, the broker goes on
             self._edge.report(call, error)
             self._strangers[call] = _refusal(error)
-            call.on_close(partial(self._forget_stranger, call))
+            call.on_close(partial(self._remove_stranger, call))
             if len(self._strangers) > STRANGERS_MAX:
                 self._tell_stranger(next(iter(self._strangers)))
             return
         self._streams[call] = _Stream(identity)
-        call.on_close(partial(self._forget, call))
+        call.on_close(partial(self._remove, call))
 
     def _message(self, call: Call, body: bytes) -> None:
         stream = self._streams.get(call)
@@ -271,19 +271,19 @@ class TelemetryService:
         if refusal is not None:
             _end_by(call, refusal)
 
-    def _forget_stranger(self, call: Call) -> None:
+    def _remove_stranger(self, call: Call) -> None:
         self._strangers.pop(call, None)
 
     def _refuse(self, call: Call, error: Exception) -> None:
         self._edge.report(call, error)
-        self._forget(call)
+        self._remove(call)
         _end_by(call, _refusal(error))
 
     def _end(self, call: Call, status: GrpcStatus, message: str = "") -> None:
-        self._forget(call)
+        self._remove(call)
         call.finish(status, message)
 
-    def _forget(self, call: Call) -> None:
+    def _remove(self, call: Call) -> None:
         stream = self._streams.pop(call, None)
         if stream is not None and stream.client_id is not None:
             self._clients.detach(stream.client_id, call)

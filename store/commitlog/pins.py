@@ -39,7 +39,7 @@ class SegmentPins:
     def renew(self, name: str, lease_s: float) -> None:
         """Let the lease last `lease_s` seconds from now. Raises Invalid when it is over: segments may be gone."""
         with self._lock:
-            self._forget_ended()
+            self._remove_ended()
             pin = self._pins.get(name)
             if pin is None:
                 raise Invalid(f"backup point {name} is gone: its lease has ended")
@@ -53,16 +53,16 @@ class SegmentPins:
     def holds(self, name: str) -> bool:
         """Return whether the lease of this name still lasts."""
         with self._lock:
-            self._forget_ended()
+            self._remove_ended()
             return name in self._pins
 
     def lowest(self) -> PhysicalOffset | None:
         """Return an offset such that segments that end above it must stay; None when nothing is pinned."""
         with self._lock:
-            self._forget_ended()
+            self._remove_ended()
             return min((each.start for each in self._pins.values()), default=None)
 
-    def _forget_ended(self) -> None:
+    def _remove_ended(self) -> None:
         now_s = self._clock.monotonic_s()
         for name in [name for name, each in self._pins.items() if each.ends_at_s <= now_s]:
             del self._pins[name]

@@ -67,7 +67,7 @@ class ConsumerOffsetTable:
             self._indexed.setdefault(queue.topic, set()).add(group)
             self._indexed_count += 1
             while self._indexed_count > INDEXED_MAX:
-                self._forget(next(iter(self._indexed)))
+                self._evict(next(iter(self._indexed)))
         batch.put(self._family, _offset_key(group, queue), VALUE.pack(offset))
 
     def stage_index_again(self) -> None:
@@ -149,7 +149,7 @@ class ConsumerOffsetTable:
         `groups` are the `groups_of` the topic, if the caller has them already.
         """
         groups = self.groups_of(topic) if groups is None else groups
-        self._forget(topic)
+        self._evict(topic)
         if is_light_queue(topic):
             # they are deleted by the hundred thousand, and range deletes in a memtable make each read slower
             for group in groups:
@@ -162,11 +162,11 @@ class ConsumerOffsetTable:
 
     def delete_pair(self, batch: WriteBatch, group: str, topic: str) -> None:
         """Add the deletion of the group's offsets of the topic."""
-        self._forget(topic)
+        self._evict(topic)
         self._delete_prefix(batch, _group_prefix(group) + counted(topic.encode()))
         batch.delete(self._family, _index_key(topic, group))
 
-    def _forget(self, topic: str) -> None:
+    def _evict(self, topic: str) -> None:
         """Evict the cached groups of a topic: each then costs an index row when next staged."""
         self._indexed_count -= len(self._indexed.pop(topic, ()))
 

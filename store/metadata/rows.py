@@ -165,7 +165,7 @@ class NamedRows(Generic[Row]):
                 self._stage(batch, name, self._encode(row))
             self._engine.write(batch, sync=True)
             for name in rows:
-                self.forget(name)
+                self.evict(name)
 
     def remove(self, name: str, beside: Stage | None = None) -> None:
         """Delete a row, with the changes that `beside` stages in the same batch. Raises the not-found error."""
@@ -177,7 +177,7 @@ class NamedRows(Generic[Row]):
                 beside(batch)
             self._engine.write(batch, sync=True)
             self._count(name, before, None)
-            self.forget(name)
+            self.evict(name)
 
     def stage_removal(self, batch: WriteBatch, name: str) -> None:
         """Stage the deletion of a row, if it exists, in the caller's batch: once that is written, call `forget`.
@@ -186,7 +186,7 @@ class NamedRows(Generic[Row]):
         """
         self._stage(batch, name, None)
 
-    def forget(self, name: str) -> None:
+    def evict(self, name: str) -> None:
         """Evict the row from the cache: the next `get` reads it again."""
         with self._caching:
             self._cached.pop(name, None)
@@ -265,7 +265,7 @@ class NamedRows(Generic[Row]):
                 self._engine.write(batch, sync=True)
             for (name, value), old in zip(changes.items(), before, strict=True):
                 self._count(name, old, value)
-                self.forget(name)
+                self.evict(name)
         return changes
 
     def _stage(self, batch: WriteBatch, name: str, value: bytes | None, *, by_use: bool = False) -> None:

@@ -11,7 +11,7 @@ from quarry_mq.store.migration.agreement import (
 )
 from quarry_mq.store.migration.backfill import Backfill, Portion
 from quarry_mq.store.migration.comparison import begin_comparison
-from quarry_mq.store.migration.deleted import forget_deleted
+from quarry_mq.store.migration.deleted import delete_gone_queues
 from quarry_mq.store.migration.machine import MigrationStats, QueueMigration
 from quarry_mq.store.migration.removal import FileQueueRemoval, remove_database
 from quarry_mq.store.migration.rows import MigrationRows, MigrationStep, Removing
@@ -30,6 +30,6 @@ __all__ = [
     "QueueMigration",
     "Removing",
     "begin_comparison",
-    "forget_deleted",
+    "delete_gone_queues",
     "remove_database",
 ]

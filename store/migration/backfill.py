@@ -127,8 +127,8 @@ class Backfill:
     def _look_anew(self, removals: int) -> None:
         if removals != self._looked_up_at:
             self._looked_up_at = removals
-            self._entries.forget()
-            self._assignment.forget()
+            self._entries.invalidate()
+            self._assignment.invalidate()
 
     def _in_files(self, found: EntryColumns) -> EntryColumns:
         in_files = self._entries.mask(found)

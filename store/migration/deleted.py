@@ -16,7 +16,7 @@ from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 log = structlog.get_logger(__name__)
 
 
-def forget_deleted(files: FileConsumeQueues, rocks: RocksConsumeQueues, complete_up_to: PhysicalOffset) -> None:
+def delete_gone_queues(files: FileConsumeQueues, rocks: RocksConsumeQueues, complete_up_to: PhysicalOffset) -> None:
     """Remove such queues from RocksDB. Below `complete_up_to` the files must hold all entries.
 
     Call it before recovery with the files' watermark: otherwise entries that recovery puts again would come to stand

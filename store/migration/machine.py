@@ -360,7 +360,7 @@ class QueueMigration:
 
     def removed(self) -> None:
         """Record that all file queues are removed. Any thread."""
-        self._identity.forget_files()
+        self._identity.clear_file_progress()
         self._rows.removed()
         log.info("file queues are removed")
 

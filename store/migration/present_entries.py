@@ -40,7 +40,7 @@ class PresentEntries:
         self._reader = queues.entry_reader()
         self._files = OpenFiles(disk, open_max=OPEN_FILES_MAX)
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Close the open files, so that they are opened again as they are then."""
         self._files.close()
 
@@ -127,7 +127,7 @@ class PresentAssignment:
         self._entries = entries
         self._next: GenerationCache[str, _Expected] = GenerationCache(LIGHT_QUEUES_KNOWN_MAX)
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         self._next.rotate()
         self._next.rotate()
 

@@ -39,7 +39,7 @@ from quarry_mq.store.layout.queue_phase import QueuePhase
 from quarry_mq.store.message_store import MessageStore
 from quarry_mq.store.metadata import ConsumerOffsetTable, GroupTable, TopicTable
 from quarry_mq.store.metadata.owners import Owners
-from quarry_mq.store.migration import MigrationRows, QueueMigration, forget_deleted
+from quarry_mq.store.migration import MigrationRows, QueueMigration, delete_gone_queues
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.opening.parts import StoreParts, open_parts, stop_of
 from quarry_mq.store.opening.queues import adopt_topics, advising
@@ -396,7 +396,7 @@ class _Opening:
             self._backfill(parts, parts.queues.rocks, recovery.end)
         if found.has_abort:
             if parts.queues.files is not None and parts.queues.rocks is not None:
-                forget_deleted(parts.queues.files, parts.queues.rocks, recovery.end)
+                delete_gone_queues(parts.queues.files, parts.queues.rocks, recovery.end)
             MigrationRows(parts.state_engine).doubt("the broker did not stop cleanly afterwards")
         return recovery
 
@@ -404,7 +404,7 @@ class _Opening:
         identity, minimum = parts.identity, parts.segments.minimum
         goal = identity.backfill_end
         if goal is None:
-            queues.forget_minima()
+            queues.delete_minima()
             goal = identity.backfill_end = end
         start = PhysicalOffset(max(identity.backfilled_to or minimum, minimum))
         if start >= goal:

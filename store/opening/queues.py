@@ -26,7 +26,7 @@ from quarry_mq.store.layout.kind import FoundStore, StoreKind, inspect_store
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueuePhase, doubled_topics, parse_phase, phase_of
 from quarry_mq.store.metadata import QUEUES_MAX, READ_WRITE, Topic, TopicTable, TopicType
-from quarry_mq.store.migration import MigrationRows, MigrationStep, Removing, forget_deleted, remove_database
+from quarry_mq.store.migration import MigrationRows, MigrationStep, Removing, delete_gone_queues, remove_database
 from quarry_mq.store.migration.open_queues import OpenQueues
 from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.settings import StoreSettings
@@ -99,7 +99,7 @@ class _QueueOpening:
                 self._heed_another_broker(rocks)
             if files is not None and rocks is not None:
                 if found.has_abort and (complete_up_to := files.dispatched_up_to()) is not None:
-                    forget_deleted(files, rocks, complete_up_to)
+                    delete_gone_queues(files, rocks, complete_up_to)
                 phase = self._begin_double_write(files, rocks, phase)
                 self._heed_doubled_topics(rocks, phase)
                 if objection := settings.queue_places.objection(phase):
@@ -146,7 +146,7 @@ class _QueueOpening:
         if entries_found is None and not identity.files_emptied and identity.files_up_to:
             # The files were removed by somebody, or a backup left them out. Forget them before the first is made again:
             # if that is killed halfway, the next start must not take the few files that exist for all of them.
-            identity.forget_files()
+            identity.clear_file_progress()
         units_per_file = identity.units_per_file
         if units_per_file is None:
             units_per_file = identity.units_per_file = entries_found or self._settings.units_per_file
@@ -186,7 +186,7 @@ class _QueueOpening:
         written_down = self._identity.flushed_up_to
         if written_down is not None and (rocks.dispatched_up_to() or 0) <= written_down:
             return
-        if count := rocks.forget_inverted_minima():
+        if count := rocks.delete_inverted_minima():
             log.warning("queues had a minimum above their maximum: it is found anew", queues=count)
 
     def _begin_double_write(self, files: FileConsumeQueues, rocks: RocksConsumeQueues, phase: QueuePhase) -> QueuePhase:

@@ -174,7 +174,7 @@ def set_queues_aside(disk: Disk, paths: StorePaths, found: FoundStore, engines: 
     try:
         has_files = parse_phase(identity.queue_phase, paths.root).writes_files and found.kind is StoreKind.QUARRY
         if has_files:
-            identity.forget_files()
+            identity.clear_file_progress()
     finally:
         engine.close()
     _set_database_files_aside(disk, found.rocksdb_directory)

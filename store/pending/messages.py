@@ -49,7 +49,7 @@ from quarry_mq.store.settings import CHECK_AFTER_MS
 
 RESOLUTIONS_KEPT: Final = 65_536
 """The number of half messages whose resolution is kept, so that a producer that repeats itself gets the same answer."""
-RESOLUTIONS_FORGOTTEN: Final = 1_024
+RESOLUTIONS_DELETED: Final = 1_024
 """The number of old resolutions that are deleted at once."""
 ROUNDED_MS: Final = 1_000
 """Milliseconds by which RocketMQ's time of a recall may differ from the time of the message that it recalls."""
@@ -123,7 +123,7 @@ class PendingMessages:
         self._engine.write(batch)
         self._written_up_to = up_to
 
-    def forget_all(self) -> None:
+    def delete_all(self) -> None:
         """Delete all rows, as if the log had never been read."""
         batch = self._engine.batch()
         batch.delete_range(self._family, EVERYTHING)
@@ -185,7 +185,7 @@ class PendingMessages:
             batch.delete(self._family, check_key(half.check_from_ms, offset))
         if resolution is Resolution.COMMITTED or self.resolution(offset) is None:
             batch.put(self._family, resolved_key(offset), resolution.value)
-        if offset % RESOLUTIONS_FORGOTTEN == 0 and offset > RESOLUTIONS_KEPT:
+        if offset % RESOLUTIONS_DELETED == 0 and offset > RESOLUTIONS_KEPT:
             batch.delete_range(self._family, KeyRange(resolved_key(0), resolved_key(offset - RESOLUTIONS_KEPT)))
 
     # -- queries

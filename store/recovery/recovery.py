@@ -35,7 +35,7 @@ def bring_up_to(pending: PendingMessages, segments: SegmentList, end: PhysicalOf
     the beginning.
     """
     if pending.up_to is not None and pending.up_to > end:
-        pending.forget_all()
+        pending.delete_all()
     start = PhysicalOffset(max(pending.up_to or 0, segments.minimum))
     flushed = start
     for batch in whole_batches(segments, start, end):

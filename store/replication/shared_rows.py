@@ -334,12 +334,12 @@ class SharedRows:
                 dropped[row.name] = None
         return dropped
 
-    def forget_tombstones(self, before_ms: int) -> int:
+    def delete_tombstones(self, before_ms: int) -> int:
         """Drop the deletions that this store heard of before a time (ms since 1970); return how many.
 
         A member that has not heard of such a deletion by then has to rejoin.
         """
-        forgotten, until = 0, 0
+        deleted, until = 0, 0
         keys = prefix_range(VERSIONS)
         while True:
             with self._ledger.writing:
@@ -349,12 +349,12 @@ class SharedRows:
                     stamp = Stamp.decode(data)
                     if stamp.deleted and stamp.sequence < before_ms * MICROSECONDS:
                         self._ledger.stage_gone(batch, *parse_row_id(key[len(VERSIONS) :]), stamp)
-                        forgotten += 1
+                        deleted += 1
                         until = max(until, stamp.sequence)
                 if len(batch):
                     self._horizons.write(batch, Horizons(forgotten={self.member: until}), sync=True)
             if len(page) < PAGE_ROWS_MAX:
-                return forgotten
+                return deleted
             keys = KeyRange(page[-1][0] + b"\0", keys.end)
 
     def _resolve(self, rows: Sequence[SharedRow], taken: _Taken, batch: WriteBatch) -> Changes:

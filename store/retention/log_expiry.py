@@ -47,7 +47,7 @@ class ExpiringMessages(Protocol):
     @property
     def queues_durable_up_to(self) -> PhysicalOffset: ...
 
-    def forget_deleted_topics(self, log_begin: PhysicalOffset) -> None: ...
+    def settle_deleted_topics(self, log_begin: PhysicalOffset) -> None: ...
 
 
 class LogExpiry:
@@ -175,7 +175,7 @@ class LogExpiry:
     def announce(self, minimum: PhysicalOffset) -> None:
         """Do step 1: from now on, starts expect that segments below `minimum` are missing."""
         self._identity.log_begin = minimum
-        self._messages.forget_deleted_topics(minimum)
+        self._messages.settle_deleted_topics(minimum)
 
     def retire(self, minimum: PhysicalOffset) -> PhysicalOffset:
         """Do step 2: let log and queues begin at `minimum`, the base of a segment; the remover gets the files before

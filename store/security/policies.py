@@ -117,7 +117,7 @@ class PolicyTable:
         self._rows.stage_removal(batch, user)
 
     def removed(self, user: str) -> None:
-        self._rows.forget(user)
+        self._rows.evict(user)
         self._generation += 1
 
     def take_over(self, resolve: Resolve) -> None:

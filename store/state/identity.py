@@ -223,7 +223,7 @@ class StoreIdentity:
     def rocksdb_entries(self, counts: EntryCounts) -> None:
         self._put(b"sparse_rocksdb", _COUNTS.pack(*counts))
 
-    def forget_files(self) -> None:
+    def clear_file_progress(self) -> None:
         """Note that the file queues are gone, or about to be removed: the whole log is to be put again."""
         self.set_files_up_to(PhysicalOffset(0), emptied=False)
 
@@ -250,7 +250,7 @@ class StoreIdentity:
     def set_index_row(self, name: str, packed: bytes) -> None:
         self._put(name.encode(), packed)
 
-    def forget_index(self, name: str) -> None:
+    def delete_index(self, name: str) -> None:
         """Delete the row of an index, so that existing index files are rebuilt."""
         batch = self._engine.batch()
         batch.delete(self._family, name.encode())

@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from quarry_mq.protocol.clock import DAY_MS
-from quarry_mq.server.cluster.replication import deletions as forgetting
-from quarry_mq.server.cluster.replication.deletions import Forgetting
+from quarry_mq.server.cluster.replication import deletions as tombstones
+from quarry_mq.server.cluster.replication.deletions import TombstoneDeletion
 from quarry_mq.server.cluster.replication.exchange import Page
 from quarry_mq.server.cluster.replication.rejoin import Rejoining
 from quarry_mq.server.errors import NoSuchMember
@@ -32,7 +32,7 @@ async def one_was_away(network: Network, nodes: list[Node]) -> Node:
     for node in nodes:
         node.store.clock.advance((KEPT_MS + DAY_MS) / 1000)
     for node in nodes[:2]:
-        assert node.store.shared.forget_tombstones(node.store.clock.wall_ms() - KEPT_MS) == 1
+        assert node.store.shared.delete_tombstones(node.store.clock.wall_ms() - KEPT_MS) == 1
     nodes[2].store.topic("mine")
     return Node(network, "m2", {"m0:8082"}, nodes[2].store).start()
 
@@ -102,15 +102,15 @@ def test_nobody_rejoins_with_a_member_that_has_read_nobody_yet(monkeypatch: pyte
 
 
 def test_deletions_are_forgotten_when_their_days_are_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forgetting, "START_DELAY_S", 0.0)
-    monkeypatch.setattr(forgetting, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(tombstones, "START_DELAY_S", 0.0)
+    monkeypatch.setattr(tombstones, "INTERVAL_S", 0.01)
 
     async def test() -> None:
         node = Node(Network(), "m0", set())
         node.store.topic("old")
         node.store.tables.topics.delete("old")
-        forgetting_it = Forgetting(node.store.shared, node.store.clock, kept_days=2)
-        running = asyncio.get_running_loop().create_task(forgetting_it.run())
+        deletion = TombstoneDeletion(node.store.shared, node.store.clock, kept_days=2)
+        running = asyncio.get_running_loop().create_task(deletion.run())
         node.store.clock.advance(2 * DAY_MS / 1000)
         await asyncio.sleep(0.05)
         assert node.store.shared.changes(0).rows

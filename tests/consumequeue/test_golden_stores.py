@@ -225,7 +225,7 @@ def test_double_write_rocksdb_holds_a_late_part_and_can_be_completed(golden_copy
     )
     assert 0 < kept < len(normal)
     watermark = queues.dispatched_up_to()
-    queues.forget_minima()
+    queues.delete_minima()
     for start in range(0, len(normal), 256):
         queues.put_missing([each._replace(light_queues=()) for each in normal[start : start + 256]])
     by_queue: dict[QueueId, int] = {}

@@ -436,7 +436,7 @@ def plant_table_complete_after_one_page(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_caches_kept_when_the_log_is_truncated(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RocksBounds, "forget_all", lambda *_: None)
+    patch.setattr(RocksBounds, "invalidate_all", lambda *_: None)
 
 
 def plant_table_kept_when_the_log_is_truncated(patch: pytest.MonkeyPatch) -> None:
@@ -444,7 +444,7 @@ def plant_table_kept_when_the_log_is_truncated(patch: pytest.MonkeyPatch) -> Non
         bounds._cache.rotate()
         bounds._cache.rotate()
 
-    patch.setattr(RocksBounds, "forget_all", forget_known)
+    patch.setattr(RocksBounds, "invalidate_all", forget_known)
 
 
 def plant_first_entries_kept_when_the_log_begins_earlier(patch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def test_entries_below_a_reinitialised_minimum_stay_hidden_until_it_is_forgotten
     queues = database.queues(0)
     assert queues.bounds(QUEUE) == (42, 42)
     assert offsets(queues) == []
-    queues.forget_minima()
+    queues.delete_minima()
     assert database.stored_minimum() is None
     queues.put_missing([request(at, at * 100) for at in range(42)])
     assert queues.bounds(QUEUE) == (0, 42)
@@ -151,7 +151,7 @@ def test_minima_above_their_maxima_are_forgotten(
     database.checkpoint(1_000)
     queues = database.queues(0)
     first, begin = queues.bounds(QUEUE)[1], 0 if expected else minimum
-    assert queues.forget_inverted_minima() == expected
+    assert queues.delete_inverted_minima() == expected
     assert (database.stored_minimum() is None) == bool(expected)
     for count in range(1, 4):
         queues.put([request(queues.next_offset(QUEUE), 5_000 + count)], PhysicalOffset(5_000 + count))
@@ -170,9 +170,9 @@ def test_inverted_minima_are_found_among_many_rows(database: Database) -> None:
     batch.put(database.engine.family(OFFSET_FAMILY), b"a stranger's row", BOUND.pack(0, 100))
     database.engine.write(batch)
     queues = database.queues(0)
-    assert queues.forget_inverted_minima() == 1_500 // 10 * 2
+    assert queues.delete_inverted_minima() == 1_500 // 10 * 2
     assert database.engine.family(OFFSET_FAMILY).get(b"a stranger's row") is not None
-    assert queues.forget_inverted_minima() == 0
+    assert queues.delete_inverted_minima() == 0
 
 
 def test_the_search_begins_at_the_stored_minimum_and_moves_up(database: Database) -> None:
@@ -293,7 +293,7 @@ def test_bounds_are_never_inverted_nor_below_the_log(
                 queues.store_minima(found.minima, removals=queues.removals)
             case _:
                 queues = database.queues(begin)
-                queues.forget_inverted_minima()
+                queues.delete_inverted_minima()
         bounds = queues.bounds(QUEUE)
         assert 0 <= bounds.minimum <= bounds.maximum == queues.next_offset(QUEUE)
         entries = queues.entries(QUEUE, QueueOffset(0), 1_000)

@@ -227,7 +227,7 @@ def plant_queues_that_are_taken_for_drained(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Subscription, "served", lambda self, number, *, drained: self.candidates.pop(number, None))
 
 
-def plant_lite_topics_that_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def plant_lite_topics_that_are_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LiteDelivery, "ready", lambda *_: None)
 
 
@@ -240,7 +240,7 @@ def plant_lite_topics_that_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> Non
         plant_acknowledgements_wake_nobody,
         plant_walks_that_pass_over_what_is_not_written,
         plant_queues_that_are_taken_for_drained,
-        plant_lite_topics_that_are_forgotten,
+        plant_lite_topics_that_are_evicted,
     ],
 )
 def test_a_planted_mistake_is_found(

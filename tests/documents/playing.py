@@ -119,7 +119,7 @@ class _Player:
             if time.monotonic() > deadline:
                 raise PageWrong(_difference(block, command, 0, output))
             time.sleep(0.02)
-        started.forget()
+        started.discard()
         if self._record is not None and not {"first", "outputs"} & block.orders.keys():
             self._record(command, output)
 

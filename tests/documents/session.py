@@ -53,7 +53,7 @@ class Foreground:
         """Return the output since `forget`."""
         return self._file.read_text(encoding="utf-8", errors="replace")[self._seen :].splitlines()
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         self._seen = len(self._file.read_text(encoding="utf-8", errors="replace"))
 
 

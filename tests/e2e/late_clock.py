@@ -7,7 +7,7 @@ from typing import Final
 
 from quarry_mq.cli import main
 from quarry_mq.protocol.clock import SystemClock
-from quarry_mq.server.cluster.replication import deletions as forgetting
+from quarry_mq.server.cluster.replication import deletions as tombstones
 
 AHEAD_MS: Final = 40 * 86_400_000
 
@@ -18,5 +18,5 @@ def ahead_ms(self: SystemClock) -> int:
 
 if __name__ == "__main__":
     SystemClock.wall_ms = ahead_ms  # type: ignore[method-assign]
-    forgetting.START_DELAY_S = 2.0  # type: ignore[misc]
+    tombstones.START_DELAY_S = 2.0  # type: ignore[misc]
     main.main()

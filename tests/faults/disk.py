@@ -224,11 +224,11 @@ class FaultyDisk:
             survivor.files[path] = FaultyFile(self.files[path].after_power_loss(chance))
         for path in sorted(self._unsynced):
             if chance.random() < 0.5:
-                survivor.forget(path)
+                survivor.drop(path)
         self._powered = False
         return survivor
 
-    def forget(self, lost: Path) -> None:
+    def drop(self, lost: Path) -> None:
         """The name is gone, with all below it."""
         for path in [each for each in self.files if each == lost or lost in each.parents]:
             del self.files[path]

@@ -88,7 +88,7 @@ class MachineEngines:
         if not self._disk.exists(directory / "CURRENT"):
             self._disk.make_directories(directory)
             self._disk.replace_atomically(directory / "CURRENT", b"MANIFEST-000001\n")
-            self._forget(directory.name)
+            self._drop(directory.name)
         else:
             self._disk.sync_directory(directory)
 
@@ -98,7 +98,7 @@ class MachineEngines:
         self._engines[name].reopen()
         return self._engines[name]
 
-    def _forget(self, name: str) -> None:
+    def _drop(self, name: str) -> None:
         self._engines.pop(name, None)
 
 
@@ -162,7 +162,7 @@ class MachineRocksEngines(MachineEngines):
         self._opened.append(engine)
         return engine
 
-    def _forget(self, name: str) -> None:
+    def _drop(self, name: str) -> None:
         shutil.rmtree(self._directory / str(self._copies) / name, ignore_errors=True)
 
 

@@ -52,7 +52,7 @@ def test_an_object_that_is_replaced_is_read_again() -> None:
     cache, loads = SlotCache(10 * PART_SIZE), Loads()
     ask(cache, loads, "a", 0)
     ask(cache, loads, "b", 0)
-    cache.forget("a")
+    cache.evict("a")
     assert cache.size_bytes == PART_SIZE
     ask(cache, loads, "b", 0)
     ask(cache, loads, "a", 0)

@@ -359,7 +359,7 @@ class LagMachine(RuleBasedStateMachine):
     def make_topic_anew(self, topic: str, queues: int) -> None:
         self.bench.delete_topic(topic)
         for reader in self.readers.values():
-            reader.forgets(topic)
+            reader.delete_topic(topic)
         self.ends = {queue: end for queue, end in self.ends.items() if queue.topic != topic}
         self.look()
         self.bench.store.topics.create(Topic(topic, TopicType.NORMAL, queues, queues))
@@ -377,7 +377,7 @@ class LagMachine(RuleBasedStateMachine):
     def delete_subscription(self, name: str, topic: str) -> None:
         self.bench.delivery.delete_subscription(name, topic)
         self.bench.end_pass()
-        self.readers[name].forgets(topic)
+        self.readers[name].delete_topic(topic)
         self.look(self.readers[name])
 
     @move(3)

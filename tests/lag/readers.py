@@ -82,7 +82,7 @@ class Reader:
         }
         self.done = {place for place in self.done if place.queue != queue}
 
-    def forgets(self, topic: str) -> None:
+    def delete_topic(self, topic: str) -> None:
         """As if it had never read the topic."""
         self.reads.discard(topic)
         self.begins = {queue: begin for queue, begin in self.begins.items() if queue.topic != topic}

@@ -90,8 +90,8 @@ def plant_expired_messages_in_flight(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_what_is_committed_stays_in_flight(patch: pytest.MonkeyPatch) -> None:
-    forget = Deliveries.forget
-    patch.setattr(Deliveries, "forget", lambda *args: None if len(args) > 3 else forget(*args))
+    delete_from = Deliveries.delete_from
+    patch.setattr(Deliveries, "delete_from", lambda *args: None if len(args) > 3 else delete_from(*args))
 
 
 def plant_changes_in_flight_not_counted(patch: pytest.MonkeyPatch) -> None:

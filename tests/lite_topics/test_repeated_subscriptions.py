@@ -129,7 +129,7 @@ class Side:
             case "go":
                 self.subscriptions.client_gone(asking.client_id)
             case "forget":
-                while self.subscriptions._forget_gone():
+                while self.subscriptions._delete_gone():
                     pass
             case "delete the group":
                 self.table.stage_group_gone(self._writer.batch(), GROUP)

@@ -31,7 +31,7 @@ class Counting:
     def __init__(self, block_size_max: int, huffman_coded: type[bytes]) -> None:
         assert NATIVE is not None
         self._scanner: Scanner = NATIVE.CallScanner(block_size_max, huffman_coded)
-        self.learn_run, self.forget_run = self._scanner.learn_run, self._scanner.forget_run
+        self.learn_run, self.evict_run = self._scanner.learn_run, self._scanner.evict_run
         self.learn_name, self.learn_field = self._scanner.learn_name, self._scanner.learn_field
 
     def scan(

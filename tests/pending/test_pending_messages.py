@@ -23,7 +23,7 @@ from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.pending import FAMILY, PendingBefore, PendingMessages, Resolution, progress_now, reading
 from quarry_mq.store.pending.changes import may_any_change, may_change
-from quarry_mq.store.pending.messages import RESOLUTIONS_FORGOTTEN, RESOLUTIONS_KEPT
+from quarry_mq.store.pending.messages import RESOLUTIONS_DELETED, RESOLUTIONS_KEPT
 from quarry_mq.store.pending.progress import HALVES, TIMERS
 from quarry_mq.store.pending.topics import OPERATION_DONE, TIMER_TOPIC
 from quarry_mq.store.record import StoredMessage
@@ -164,7 +164,7 @@ def test_one_message_with_an_effect_is_found_in_a_batch_of_others(changed: dict[
 def test_how_transactions_ended_is_forgotten_in_the_end() -> None:
     assembly = assemble(FaultyDisk(), queue_engine())
     pending = assembly.store.pending
-    last = RESOLUTIONS_KEPT + 2 * RESOLUTIONS_FORGOTTEN
+    last = RESOLUTIONS_KEPT + 2 * RESOLUTIONS_DELETED
     for offset in (5, last - 1, last):
         body = b"%d," % offset
         assembly.store.append([message(OPERATION_TOPIC, body=body, TAGS=OPERATION_DONE)])

@@ -76,7 +76,7 @@ def _life(engine: DyingEngine, other: Member) -> None:
     other.clock.advance(1)
     other.topic("old-0", 6)
     one.pull(other)
-    one.shared.forget_tombstones(1)
+    one.shared.delete_tombstones(1)
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the write", "after it"])

@@ -20,8 +20,8 @@ def passed(days: int, *members: Member) -> None:
         each.clock.advance(days * DAY_S)
 
 
-def forget(*members: Member) -> int:
-    return sum(each.shared.forget_tombstones(each.clock.wall_ms() - KEPT_DAYS * DAY_S * 1000) for each in members)
+def delete_tombstones(*members: Member) -> int:
+    return sum(each.shared.delete_tombstones(each.clock.wall_ms() - KEPT_DAYS * DAY_S * 1000) for each in members)
 
 
 def three() -> tuple[Member, Member, Member]:
@@ -40,7 +40,7 @@ def long_away() -> tuple[Member, Member, Member]:
     here.tables.topics.delete("old")
     gathered(here, there)
     passed(KEPT_DAYS + 1, here, there, away)
-    assert forget(here, there, away) == 2
+    assert delete_tombstones(here, there, away) == 2
     away.topic("mine")
     return here, there, away
 
@@ -107,7 +107,7 @@ def test_a_member_that_reads_its_first_one_says_nothing_before_it_has_read_it() 
 def test_who_was_away_while_nothing_was_deleted_comes_back_as_ever() -> None:
     here, there, away = three()
     passed(10 * KEPT_DAYS, here, there, away)
-    assert forget(here, there, away) == 0
+    assert delete_tombstones(here, there, away) == 0
     here.topic("new")
     gathered(here, there, away)
     assert topics(away) == ["new", "old", "orders"]
@@ -119,11 +119,11 @@ def test_who_was_away_for_less_than_deletions_are_kept_hears_of_them() -> None:
     here.tables.topics.delete("old")
     gathered(here, there)
     passed(KEPT_DAYS - 1, here, there, away)
-    assert forget(here, there, away) == 0
+    assert delete_tombstones(here, there, away) == 0
     gathered(here, there, away)
     assert topics(away) == ["orders"]
     passed(KEPT_DAYS + 1, here, there, away)
-    assert forget(here, there, away) == 3
+    assert delete_tombstones(here, there, away) == 3
     here.topic("later")
     gathered(here, there, away)
     assert topics(away) == ["later", "orders"]
@@ -135,7 +135,7 @@ def test_a_deletion_counts_from_when_it_was_heard_of() -> None:
     here.tables.topics.delete("old")
     passed(KEPT_DAYS + 1, here, there, away)
     there.pull(here)
-    assert forget(there) == 0
+    assert delete_tombstones(there) == 0
     away.pull(there)
     assert topics(away) == ["orders"]
 
@@ -148,7 +148,7 @@ def test_members_that_hear_of_each_other_through_a_third_have_missed_nothing() -
         gathered(here, there)
         gathered(there, away)
         passed(20, here, there, away)
-        forget(here, there, away)
+        delete_tombstones(here, there, away)
     assert here.shared.horizons.forgotten
     away.pull(here)
     here.pull(away)
@@ -166,7 +166,7 @@ def test_two_halves_that_were_apart_refuse_each_other() -> None:
     gathered(one, two)
     gathered(three_, four)
     passed(KEPT_DAYS + 1, one, two, three_, four)
-    assert forget(one, two, three_, four) == 4
+    assert delete_tombstones(one, two, three_, four) == 4
     with pytest.raises(PeerMissed):
         one.pull(three_)
     rejoined(three_, one)
@@ -218,7 +218,7 @@ def test_what_is_known_and_forgotten_outlives_a_restart(tmp_path: Path) -> None:
     gathered(one, two)
     one.tables.topics.delete("old")
     passed(KEPT_DAYS + 1, one)
-    assert forget(one) == 1
+    assert delete_tombstones(one) == 1
     before = one.shared.horizons
     assert before.forgotten.keys() == {"one"}
     one.restart()

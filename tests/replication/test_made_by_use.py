@@ -9,7 +9,7 @@ from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.replication import AHEAD_MAX_MS, SharedKind
 from quarry_mq.store.replication.rows import COUNTER_MAX
 from tests.replication.members import Member, gathered, member
-from tests.replication.test_horizons import KEPT_DAYS, forget, passed
+from tests.replication.test_horizons import KEPT_DAYS, delete_tombstones, passed
 
 
 def used(one: Member, name: str = "orders") -> None:
@@ -99,7 +99,7 @@ def test_a_use_is_later_than_a_deletion_that_only_others_still_remember() -> Non
     here.pull(there)
     passed(KEPT_DAYS, here, there)
     here.clock.advance(1)
-    assert forget(here, there) == 1
+    assert delete_tombstones(here, there) == 1
     used(here)
     gathered(here, there)
     assert type_at(here) is type_at(there) is TopicType.MIXED
@@ -110,7 +110,7 @@ def test_a_use_is_never_ahead_of_the_clock_because_of_what_was_forgotten() -> No
     here.topic("other")
     here.tables.topics.delete("other")
     here.clock.advance(1)
-    assert here.shared.forget_tombstones(here.clock.wall_ms()) == 1
+    assert here.shared.delete_tombstones(here.clock.wall_ms()) == 1
     used(here)
     version = here.stamp(SharedKind.TOPIC, "orders").version
     assert version.time_ms == here.clock.wall_ms() < version.time_ms + AHEAD_MAX_MS

@@ -260,9 +260,9 @@ def test_old_deletions_can_be_forgotten() -> None:
     one.tables.topics.delete("early")
     one.clock.advance(10)
     one.tables.topics.delete("late")
-    assert one.shared.forget_tombstones(one.clock.wall_ms()) == 1
+    assert one.shared.delete_tombstones(one.clock.wall_ms()) == 1
     assert [row.name for row in one.shared.changes(0).rows] == ["stays", "late"]
-    assert one.shared.forget_tombstones(one.clock.wall_ms()) == 0
+    assert one.shared.delete_tombstones(one.clock.wall_ms()) == 0
     two.pull(one)
     assert two.content() == one.content()
 

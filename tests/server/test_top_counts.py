@@ -81,7 +81,7 @@ def test_deleted_names_lose_their_row() -> None:
     table = counts(2)
     count(table, "a")
     count(table, "b")
-    table.forget(lambda key: key.name == "a")
+    table.remove_if(lambda key: key.name == "a")
     assert messages(table) == {"b": 1}
 
 

@@ -299,7 +299,7 @@ def test_a_preview_begins_at_the_older_of_two_watermarks(tmp_path: Path) -> None
     store.close()
     assert preview(PosixDisk(), tmp_path, NO_ORDERS, lambda _: None).findings.dispatched == 0
     engine = open_state_engine(tmp_path / "quarry", create=False)
-    StoreIdentity(engine, tmp_path).forget_files()
+    StoreIdentity(engine, tmp_path).clear_file_progress()
     engine.close()
     assert preview(PosixDisk(), tmp_path, NO_ORDERS, lambda _: None).findings.dispatched == 10
 

@@ -19,7 +19,7 @@ START_DELAY_S: Final = 3_600.0
 INTERVAL_S: Final = 3_600.0
 
 
-class Forgetting:
+class TombstoneDeletion:
     """Removes old tombstones. Lives on the event loop's thread; the store is read on another."""
 
     def __init__(self, shared: SharedRows, clock: Clock, *, kept_days: int) -> None:
@@ -32,11 +32,9 @@ class Forgetting:
         await asyncio.sleep(START_DELAY_S)
         while True:
             try:
-                forgotten = await asyncio.to_thread(
-                    self._shared.forget_tombstones, self._clock.wall_ms() - self._kept_ms
-                )
-                if forgotten:
-                    log.info("old deletions were forgotten", count=forgotten)
+                deleted = await asyncio.to_thread(self._shared.delete_tombstones, self._clock.wall_ms() - self._kept_ms)
+                if deleted:
+                    log.info("old deletions were forgotten", count=deleted)
             except EngineFull as error:
                 log.warning("old deletions could not be forgotten, it is tried again", reason=str(error))
             await asyncio.sleep(INTERVAL_S)

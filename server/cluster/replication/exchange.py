@@ -41,7 +41,7 @@ NUDGE_DELAY_S: Final = 0.02
 ASKED_PER_INTERVAL: Final = 10
 """Number of members to ask per interval. With more members each is asked less often, unless it announces news."""
 ADDRESSES_MAX: Final = 1_000
-FORGET_S: Final = 600.0
+TOLD_KEPT_S: Final = 600.0
 """Seconds until an address that is known only from a caller is forgotten when no member calls from there any more."""
 
 
@@ -211,8 +211,8 @@ class Exchange:
     async def _wanted(self) -> set[str]:
         rows = {seen.member.admin_address for seen in self._members.all()}
         found = await self._discover()
-        forgotten_s = self._clock.monotonic_s() - FORGET_S
-        self._told = {address: at_s for address, at_s in self._told.items() if at_s > forgotten_s}
+        kept_from_s = self._clock.monotonic_s() - TOLD_KEPT_S
+        self._told = {address: at_s for address, at_s in self._told.items() if at_s > kept_from_s}
         return (found | self._told.keys() | rows) - self._own_addresses - {self._own_address}
 
     @property

@@ -411,6 +411,6 @@ class Lessees:
         if not of_client:
             del self._by_client[client_id]
 
-    def forget(self, client_id: str) -> Sequence[tuple[str, str]]:
+    def remove_client(self, client_id: str) -> Sequence[tuple[str, str]]:
         """Remove a client that is gone; return the groups and topics on which it held messages."""
         return tuple(self._by_client.pop(client_id, ()))

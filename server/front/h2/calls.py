@@ -203,9 +203,9 @@ class Calls:
 
     def answer_http(self, call: H2Call) -> None:
         """Answer a request that it is not a gRPC call."""
-        self._board.forget_refused(call)
+        self._board.remove_refused(call)
         if self.sender.refusal(call, http_refusal(call.http_status), NOT_GRPC_TEXT):
-            self._forget(call, GrpcStatus.INVALID_ARGUMENT)
+            self._remove(call, GrpcStatus.INVALID_ARGUMENT)
         call.lost()
 
     def _add(self, call: H2Call) -> None:
@@ -384,7 +384,7 @@ class Calls:
         if self.sender.answer(call, body):
             if not call.client_done:
                 self.send_reset(call.stream_id, ErrorCode.NO_ERROR)  # the rest of the request is not needed
-            self._forget(call, OK)
+            self._remove(call, OK)
         else:
             self.stream(call, with_prefix(body))
             self.end(call, GrpcStatus.OK, "")
@@ -415,25 +415,25 @@ class Calls:
         if call.is_over:
             return
         if self.sender.end(call, trailers(status, message)):
-            self._forget(call, status)
+            self._remove(call, status)
             self.sender.depart(call)
         else:
             call.ended_with = status
 
     def left(self, call: H2Call) -> None:
         """End a call of which the last waiting byte has gone."""
-        self._forget(call, call.ended_with)
+        self._remove(call, call.ended_with)
         self.sender.depart(call)
 
     def fail(self, call: H2Call, status: GrpcStatus, message: str) -> None:
         """End a call whatever its handler does."""
         if call.is_over:
             return
-        if self.sender.forget(call):
+        if self.sender.discard(call):
             self.send_reset(call.stream_id, ErrorCode.CANCEL)  # trailers would end a message in its middle
         else:
             self.sender.end(call, trailers(status, message))
-        self._forget(call, status)
+        self._remove(call, status)
         call.lost()
 
     def expire(self, call: H2Call) -> None:
@@ -447,8 +447,8 @@ class Calls:
     def cancel(self, call: H2Call) -> None:
         """End a call whose client, or its connection, does not wait for the answer any more."""
         call.client_done = True
-        self.sender.forget(call)
-        self._forget(call, GrpcStatus.CANCELLED)
+        self.sender.discard(call)
+        self._remove(call, GrpcStatus.CANCELLED)
         call.lost()
 
     def lose_all(self) -> None:
@@ -473,14 +473,14 @@ class Calls:
         if len(resets) > RESETS_REMEMBERED:
             del resets[next(iter(resets))]
 
-    def _forget(self, call: H2Call, status: GrpcStatus) -> None:
+    def _remove(self, call: H2Call, status: GrpcStatus) -> None:
         """Remove a call that has ended, and everything that is accounted for it."""
         if self.open.pop(call.stream_id, None) is None:
             return
         board = self._board
         board.stats.calls_open -= 1
         if call.http_status:
-            board.forget_refused(call)
+            board.remove_refused(call)
         if status is not OK:
             board.stats.calls_failed[status] += 1
         if not call.client_done:

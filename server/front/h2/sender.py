@@ -195,7 +195,7 @@ class Sender:
         self._emit_end(call, trailers)
         return True
 
-    def forget(self, call: H2Call) -> bool:
+    def discard(self, call: H2Call) -> bool:
         """Drop what waits for the call; return whether there was anything."""
         if call.outbox is None:
             return False

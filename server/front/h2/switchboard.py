@@ -79,7 +79,7 @@ class Switchboard:
             oldest = next(iter(self._refused))
             oldest.calls.answer_http(oldest)
 
-    def forget_refused(self, call: H2Call) -> None:
+    def remove_refused(self, call: H2Call) -> None:
         self._refused.pop(call, None)
 
     def expire(self, now_s: float) -> None:

@@ -52,7 +52,7 @@ class OpenFiles:
         with self._lock:
             self._dirty[directory, first] = None
 
-    def forget(self, directory: Path, first: int) -> None:
+    def evict(self, directory: Path, first: int) -> None:
         """Close the file and drop it from the cache, because it is about to be removed."""
         file = self._open.pop((directory, first), None)
         if file is not None:

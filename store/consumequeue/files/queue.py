@@ -219,7 +219,7 @@ class FileQueue:
         """
         for first in reversed(self.firsts):
             if first >= end and first != self.firsts[0]:
-                self._files.forget(self.directory, first)
+                self._files.evict(self.directory, first)
                 self._disk.remove(self._path(first))
                 self.firsts.remove(first)
                 continue
@@ -241,7 +241,7 @@ class FileQueue:
             if last is not None and last.physical_offset >= minimum:
                 break
             first = self.firsts.pop(0)
-            self._files.forget(self.directory, first)
+            self._files.evict(self.directory, first)
             self._disk.remove(self._path(first))
             removed += 1
         return removed
@@ -249,7 +249,7 @@ class FileQueue:
     def remove(self) -> None:
         """Remove all files and the directory, the last file first: after a crash the queue begins as it did before."""
         for first in reversed(self.firsts):
-            self._files.forget(self.directory, first)
+            self._files.evict(self.directory, first)
             self._disk.remove(self._path(first))
         self.firsts.clear()
         self._disk.remove_directory(self.directory)

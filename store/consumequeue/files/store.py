@@ -297,7 +297,7 @@ class FileConsumeQueues(OneByOne):
             removed = self._removal.remove(topic)
         # only now: a deletion that was refused leaves all files to be flushed
         for file in removed:
-            self._files.forget(file.parent, int(file.name) // ENTRY_SIZE)
+            self._files.evict(file.parent, int(file.name) // ENTRY_SIZE)
             self._cache.discard(QueueId(topic, int(file.parent.name)))
         self._may_have_emptied = True
 

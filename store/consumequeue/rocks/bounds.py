@@ -264,10 +264,10 @@ class RocksBounds:
     def log_begins_at(self, minimum: PhysicalOffset) -> None:
         """Set the log's min offset. First entries are searched upwards, so a lower one invalidates them."""
         if minimum < self.minimum:
-            self.forget_all()
+            self.invalidate_all()
         self.minimum = minimum
 
-    def forget_all(self) -> None:
+    def invalidate_all(self) -> None:
         self._cache.rotate()
         self._cache.rotate()
         if self._table is not None:

@@ -343,7 +343,7 @@ class RocksConsumeQueues:
         self._bounds.stored_minima(minima)
         return True
 
-    def forget_minima(self) -> None:
+    def delete_minima(self) -> None:
         """Remove all stored min offsets, so that each is searched again: for a database to be completed downwards.
 
         RocketMQ's double write stores a min offset above entries that `put_missing` will bring back.
@@ -355,9 +355,9 @@ class RocksConsumeQueues:
                 batch.delete(self._offsets, key)
                 batch = self._write_full(batch)
         self._engine.write(batch)
-        self._bounds.forget_all()
+        self._bounds.invalidate_all()
 
-    def forget_inverted_minima(self) -> int:
+    def delete_inverted_minima(self) -> int:
         """Remove min offsets above their max offsets, which RocketMQ leaves (rmq#10417). Returns their number, durably.
 
         As long as such a queue gets no message, the error has no effect. New messages get offsets from the max offset
@@ -375,7 +375,7 @@ class RocksConsumeQueues:
                 count += 1
         if count:
             self._engine.write(batch)
-            self._bounds.forget_all()
+            self._bounds.invalidate_all()
             self._engine.flush((OFFSET_FAMILY,))
         return count
 
@@ -433,7 +433,7 @@ class RocksConsumeQueues:
         if dispatched is not None and dispatched > end:
             batch.put(self._offsets, CHECKPOINT_KEY, _pack_offset(end))
         self._engine.write(batch)
-        self._bounds.forget_all()
+        self._bounds.invalidate_all()
         # Max offsets first: entries above one are invisible, but a max offset above its entries would not show
         # that they are gone.
         self._engine.flush(OFFSETS_FIRST)

@@ -213,7 +213,7 @@ class TieredIndex:
             filling.close()
         for name in [*self._catalog.files, *self._catalog.damaged]:
             if name > last:
-                self._forget(name)
+                self._delete(name)
         for name in self._folders.names(Stage.FILLING):
             if name > last:
                 self._folders.remove(Stage.FILLING, name)
@@ -266,7 +266,7 @@ class TieredIndex:
             return False
         for retired in self._folders.retired():
             self.objects.remove(retired)
-            self._slot_cache.forget(retired)
+            self._slot_cache.evict(retired)
             self._folders.is_removed(retired)
         file = self._catalog.oldest(Stage.COMPACTED)
         if file is None:
@@ -280,7 +280,7 @@ class TieredIndex:
                 self._folders.retire(object_name)
                 return True  # expired, rebuilt or found damaged meanwhile
             self._folders.note(file.name, UploadNote(object_name, checksum, file.header).pack())
-            self._slot_cache.forget(object_name)
+            self._slot_cache.evict(object_name)
             uploaded = file._replace(stage=Stage.UPLOADED, is_local=self._keep_uploaded, object_name=object_name)
             self._catalog.enter(uploaded)
         if not self._keep_uploaded:
@@ -295,10 +295,10 @@ class TieredIndex:
         gone = [each.name for each in self._catalog.files.values() if each.header.end_place < before]
         gone += [name for name in self._catalog.damaged if name < max(gone, default="")]
         for name in gone:
-            self._forget(name)
+            self._delete(name)
         return len(gone)
 
-    def _forget(self, name: str) -> None:
+    def _delete(self, name: str) -> None:
         """Remove a full file in every stage."""
         file = self._catalog.files.get(name)
         if file is not None and file.stage is Stage.UPLOADED:
@@ -345,7 +345,7 @@ class TieredIndex:
         rest: IndexItems | None = None
         for following, name in zip(reversed(range(len(gap.names))), gap.names, strict=True):
             if not left:
-                self._forget(name)
+                self._delete(name)
                 continue
             # one item is left for each of the other files, so that no name is missing
             path, shape = self._folders.rebuilding(name), self._shape._replace(items_max=max(1, left - following))

@@ -132,7 +132,7 @@ class Turns:
     def leave(self, source: Source, connection: Reader) -> None:
         source.connections.pop(connection, None)
         source.put_off.pop(connection, None)
-        self._forget(source)
+        self._remove_unused(source)
 
     def await_callers(self, source: Source, callers: Waiting) -> None:
         """Register the source until `no_callers`. It is also used for the connections that come from these callers."""
@@ -142,9 +142,9 @@ class Turns:
     def no_callers(self, source: Source, callers: Waiting) -> None:
         source.callers.pop(callers, None)
         source.put_off.pop(callers, None)
-        self._forget(source)
+        self._remove_unused(source)
 
-    def _forget(self, source: Source) -> None:
+    def _remove_unused(self, source: Source) -> None:
         if not source.connections and not source.callers and self._sources.get(source.address) is source:
             del self._sources[source.address]
 

@@ -200,7 +200,7 @@ class HeadReader:
         self._runs[run] = check(common, self._kept)
         self._run_of_path[path] = run
         if self._scanner is not None:
-            self._scanner.forget_run(given_up)
+            self._scanner.evict_run(given_up)
             self._scanner.learn_run(run, *self._runs[run])
         self._run_lengths = list({len(each) for each in self._runs})
 

@@ -31,7 +31,7 @@ class Scanner(Protocol):
         taken.
         """
 
-    def forget_run(self, block: bytes, /) -> None: ...
+    def evict_run(self, block: bytes, /) -> None: ...
 
     def learn_name(self, raw_name: bytes, name: bytes, /) -> None:
         """Learn a field that is valid with any value. Without a name it is not kept."""

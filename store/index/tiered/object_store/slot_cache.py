@@ -42,7 +42,7 @@ class SlotCache:
                 self._parts.popitem(last=False)
         return part
 
-    def forget(self, object_name: str) -> None:
+    def evict(self, object_name: str) -> None:
         """Evict an object that is replaced or removed."""
         with self._lock:
             for key in [each for each in self._parts if each[0] == object_name]:
