@@ -19,7 +19,7 @@ from quarry_mq.server.delivery import (
     StateWriter,
 )
 from quarry_mq.server.delivery.handles import HandleKey
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.filters import TagFilter
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
@@ -56,7 +56,7 @@ class HandLoopedDelivery:
             clock=SystemClock(),
             timers=self._loop,
             is_client_alive=lambda _: True,
-            faults=FaultLog(SystemClock(), damage_met=lambda: None, passed_over=lambda: None),
+            error_reporter=ErrorReporter(SystemClock(), damage_met=lambda: None, passed_over=lambda: None),
             dead_letters=NoDeadLetters(),
         )
 

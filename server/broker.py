@@ -38,8 +38,8 @@ from quarry_mq.server.delivery import Delivery, GroupState, StateWriter
 from quarry_mq.server.delivery.dead_letters import DeadLetterStore
 from quarry_mq.server.delivery.handles import HandleKey
 from quarry_mq.server.delivery.pulls import Pulls
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.exported_metrics import export
-from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front import make_front
 from quarry_mq.server.lite.counts import LiteBirths
 from quarry_mq.server.maintenance.maintenance import Maintenance, Surroundings
@@ -100,7 +100,9 @@ class Broker:
         self._identity = BrokerIdentity.of(settings.broker.name, settings.network)
         self._metrics = ServerMetrics(registry, settings.metrics)
         self._tracing = make_tracing(settings.tracing, node_id=settings.broker.name)
-        self._faults = FaultLog(clock, damage_met=self._metrics.damage_met, passed_over=self._metrics.passed_over)
+        self._error_reporter = ErrorReporter(
+            clock, damage_met=self._metrics.damage_met, passed_over=self._metrics.passed_over
+        )
         self._security = Security(settings, store, clock=clock, metrics=SecurityMetrics(registry))
         self._clients = ClientRegistry(clock, settings)
         self._native = native_part(settings)
@@ -145,7 +147,7 @@ class Broker:
     def _make_edge(self) -> Edge:
         return Edge(
             self._clients,
-            self._faults,
+            self._error_reporter,
             self._security.gate,
             rates=RequestRates(self._clock, self._settings.limits.requests_per_client),
             native=self._native,
@@ -221,7 +223,7 @@ class Broker:
             clock=clock,
             timers=asyncio.get_running_loop(),
             is_client_alive=self._clients.is_alive,
-            faults=self._faults,
+            error_reporter=self._error_reporter,
             dead_letters=DeadLetterStore(store.topics, copies=self._copies, buried=self._buried),
         )
 
@@ -254,7 +256,7 @@ class Broker:
             topic_exists=self._topic_exists,
             clock=self._clock,
             timers=asyncio.get_running_loop(),
-            faults=self._faults,
+            error_reporter=self._error_reporter,
             metrics=self._metrics.pending,
             handle_key=self._handle_key,
         )
@@ -298,7 +300,7 @@ class Broker:
             producers=self._clients,
             ask=self._messaging.telemetry.push_check,
             clock=self._clock,
-            faults=self._faults,
+            error_reporter=self._error_reporter,
             metrics=self._metrics.pending,
         )
 
@@ -316,7 +318,7 @@ class Broker:
                 ),
                 self._maintenance.running(supervisor),
                 supervisor.running("figures", self._background.sampling.run()),
-                supervisor.running("warm-up", warm_up(self._store.topics, self._store.queues, self._faults)),
+                supervisor.running("warm-up", warm_up(self._store.topics, self._store.queues, self._error_reporter)),
             ):
                 listening = await self._listen()
                 self._delays.start()
@@ -370,7 +372,7 @@ class Broker:
         order = make_reading_order(self.cluster, self._messaging.components)
         service = AdminService(
             administration,
-            self._faults,
+            self._error_reporter,
             self._maintenance.backups,
             self._maintenance.expire_now,
             self._maintenance.summaries.summarize,
@@ -380,22 +382,27 @@ class Broker:
         admin = AdminServer(
             service,
             CallSlots(self._settings.limits.admin_calls, self._edge.limits_met),
-            guard=make_guard(self._security, self._settings.broker.cluster, self._faults),
+            guard=make_guard(self._security, self._settings.broker.cluster, self._error_reporter),
             connections_max=plan_here(self._settings.store.mapped_segments_max).admin_connections,
             request_size_max=REQUEST_SIZE_MAX if self.cluster is None else self.cluster.request_size_max,
             more=[
-                MigrationService(self._maintenance.migration, self._faults),
-                VerificationService(self._maintenance.verification, self._faults),
+                MigrationService(self._maintenance.migration, self._error_reporter),
+                VerificationService(self._maintenance.verification, self._error_reporter),
                 *work.services,
                 *look.services,
-                IndexService(self._maintenance.key_index, self._faults),
+                IndexService(self._maintenance.key_index, self._error_reporter),
                 query_service(self._messaging.components, self._maintenance.key_index),
-                ClientService(self._clients, self._store.topics, self._store.groups, self._faults),
-                SecurityService(self._store.users, self._store.policies, self._clock, self._faults),
-                SettingsService(self._live, self._faults),
+                ClientService(self._clients, self._store.topics, self._store.groups, self._error_reporter),
+                SecurityService(self._store.users, self._store.policies, self._clock, self._error_reporter),
+                SettingsService(self._live, self._error_reporter),
                 official_admin(self._messaging, administration, self._live, self._maintenance, self._front),
                 *cluster_services(
-                    self.cluster, self._messaging, self._clock, self._faults, overview=work.own_overview, order=order
+                    self.cluster,
+                    self._messaging,
+                    self._clock,
+                    self._error_reporter,
+                    overview=work.own_overview,
+                    order=order,
                 ),
             ],
         )

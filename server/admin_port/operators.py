@@ -52,13 +52,19 @@ def make_operators_look(
     messaging: Messaging, maintenance: Maintenance, waiting: WaitingStats, tails: Tails, checks: TransactionChecks
 ) -> OperatorsLook:
     its = messaging.components
-    store, clock, faults = its.store, its.clock, its.edge.faults
+    store, clock, error_reporter = its.store, its.clock, its.edge.error_reporter
     look = StorageLook(store, maintenance.key_index, lambda: maintenance.retention.settings, clock)
     pending = PendingLook(store.messages, its.sends.delays, checks, stats=waiting, worker=look.worker, clock=clock)
     browser = MessageBrowser(store.messages, store.expiry)
     pacing = Pacing(clock)
     browsing = BrowsingService(
-        store.topics, browser, tails, reader=store.messages.reader, clock=clock, pacing=pacing, faults=faults
+        store.topics,
+        browser,
+        tails,
+        reader=store.messages.reader,
+        clock=clock,
+        pacing=pacing,
+        error_reporter=error_reporter,
     )
     table = LiteSubscriptionTable(store.state_engine)
     progress = GroupProgress(store, its.delivery, its.delivery.writer, clock)
@@ -75,8 +81,10 @@ def make_operators_look(
         look,
         [
             browsing,
-            StorageService(look, pending, store.topics, progress=progress, pacing=pacing, faults=faults),
-            LiteTopicService(maintenance.lite_topics.listing, backlog, pacing, faults),
+            StorageService(
+                look, pending, store.topics, progress=progress, pacing=pacing, error_reporter=error_reporter
+            ),
+            LiteTopicService(maintenance.lite_topics.listing, backlog, pacing, error_reporter),
         ],
     )
 
@@ -129,9 +137,9 @@ def make_operators_work(sources: Sources, administration: Administration) -> Ope
         maintenance.verification,
         log_end=lambda: store.messages.dispatched_up_to,
         cluster=administration.facts.cluster,
-        faults=its.edge.faults,
+        error_reporter=its.edge.error_reporter,
     )
     recording = make_recording(sources)
     overviews = make_overview_service(sources, administration, recording, jobs, box)
-    services: list[MoreService] = [DeadLetterService(box, its.edge.faults), service, overviews]
+    services: list[MoreService] = [DeadLetterService(box, its.edge.error_reporter), service, overviews]
     return OperatorsWork(jobs, recording, services, overviews.own_overview)

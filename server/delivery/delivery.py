@@ -28,7 +28,7 @@ from quarry_mq.server.delivery.lite import LightQueues, LiteDelivery
 from quarry_mq.server.delivery.long_poll import Serving
 from quarry_mq.server.delivery.model import (
     Again,
-    Faults,
+    ErrorSink,
     MessageSource,
     Received,
     ReceiveRequest,
@@ -137,7 +137,7 @@ class Delivery:
         clock: Clock,
         timers: Timers,
         is_client_alive: Callable[[str], bool],
-        faults: Faults,
+        error_reporter: ErrorSink,
         dead_letters: DeadLetters,
     ) -> None:
         self._source = source
@@ -158,7 +158,7 @@ class Delivery:
             open_queue=self._positions.open,
             ready=self._serve,
         )
-        self._fetch = self._make_fetch(settings.limits, dead_letters, faults)
+        self._fetch = self._make_fetch(settings.limits, dead_letters, error_reporter)
         # gives back what was handed out in an answer that was interrupted
         self.undeliverable: Final = Returning(self._deliveries, self._named).undeliverable
         self._polls = WaitingPolls(settings)
@@ -189,14 +189,14 @@ class Delivery:
         self.acknowledge_all: Final = Acknowledging(self._subscriptions, self._deliveries).acknowledge
         state.writer.stage_again_with(self._stage_all)
 
-    def _make_fetch(self, limits: LimitsSection, dead_letters: DeadLetters, faults: Faults) -> Fetch:
+    def _make_fetch(self, limits: LimitsSection, dead_letters: DeadLetters, error_reporter: ErrorSink) -> Fetch:
         return Fetch(
             limits,
             source=self._source,
             positions=self._positions,
             deliveries=self._deliveries,
             dead_letters=dead_letters,
-            faults=faults,
+            error_reporter=error_reporter,
             ready=self._serve_after_pass,
             stages=self.stages,
         )

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from quarry_mq.server.append.copies import is_final
 from quarry_mq.server.counters.stages import ReceiveStages
 from quarry_mq.server.delivery.deliveries import Deliveries, Event, State
-from quarry_mq.server.delivery.model import Delivered, Faults, MessageSource, ReceiveRequest
+from quarry_mq.server.delivery.model import Delivered, ErrorSink, MessageSource, ReceiveRequest
 from quarry_mq.server.delivery.open_subscriptions import Positions
 from quarry_mq.server.delivery.retry_topics import for_group
 from quarry_mq.server.delivery.state.inflight import DueEntry, InFlight
@@ -149,7 +149,7 @@ class Fetch:
         positions: Positions,
         deliveries: Deliveries,
         dead_letters: DeadLetters,
-        faults: Faults,
+        error_reporter: ErrorSink,
         ready: Callable[[Iterable[Subscription]], None],
         stages: ReceiveStages,
     ) -> None:
@@ -158,7 +158,7 @@ class Fetch:
         self._positions = positions
         self._deliveries = deliveries
         self._dead_letters = dead_letters
-        self._faults = faults
+        self._error_reporter = error_reporter
         self._ready = ready
         self._stages = stages
         self.redeliveries = 0
@@ -475,7 +475,7 @@ class Fetch:
             return None
 
     def _report(self, failure: Exception, subscription: Subscription) -> None:
-        self._faults.report(failure, group=subscription.group, topic=subscription.owner.topic)
+        self._error_reporter.report(failure, group=subscription.group, topic=subscription.owner.topic)
 
 
 def _no_barrier(_group: str, _topic: str) -> None:

@@ -78,7 +78,7 @@ class MessageSource(Protocol):
     def appended_up_to(self) -> PhysicalOffset: ...
 
 
-class Faults(Protocol):
+class ErrorSink(Protocol):
     """Reports errors with which no receive ends."""
 
     def report(self, error: Exception, **where: object) -> None: ...

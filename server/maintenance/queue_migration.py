@@ -40,7 +40,7 @@ PIECE_S: Final = 0.05
 """Seconds that a thread works before it pauses for as long."""
 BREATH_S: Final = 0.002
 RETRY_S: Final = 5.0
-FAULTS: Final = (KvError, OSError, BrokerError)
+ERRORS: Final = (KvError, OSError, BrokerError)
 
 
 class _Wanted(NamedTuple):
@@ -178,7 +178,7 @@ class OnlineMigration:
                 try:
                     again = await self._work()
                     self._errors.clear()
-                except FAULTS as error:
+                except ERRORS as error:
                     if self._errors.is_new(error):
                         log.error("the migration of the consume queues is held up, it is tried again", error=str(error))
                     again = True
@@ -301,7 +301,7 @@ class OnlineMigration:
         finish = self._migration.switch(target, asked_by, engine)
         try:
             await self._worker.run(finish)
-        except FAULTS as error:
+        except ERRORS as error:
             log.warning("what a migration step has left is removed at the next start", error=str(error))
 
     # -- inside

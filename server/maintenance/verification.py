@@ -39,7 +39,7 @@ BUSY_PERCENT: Final = 25
 RENEWAL_S: Final = 20.0
 PAUSE_MAX_S: Final = 5.0
 OF_FILES: Final = {Check.FILE_RECORDS, Check.FILE_ENTRIES}
-FAULTS: Final = (KvError, OSError, BrokerError)
+ERRORS: Final = (KvError, OSError, BrokerError)
 
 
 class _CancelledError(Exception):
@@ -143,7 +143,7 @@ class OnlineVerification:
                 verdict = await self._verified(job)
                 await self._worker.run(self._verdicts.save, verdict)
                 log.info("store verified", id=verdict.id, outcome=verdict.state.value, remark=verdict.remark)
-            except FAULTS as error:
+            except ERRORS as error:
                 log.error("the verdict of a verification could not be kept", error=str(error))
             finally:
                 job.cancelled.set()  # if this task was cancelled, the thread is still working
@@ -156,7 +156,7 @@ class OnlineVerification:
     async def _verified(self, job: _Job) -> Verdict:
         try:
             point = await self._points.begin()
-        except FAULTS as error:
+        except ERRORS as error:
             return job.verdict.given_up(VerdictState.FAILED, self._clock.wall_ms(), str(error))
         renewing = asyncio.get_running_loop().create_task(self._renew(point.name))
         try:
@@ -166,7 +166,7 @@ class OnlineVerification:
             return job.verdict.ended(report, self._clock.wall_ms(), self._remark(report, removals))
         except _CancelledError:
             return job.verdict.given_up(VerdictState.CANCELLED, self._clock.wall_ms())
-        except FAULTS as error:
+        except ERRORS as error:
             return job.verdict.given_up(VerdictState.FAILED, self._clock.wall_ms(), str(error))
         finally:
             renewing.cancel()

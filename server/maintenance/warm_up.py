@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from quarry_mq.kv import KvError
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.store.metadata import TopicTable
 from quarry_mq.store.migration.open_queues import OpenQueues
 
@@ -24,20 +24,20 @@ PAUSE_S: Final = 0.01
 Place = TypeVar("Place", str, bytes)
 
 
-async def warm_up(topics: TopicTable, queues: OpenQueues, faults: FaultLog) -> None:
+async def warm_up(topics: TopicTable, queues: OpenQueues, error_reporter: ErrorReporter) -> None:
     """Read all topics and queues, then wait until cancelled."""
-    await _read(topics.warm, "", faults)
-    await _read(queues.warm, b"", faults)
+    await _read(topics.warm, "", error_reporter)
+    await _read(queues.warm, b"", error_reporter)
     await asyncio.Event().wait()
 
 
-async def _read(warm: Callable[[Place], Place | None], begin: Place, faults: FaultLog) -> None:
+async def _read(warm: Callable[[Place], Place | None], begin: Place, error_reporter: ErrorReporter) -> None:
     """Read all pages, up to one that cannot be read; the names from there on are read when they are first used."""
     after: Place | None = begin
     while after is not None:
         try:
             after = warm(after)
         except KvError as error:
-            faults.report(error)
+            error_reporter.report(error)
             return
         await asyncio.sleep(PAUSE_S)

@@ -21,7 +21,7 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.messages.property_names import REAL_TOPIC, UNIQUE_KEY
 from quarry_mq.server.append.copies import Copies, is_final
 from quarry_mq.server.delivery.handles import PROOF_SIZE, HandleKey, Purpose
-from quarry_mq.server.delivery.model import Faults, Timer, Timers
+from quarry_mq.server.delivery.model import ErrorSink, Timer, Timers
 from quarry_mq.server.errors import InvalidRecallHandle, NotWaiting
 from quarry_mq.server.pending.copies import carried_over, delivered, recall
 from quarry_mq.server.tasks.worker import settle
@@ -131,7 +131,7 @@ class DelayedDelivery:
         topic_exists: Callable[[str], bool],
         clock: Clock,
         timers: Timers,
-        faults: Faults,
+        error_reporter: ErrorSink,
         metrics: DelayMetrics,
         handle_key: HandleKey,
     ) -> None:
@@ -141,7 +141,7 @@ class DelayedDelivery:
         self._topic_exists = topic_exists
         self._clock = clock
         self._timers = timers
-        self._faults = faults
+        self._error_reporter = error_reporter
         self._metrics = metrics
         self._handle_key = handle_key
         self._under_way: set[DueMessage] = set()
@@ -188,7 +188,7 @@ class DelayedDelivery:
         try:
             self._deliver_due(now_ms)
         except Exception as error:  # noqa: BLE001 - what cannot be read now may be read later
-            self._faults.report(error, delayed_until_ms=now_ms)
+            self._error_reporter.report(error, delayed_until_ms=now_ms)
             self._arm(now_ms + int(RETRY_INTERVAL_S * 1000), not_before=True)
 
     def _deliver_due(self, now_ms: int) -> None:
@@ -216,7 +216,7 @@ class DelayedDelivery:
             self._give_up(message, gone)
             return
         except Exception as error:  # noqa: BLE001 - one damaged record does not keep the others
-            self._faults.report(error, delayed_until_ms=message.due_ms)
+            self._error_reporter.report(error, delayed_until_ms=message.due_ms)
             self._try_again(message)
             return
         is_wanted = self._topic_exists(copy.topic)

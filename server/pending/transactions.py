@@ -19,7 +19,7 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.messages.property_names import REAL_TOPIC
 from quarry_mq.server.append.copies import Copies, is_final
 from quarry_mq.server.delivery.handles import HandleKey, Purpose
-from quarry_mq.server.delivery.model import Faults
+from quarry_mq.server.delivery.model import ErrorSink
 from quarry_mq.server.errors import InvalidTransactionId, NotWaiting
 from quarry_mq.server.pending.copies import committed, given_up, resolved
 from quarry_mq.server.pending.delays import PendingStore
@@ -219,7 +219,7 @@ class TransactionChecks:
         producers: Producers,
         ask: Ask,
         clock: Clock,
-        faults: Faults,
+        error_reporter: ErrorSink,
         metrics: TransactionMetrics,
     ) -> None:
         self._transactions = transactions
@@ -229,7 +229,7 @@ class TransactionChecks:
         self._producers = producers
         self._ask = ask
         self._clock = clock
-        self._faults = faults
+        self._error_reporter = error_reporter
         self._metrics = metrics
         self._turn = 0
         self._checked_until_ms = 0
@@ -263,7 +263,7 @@ class TransactionChecks:
         try:
             are_more = self._check_due(self._clock.wall_ms())
         except Exception as error:  # noqa: BLE001 - what cannot be read now may be read later
-            self._faults.report(error)
+            self._error_reporter.report(error)
         self._timer = asyncio.get_running_loop().call_later(PAUSE_S if are_more else LOOK_INTERVAL_S, self._check)
 
     def _check_due(self, now_ms: int) -> bool:
@@ -273,7 +273,7 @@ class TransactionChecks:
             try:
                 self._check_one(check, now_ms)
             except Exception as error:  # noqa: BLE001 - one damaged record does not keep the others
-                self._faults.report(error, half_message=check.queue_offset)
+                self._error_reporter.report(error, half_message=check.queue_offset)
                 self._later(check, now_ms, check.checks)
         if len(due) == CHECKED_AT_ONCE:
             return True

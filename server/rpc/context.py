@@ -15,8 +15,8 @@ from google.protobuf.message import Message
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.signature import AUTHORIZATION, DATE
 from quarry_mq.server.clients import ClientRegistry
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.errors import PermissionDenied
-from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.filters.java_text import is_blank
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.front.caller import LOGGED_HEADERS, told_of
@@ -89,7 +89,7 @@ class Edge:
     def __init__(
         self,
         clients: ClientRegistry,
-        faults: FaultLog,
+        error_reporter: ErrorReporter,
         gate: Gate | None = None,
         *,
         rates: RequestRates | None = None,
@@ -98,7 +98,7 @@ class Edge:
     ) -> None:
         """A `gate` of None allows every caller everything. `native` counts fields of large requests."""
         self.clients: Final = clients
-        self.faults: Final = faults
+        self.error_reporter: Final = error_reporter
         self.limits_met: Final = LimitsMet() if limits_met is None else limits_met
         self._rates = rates
         self.native: Final = native
@@ -271,7 +271,7 @@ class Edge:
         """Return the refusal of a call that another member forwarded; `where` describes the call in an error report."""
         self.limits_met.count(error)
         if not is_expected(error):
-            self.faults.report(error, **where)
+            self.error_reporter.report(error, **where)
         answer = answer_type()
         fill_status(answer.status, error)
         return answer.SerializeToString()
@@ -292,7 +292,7 @@ class Edge:
         """Log an error that is a fault of the broker, and count one that comes from a limit."""
         self.limits_met.count(error)
         if not is_expected(error):
-            self.faults.report(error, **told_of(call))
+            self.error_reporter.report(error, **told_of(call))
 
 
 def _nobody_asks() -> None:

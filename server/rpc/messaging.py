@@ -135,7 +135,7 @@ class Messaging:
                 native, self._edge, ordinary=self.sending, directory=self._directory, sends=sends, limits=limits
             )
         # for operators, whom the admin port has authenticated
-        edge = Edge(clients, self._edge.faults, limits_met=self._edge.limits_met)
+        edge = Edge(clients, self._edge.error_reporter, limits_met=self._edge.limits_met)
         self._operators_sending = SendService(edge, self._directory, sends, limits, grouped)
         self._messages = MessageService(
             self._edge,

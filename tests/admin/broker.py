@@ -8,7 +8,7 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.admin.administration import Administration, BrokerFacts
 from quarry_mq.server.admin_port.metadata.service import AdminService
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.maintenance.retention import ExpiryReport
 from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
 from quarry_mq.store.backup import BackupPoint
@@ -126,7 +126,7 @@ class AdminBench:
             queues_deleted=self._count_deletion,
         )
         self.expiring = ExpiryReport([], Unread({}, complete=True))
-        self.faults = FaultLog(self.delivery.clock, damage_met=lambda: None, passed_over=lambda: None)
+        self.error_reporter = ErrorReporter(self.delivery.clock, damage_met=lambda: None, passed_over=lambda: None)
         self.backups = BenchBackups()
         self.order = BenchOrder()
 
@@ -134,7 +134,7 @@ class AdminBench:
     def service(self) -> AdminService:
         return AdminService(
             self.administration,
-            self.faults,
+            self.error_reporter,
             self.backups,
             self.expire,
             self.summarize,

@@ -38,7 +38,7 @@ class Bench:
         server = AdminServer(
             admin.service,
             CallSlots(256, LimitsMet()),
-            more=[SecurityService(self.tables.users, self.tables.policies, self.clock, admin.faults)],
+            more=[SecurityService(self.tables.users, self.tables.policies, self.clock, admin.error_reporter)],
         )
         address = await server.start("127.0.0.1:0")
         try:

@@ -112,7 +112,7 @@ def test_calls_of_one_stranger_end_each_other_and_nobody_elses(says: bytes | Non
 def test_strangers_of_many_addresses_keep_no_member_out() -> None:
     async def test() -> None:
         node = Node(Network(), "m0", set())
-        cluster = ClusterService(node.exchange, GROUPS, KEYS, SystemClock(), AdminBench().faults)
+        cluster = ClusterService(node.exchange, GROUPS, KEYS, SystemClock(), AdminBench().error_reporter)
         async with serving([cluster]) as (server, address), asyncio.TaskGroup() as group:
             enough = asyncio.Event()
 

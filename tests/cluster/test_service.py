@@ -20,8 +20,8 @@ from quarry_mq.server.cluster.handover.barriers import Consumed, Pair
 from quarry_mq.server.cluster.peers import Confirmation, ForwardedSend, LiteChange
 from quarry_mq.server.cluster.reading_order import GroupLeft
 from quarry_mq.server.cluster.signing import SIGNATURE, ClusterKeys
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.errors import MemberUnreachable, NotAMember
-from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.front.grpcio import bind
 from quarry_mq.server.process.certificates import PeerTls
 from quarry_mq.store.errors import Invalid
@@ -60,8 +60,8 @@ def run(test: Callable[[Node, str], Awaitable[None]], keys: ClusterKeys = KEYS) 
 async def serving(node: Node, keys: ClusterKeys, tls: Tls | None = None) -> AsyncIterator[str]:
     server = grpc.aio.server()
     clock = SystemClock()
-    faults = FaultLog(clock, damage_met=_nothing, passed_over=_nothing)
-    ClusterService(node.exchange, GROUPS, keys, clock, faults).add_to(server)
+    error_reporter = ErrorReporter(clock, damage_met=_nothing, passed_over=_nothing)
+    ClusterService(node.exchange, GROUPS, keys, clock, error_reporter).add_to(server)
     port = bind(server, "127.0.0.1:0", None if tls is None else tls.live())
     await server.start()
     try:

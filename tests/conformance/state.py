@@ -26,7 +26,7 @@ NEVER_CALLERS: Final = frozenset(
         # told and counted for people, and bounded
         "Audit._denials",
         "LimitsMet",
-        "FaultLog._logged_s",
+        "ErrorReporter._logged_s",
         # numbers of calls that were over before their deadline: cleared when there are more than twice the open ones
         "Switchboard._deadlines",
         # proofs and decisions that are remembered, and bounded

@@ -325,7 +325,7 @@ def test_what_is_wrong_is_said(bench: Bench) -> None:
         sources.health.sends_refused("the disk is 91 % full")
         for number in range(5):
             with capture_logs():
-                sources.components.edge.faults.report(StoreDamaged(Path(f"/store/{number}"), "a bad record"))
+                sources.components.edge.error_reporter.report(StoreDamaged(Path(f"/store/{number}"), "a bad record"))
         return list(concerns(replace(sources, open_to_everybody={"admin": "0.0.0.0:8082"}), history))
 
     try:

@@ -214,7 +214,7 @@ class DeliveryBench:
             clock=self.clock,
             timers=self.timers,
             is_client_alive=self.alive.__contains__,
-            faults=self,
+            error_reporter=self,
             dead_letters=self.dead_letters,
         )
 

@@ -22,7 +22,7 @@ CALL_KEYS: Final = frozenset({"path", "peer", "client_id", "request_id"})
 """Fields that `server.front.caller.told_of` gives."""
 
 FAULT_KEYS: Final = CALL_KEYS | {"group", "topic", "port", "delayed_until_ms", "half_message"}
-"""Fields that `FaultLog.report` is given by its callers."""
+"""Fields that `ErrorReporter.report` is given by its callers."""
 
 
 class LogEvent(NamedTuple):

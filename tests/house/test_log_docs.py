@@ -54,14 +54,14 @@ def test_whoever_logs_has_a_logger_called_log() -> None:
 
 
 def test_the_keys_of_a_fault_are_those_that_are_reported() -> None:
-    """`FaultLog.report` logs what it is given."""
+    """`ErrorReporter.report` logs what it is given."""
     given = {
         keyword.arg
         for path in production_files()
         if name(path).startswith("server/")
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "report"
-        if "faults" in ast.unparse(node.func.value)
+        if "error_reporter" in ast.unparse(node.func.value)
         for keyword in node.keywords
         if keyword.arg is not None
     }

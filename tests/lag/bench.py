@@ -90,7 +90,7 @@ class Bench:
             topic_exists=lambda name: store.topics.get(name) is not None,
             clock=clock,
             timers=self.timers,
-            faults=self,
+            error_reporter=self,
             metrics=PendingStats(),
             handle_key=HANDLE_KEY,
         )
@@ -137,7 +137,7 @@ class Bench:
             clock=self.clock,
             timers=self.timers,
             is_client_alive=lambda _: True,
-            faults=self,
+            error_reporter=self,
             dead_letters=DeadLetterStore(
                 store.topics,
                 copies=self._copies,

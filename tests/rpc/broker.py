@@ -15,7 +15,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.cluster.membership.members import Members
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.routing import BrokerIdentity
@@ -68,7 +68,7 @@ class Broker:
         self.subscribed: list[tuple[str, tuple[str, ...]]] = []
         self.command_answers: list[tuple[str, service.TelemetryCommand]] = []
         self.directory = Directory(self.topics, self.groups, settings)
-        edge = Edge(self.clients, FaultLog(self.clock, damage_met=lambda: None, passed_over=lambda: None))
+        edge = Edge(self.clients, ErrorReporter(self.clock, damage_met=lambda: None, passed_over=lambda: None))
         identity = BrokerIdentity(name="broker-a", listen=Address("127.0.0.1", 8081), advertise=advertise)
         self.telemetry = TelemetryService(
             edge,

@@ -13,7 +13,7 @@ from quarry_mq.protocol.codes import GrpcStatus
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.clients import ClientRegistry
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.rpc.context import Edge
 from quarry_mq.server.rpc.messaging import METHOD_NAMES, messaging_methods
@@ -91,7 +91,8 @@ class Failing:
         self._error = error
         clock = ManualClock()
         edge = Edge(
-            ClientRegistry(clock, BrokerSettings()), FaultLog(clock, damage_met=lambda: None, passed_over=lambda: None)
+            ClientRegistry(clock, BrokerSettings()),
+            ErrorReporter(clock, damage_met=lambda: None, passed_over=lambda: None),
         )
         self.unary = edge.unary(service.HeartbeatRequest, service.HeartbeatResponse, self._raise).handler
         self.stream = edge.server_stream(
@@ -145,8 +146,8 @@ def test_where_there_is_a_native_part_it_counts_the_fields_of_large_requests() -
             return -1
 
     clock = ManualClock()
-    faults = FaultLog(clock, damage_met=lambda: None, passed_over=lambda: None)
-    edge = Edge(ClientRegistry(clock, BrokerSettings()), faults, native=cast(Native, Counting()))
+    error_reporter = ErrorReporter(clock, damage_met=lambda: None, passed_over=lambda: None)
+    edge = Edge(ClientRegistry(clock, BrokerSettings()), error_reporter, native=cast(Native, Counting()))
     call = FakeCall()
     send = edge.unary(service.SendMessageRequest, service.SendMessageResponse, lambda *_: None).handler
     send(call, bytes(UNCOUNTED_SIZE + 1))

@@ -31,7 +31,7 @@ DAY_S: Final = 86_400
 def concerns(sources: Sources, history: History) -> Iterator[str]:
     """Return what needs attention, the worst first; nothing if all is well."""
     yield from _health(sources)
-    yield from _faults(sources)
+    yield from _error_reporter(sources)
     yield from _maintenance(sources)
     yield from _certificate(sources)
     yield from _members(sources)
@@ -51,8 +51,8 @@ def _health(sources: Sources) -> Iterator[str]:
         yield f"dispatch is {lag_bytes} bytes behind: consumers cannot see these messages yet"
 
 
-def _faults(sources: Sources) -> Iterator[str]:
-    found = sources.components.edge.faults.recent()
+def _error_reporter(sources: Sources) -> Iterator[str]:
+    found = sources.components.edge.error_reporter.recent()
     yield from found[:FAULTS_SHOWN]
     if len(found) > FAULTS_SHOWN:
         yield f"{len(found) - FAULTS_SHOWN} more errors within five minutes: see the broker's log"

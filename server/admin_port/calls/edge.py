@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 
 from quarry_mq.kv import EngineCorrupt, EngineFull
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.errors import (
     MemberUnreachable,
     NoCluster,
@@ -26,7 +27,6 @@ from quarry_mq.server.errors import (
     TooMuchForOneCall,
     Unauthenticated,
 )
-from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.wire.places import without_places
 from quarry_mq.server.wire.status import INTERNAL_TEXT
 from quarry_mq.store import errors
@@ -112,14 +112,14 @@ _Answer = TypeVar("_Answer")
 _Row = TypeVar("_Row")
 
 
-class ReportsFaults(Protocol):
+class ReportsErrors(Protocol):
     """A service that reports errors which no caller causes."""
 
     @property
-    def faults(self) -> FaultLog: ...
+    def error_reporter(self) -> ErrorReporter: ...
 
 
-_Service = TypeVar("_Service", bound=ReportsFaults)
+_Service = TypeVar("_Service", bound=ReportsErrors)
 
 
 def answers(
@@ -131,7 +131,7 @@ def answers(
         try:
             return method(self, request)
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-            await refuse(context, error, self.faults)
+            await refuse(context, error, self.error_reporter)
 
     return call
 
@@ -147,7 +147,7 @@ def streams(
             try:
                 page = next(pages, None)
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-                await refuse(context, error, self.faults)
+                await refuse(context, error, self.error_reporter)
             if page is None:
                 return
             await context.write(page)
@@ -155,17 +155,17 @@ def streams(
     return call
 
 
-async def answered(context: _Context, result: Awaitable[_Answer], faults: FaultLog) -> _Answer:
+async def answered(context: _Context, result: Awaitable[_Answer], error_reporter: ErrorReporter) -> _Answer:
     """Return the result, or end the call as `refuse` does."""
     try:
         return await result
     except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-        await refuse(context, error, faults)
+        await refuse(context, error, error_reporter)
 
 
-async def refuse(context: _Context, error: Exception, faults: FaultLog) -> NoReturn:
+async def refuse(context: _Context, error: Exception, error_reporter: ErrorReporter) -> NoReturn:
     """End the call with the error's code and text; the text of an unexpected error stays in the log."""
-    faults.report(error, port="admin")
+    error_reporter.report(error, port="admin")
     await context.abort(status_code(error), _fit_for_a_header(status_text(error)))
 
 

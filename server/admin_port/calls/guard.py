@@ -25,8 +25,8 @@ from quarry_mq.server.admin_port.calls.access import (
 from quarry_mq.server.admin_port.calls.caller import caller_is, caller_peer
 from quarry_mq.server.admin_port.calls.edge import KINDS, kind_of, refuse
 from quarry_mq.server.admin_port.calls.slots import caller_known
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.errors import OverLimit, PermissionDenied, TooManyFailures, Unauthenticated
-from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.security.admin_authentication import AdminAuthenticator, AdminCall
 from quarry_mq.server.security.audit import CLAIMED, NOBODY, Audit, Subject
 from quarry_mq.server.security.authorization import Authorizer, Need
@@ -59,11 +59,13 @@ class AdminAccess:
 class AdminGuard(grpc.aio.ServerInterceptor):
     """Checks callers and audits changes. Without `access` every caller is admitted, and only changes are audited."""
 
-    def __init__(self, access: AdminAccess | None, *, audit: Audit, metrics: SecurityMetrics, faults: FaultLog) -> None:
+    def __init__(
+        self, access: AdminAccess | None, *, audit: Audit, metrics: SecurityMetrics, error_reporter: ErrorReporter
+    ) -> None:
         self._access = access
         self._audit = audit
         self._metrics = metrics
-        self._faults = faults
+        self._error_reporter = error_reporter
 
     @property
     def asks(self) -> bool:
@@ -125,13 +127,13 @@ class AdminGuard(grpc.aio.ServerInterceptor):
         except PermissionDenied as error:
             await self._deny(subject, str(error), error, context)
         except OverLimit as error:
-            await refuse(context, error, self._faults)
+            await refuse(context, error, self._error_reporter)
         return subject
 
     async def _deny(self, subject: Subject, outcome: str, error: Exception, context: _Context) -> None:
         self._metrics.denied(PORT)
         self._audit.denied(subject, outcome, str(error))
-        await refuse(context, error, self._faults)
+        await refuse(context, error, self._error_reporter)
 
     async def _watched(
         self, method: str, request: Any, subject: Subject, context: _Context, answering: Awaitable[Any]
@@ -197,7 +199,7 @@ def _changed_by(method: str, request: Any) -> str:
     return f"user:{user}" if user else NOBODY
 
 
-def make_guard(security: Security, cluster: str, faults: FaultLog) -> AdminGuard:
+def make_guard(security: Security, cluster: str, error_reporter: ErrorReporter) -> AdminGuard:
     """Make the guard of a broker in a cluster of this name."""
     access = None
     if security.admin_authenticator is not None:
@@ -207,4 +209,4 @@ def make_guard(security: Security, cluster: str, faults: FaultLog) -> AdminGuard
             is_authorizing=security.is_authorizing,
             cluster=cluster,
         )
-    return AdminGuard(access, audit=security.audit, metrics=security.metrics, faults=faults)
+    return AdminGuard(access, audit=security.audit, metrics=security.metrics, error_reporter=error_reporter)

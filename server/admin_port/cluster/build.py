@@ -16,8 +16,8 @@ from quarry_mq.server.cluster.cluster import Cluster
 from quarry_mq.server.cluster.reading_order import GroupLeft, ReadingOrder
 from quarry_mq.server.cluster.signing import ClusterKeys
 from quarry_mq.server.delivery import Delivery
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.errors import MemberUnreachable, NotAMember
-from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.lag.group_progress import Budget, GroupProgress
 from quarry_mq.server.process.certificates import PeerTls
 from quarry_mq.server.routing import BrokerIdentity
@@ -71,14 +71,14 @@ def cluster_services(
     cluster: Cluster | None,
     messaging: Messaging,
     clock: Clock,
-    faults: FaultLog,
+    error_reporter: ErrorReporter,
     *,
     overview: Callable[[], bytes],
     order: ReadingOrder,
 ) -> list[MoreService]:
     """Return the services for operators, and for other members, which ask for this one's `overview`."""
     if cluster is None:
-        return [MembersService(None, None, faults)]
+        return [MembersService(None, None, error_reporter)]
     calls = GroupCalls(
         confirmation=cluster.groups.confirmation,
         consumed=cluster.consumed,
@@ -88,8 +88,8 @@ def cluster_services(
         left_in_order=lambda topic: order.left(topic, TimeSlice(clock)),
     )
     return [
-        MembersService(cluster.members, cluster.rejoining, faults, lambda: cluster.groups.waiting_for),
-        ClusterService(cluster.exchange, calls, cluster.keys, clock, faults),
+        MembersService(cluster.members, cluster.rejoining, error_reporter, lambda: cluster.groups.waiting_for),
+        ClusterService(cluster.exchange, calls, cluster.keys, clock, error_reporter),
     ]
 
 

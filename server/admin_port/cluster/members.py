@@ -16,8 +16,8 @@ from quarry_mq.server.admin_port.calls.edge import answered, answers, given
 from quarry_mq.server.cluster.membership.member import MemberState
 from quarry_mq.server.cluster.membership.members import Members, SeenMember
 from quarry_mq.server.cluster.replication.rejoin import Rejoining
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.errors import NoCluster
-from quarry_mq.server.faults import FaultLog
 from quarry_mq.store.replication import SharedKind, SharedRow
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["MembersService"].full_name
@@ -30,14 +30,14 @@ class MembersService(MembersServiceServicer):
         self,
         members: Members | None,
         rejoining: Rejoining | None,
-        faults: FaultLog,
+        error_reporter: ErrorReporter,
         waiting_for: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """`waiting_for`: the members that a handover of message groups waits for here."""
         self._members = members
         self._rejoining = rejoining
         self._waiting_for = waiting_for
-        self.faults = faults
+        self.error_reporter = error_reporter
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
@@ -62,7 +62,7 @@ class MembersService(MembersServiceServicer):
         return pb.RemoveMemberResponse()
 
     async def Rejoin(self, request: pb.RejoinRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.RejoinResponse:
-        return await answered(context, self._rejoin(request), self.faults)
+        return await answered(context, self._rejoin(request), self.error_reporter)
 
     async def _rejoin(self, request: pb.RejoinRequest) -> pb.RejoinResponse:
         self._required()

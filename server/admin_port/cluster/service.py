@@ -21,8 +21,8 @@ from quarry_mq.server.cluster.reading_order import GroupLeft
 from quarry_mq.server.cluster.replays import Number, Replays
 from quarry_mq.server.cluster.replication.exchange import Exchange
 from quarry_mq.server.cluster.signing import ClusterKeys
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.errors import NotAMember
-from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.wire.parsing import parsed
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.replication import Horizons, Position, SharedRow, Version, known_kind
@@ -118,14 +118,14 @@ class ClusterService:
     """Answers the calls of other members."""
 
     def __init__(
-        self, exchange: Exchange, groups: GroupCalls, keys: ClusterKeys, clock: Clock, faults: FaultLog
+        self, exchange: Exchange, groups: GroupCalls, keys: ClusterKeys, clock: Clock, error_reporter: ErrorReporter
     ) -> None:
         self._exchange = exchange
         self._groups = groups
         self._keys = keys
         self._clock = clock
         self._replays = Replays(clock)
-        self._faults = faults
+        self._error_reporter = error_reporter
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
@@ -155,7 +155,7 @@ class ClusterService:
                 member_known()
                 answered = (await answer(request)).SerializeToString()
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-                await refuse(context, error, self._faults)
+                await refuse(context, error, self._error_reporter)
             context.set_trailing_metadata(self._keys.sign_answer(signature, answered))
             return answered
 

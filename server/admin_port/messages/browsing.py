@@ -27,7 +27,7 @@ from quarry_mq.server.admin.browsing.browser import (
 from quarry_mq.server.admin.browsing.tails import Rate, Tail, Tails
 from quarry_mq.server.admin_port.calls.caller import as_caller_may_see, caller_must
 from quarry_mq.server.admin_port.calls.edge import answered, given, not_negative, printable
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.security.terms import Access
 from quarry_mq.server.tasks.time_slice import Pacing
 from quarry_mq.store.commitlog import CommitLogReader
@@ -83,7 +83,7 @@ class BrowsingService(BrowsingServiceServicer):
         reader: CommitLogReader,
         clock: Clock,
         pacing: Pacing,
-        faults: FaultLog,
+        error_reporter: ErrorReporter,
     ) -> None:
         self._topics = topics
         self._browser = browser
@@ -91,7 +91,7 @@ class BrowsingService(BrowsingServiceServicer):
         self._reader = reader
         self._clock = clock
         self._pacing = pacing
-        self._faults = faults
+        self._error_reporter = error_reporter
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
@@ -99,10 +99,10 @@ class BrowsingService(BrowsingServiceServicer):
         return NAME
 
     async def BrowseMessages(self, request: pb.BrowseMessagesRequest, context: _Context) -> pb.BrowseMessagesResponse:
-        return await answered(context, self._browsed(request), self._faults)
+        return await answered(context, self._browsed(request), self._error_reporter)
 
     async def TailMessages(self, request: pb.TailMessagesRequest, context: _Context) -> None:
-        await answered(context, self._tail(request, context), self._faults)
+        await answered(context, self._tail(request, context), self._error_reporter)
 
     async def _browsed(self, request: pb.BrowseMessagesRequest) -> pb.BrowseMessagesResponse:
         chosen = self._chosen(request)

@@ -15,7 +15,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.dead_letters_pb2_grpc import (
 from quarry_mq.server.admin.dead_letter_box import DeadLetter, DeadLetterBox, DeadLetterList, Resent
 from quarry_mq.server.admin_port.calls.caller import caller_may_read
 from quarry_mq.server.admin_port.calls.edge import answered, given, not_negative, refuse
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.store.offsets import QueueOffset
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["DeadLetterService"].full_name
@@ -27,9 +27,9 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class DeadLetterService(DeadLetterServiceServicer):
     """Translates requests and answers."""
 
-    def __init__(self, box: DeadLetterBox, faults: FaultLog) -> None:
+    def __init__(self, box: DeadLetterBox, error_reporter: ErrorReporter) -> None:
         self._box = box
-        self._faults = faults
+        self._error_reporter = error_reporter
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
@@ -47,12 +47,12 @@ class DeadLetterService(DeadLetterServiceServicer):
             listed = self._box.list(group, start, request.count or LISTED_DEFAULT)
             return list_message(listed._replace(letters=[each for each in listed.letters if _may_see(each)]))
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-            await refuse(context, error, self._faults)
+            await refuse(context, error, self._error_reporter)
 
     async def ResendDeadLetters(
         self, request: pb.ResendDeadLettersRequest, context: _Context
     ) -> pb.ResendDeadLettersResponse:
-        return await answered(context, self._resend(request), self._faults)
+        return await answered(context, self._resend(request), self._error_reporter)
 
     async def _resend(self, request: pb.ResendDeadLettersRequest) -> pb.ResendDeadLettersResponse:
         group = given("group", request.group)

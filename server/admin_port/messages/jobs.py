@@ -17,8 +17,8 @@ from quarry_mq.server.admin_port.calls.access import CLUSTER, job_accesses
 from quarry_mq.server.admin_port.calls.caller import caller_may
 from quarry_mq.server.admin_port.calls.edge import answers, asked_by, not_negative, printable
 from quarry_mq.server.admin_port.metadata.service import reset_target
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.errors import NoSuchJob
-from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.jobs import Asked, DeadLetterResend, Jobs, MessageResend, OffsetReset
 from quarry_mq.server.jobs.asked import asked_of
 from quarry_mq.server.maintenance.verification import OnlineVerification
@@ -56,14 +56,14 @@ class JobService(JobServiceServicer):
         *,
         log_end: Callable[[], PhysicalOffset],
         cluster: str,
-        faults: FaultLog,
+        error_reporter: ErrorReporter,
     ) -> None:
         """`log_end` returns the log position below which consumers can see all messages now."""
         self._jobs = jobs
         self._verification = verification
         self._log_end = log_end
         self._cluster = cluster
-        self.faults = faults
+        self.error_reporter = error_reporter
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""

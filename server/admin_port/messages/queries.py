@@ -25,8 +25,8 @@ from quarry_mq.server.admin.message_lookup import (
 )
 from quarry_mq.server.admin_port.calls.caller import caller_may, caller_may_see
 from quarry_mq.server.admin_port.calls.edge import answered, not_negative, printable
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.errors import NoSuchMessage
-from quarry_mq.server.faults import FaultLog
 from quarry_mq.server.maintenance.key_index import FOUND_MAX, KeyIndex
 from quarry_mq.server.rpc.messaging import Components
 from quarry_mq.server.wire.places import without_places
@@ -58,7 +58,7 @@ def query_service(components: Components, index: KeyIndex) -> QueryService:
         index,
         MessageLookup(its.store.messages, index),
         MessageTracer(its.store, its.delivery, its.delivery.writer, its.clock),
-        its.edge.faults,
+        its.edge.error_reporter,
     )
 
 
@@ -66,13 +66,18 @@ class QueryService(QueryServiceServicer):
     """Translates requests and answers."""
 
     def __init__(
-        self, topics: TopicTable, index: KeyIndex, lookup: MessageLookup, tracer: MessageTracer, faults: FaultLog
+        self,
+        topics: TopicTable,
+        index: KeyIndex,
+        lookup: MessageLookup,
+        tracer: MessageTracer,
+        error_reporter: ErrorReporter,
     ) -> None:
         self._topics = topics
         self._index = index
         self._lookup = lookup
         self._tracer = tracer
-        self._faults = faults
+        self._error_reporter = error_reporter
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
@@ -80,13 +85,13 @@ class QueryService(QueryServiceServicer):
         return NAME
 
     async def QueryMessages(self, request: pb.QueryMessagesRequest, context: _Context) -> pb.QueryMessagesResponse:
-        return await answered(context, self._found(request), self._faults)
+        return await answered(context, self._found(request), self._error_reporter)
 
     async def TraceMessages(self, request: pb.QueryMessagesRequest, context: _Context) -> pb.TraceMessagesResponse:
-        return await answered(context, self._traced(request), self._faults)
+        return await answered(context, self._traced(request), self._error_reporter)
 
     async def GetMessage(self, request: pb.GetMessageRequest, context: _Context) -> pb.GetMessageResponse:
-        return await answered(context, self._got(request), self._faults)
+        return await answered(context, self._got(request), self._error_reporter)
 
     async def _find(self, request: pb.QueryMessagesRequest) -> FoundMessages:
         """Find the messages of a request that the caller may see, without the first `skip`."""

@@ -15,7 +15,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.clients_pb2_grpc import (
 from quarry_mq.server.addresses import host_of
 from quarry_mq.server.admin_port.calls.edge import streams
 from quarry_mq.server.clients import Client, ClientRegistry
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.wire.settings import ClientKind
 from quarry_mq.store.errors import GroupNotFound, Invalid, TopicNotFound
 from quarry_mq.store.metadata import GroupTable, TopicTable, check_group_name
@@ -31,11 +31,13 @@ PAGE_NAMES: Final = 4_096
 class ClientService(ClientServiceServicer):
     """Lists the clients that are connected, without those that are considered lost but still kept."""
 
-    def __init__(self, clients: ClientRegistry, topics: TopicTable, groups: GroupTable, faults: FaultLog) -> None:
+    def __init__(
+        self, clients: ClientRegistry, topics: TopicTable, groups: GroupTable, error_reporter: ErrorReporter
+    ) -> None:
         self._clients = clients
         self._topics = topics
         self._groups = groups
-        self.faults = faults
+        self.error_reporter = error_reporter
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""

@@ -13,7 +13,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.lite_topics_pb2_grpc import (
     add_LiteTopicServiceServicer_to_server,
 )
 from quarry_mq.server.admin_port.calls.edge import answered, answers, given, not_negative
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.lag.lite_backlog import LiteBacklog
 from quarry_mq.server.lite.listing import LiteTopicDetails, LiteTopicListing, LiteTopicPage
 from quarry_mq.server.tasks.time_slice import Pacing
@@ -29,11 +29,13 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class LiteTopicService(LiteTopicServiceServicer):
     """Translates requests and answers."""
 
-    def __init__(self, listing: LiteTopicListing, backlog: LiteBacklog, pacing: Pacing, faults: FaultLog) -> None:
+    def __init__(
+        self, listing: LiteTopicListing, backlog: LiteBacklog, pacing: Pacing, error_reporter: ErrorReporter
+    ) -> None:
         self._listing = listing
         self._backlog = backlog
         self._pacing = pacing
-        self.faults = faults
+        self.error_reporter = error_reporter
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
@@ -41,7 +43,7 @@ class LiteTopicService(LiteTopicServiceServicer):
         return NAME
 
     async def ListLiteTopics(self, request: pb.ListLiteTopicsRequest, context: _Context) -> pb.ListLiteTopicsResponse:
-        page = await answered(context, self._page(request), self.faults)
+        page = await answered(context, self._page(request), self.error_reporter)
         return pb.ListLiteTopicsResponse(lite_topics=map(lite_topic_message, page.lite_topics), has_more=page.has_more)
 
     async def _page(self, request: pb.ListLiteTopicsRequest) -> LiteTopicPage:
@@ -50,12 +52,12 @@ class LiteTopicService(LiteTopicServiceServicer):
 
     async def GetLiteTopic(self, request: pb.GetLiteTopicRequest, context: _Context) -> pb.LiteTopic:
         finding = self._listing.show(request.topic, request.lite_topic)
-        return lite_topic_message(await answered(context, finding, self.faults))
+        return lite_topic_message(await answered(context, finding, self.error_reporter))
 
     async def DeleteLiteTopic(
         self, request: pb.DeleteLiteTopicRequest, context: _Context
     ) -> pb.DeleteLiteTopicResponse:
-        await answered(context, self._listing.delete(request.topic, request.lite_topic), self.faults)
+        await answered(context, self._listing.delete(request.topic, request.lite_topic), self.error_reporter)
         return pb.DeleteLiteTopicResponse()
 
     @answers
@@ -66,7 +68,7 @@ class LiteTopicService(LiteTopicServiceServicer):
     async def ListLiteBacklog(
         self, request: pb.ListLiteBacklogRequest, context: _Context
     ) -> pb.ListLiteBacklogResponse:
-        return await answered(context, self._found_backlog(request), self.faults)
+        return await answered(context, self._found_backlog(request), self.error_reporter)
 
     async def _found_backlog(self, request: pb.ListLiteBacklogRequest) -> pb.ListLiteBacklogResponse:
         topic, group = given("topic", request.topic), given("group", request.group)

@@ -18,7 +18,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.security_pb2_grpc import (
     add_SecurityServiceServicer_to_server,
 )
 from quarry_mq.server.admin_port.calls.edge import answered, answers, pages, printable, streams
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.store.errors import Invalid, UserNotFound
 from quarry_mq.store.security.model import (
     Action,
@@ -44,11 +44,11 @@ _Value = TypeVar("_Value", bound=Enum)
 class SecurityService(SecurityServiceServicer):
     """Checks and translates requests and answers. Answers are built from rows whose secrets are sealed."""
 
-    def __init__(self, users: UserTable, policies: PolicyTable, clock: Clock, faults: FaultLog) -> None:
+    def __init__(self, users: UserTable, policies: PolicyTable, clock: Clock, error_reporter: ErrorReporter) -> None:
         self._users = users
         self._policies = policies
         self._clock = clock
-        self.faults = faults
+        self.error_reporter = error_reporter
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
@@ -113,7 +113,7 @@ class SecurityService(SecurityServiceServicer):
 
     async def ResealSecrets(self, _request: pb.ResealSecretsRequest, context: _Context) -> pb.ResealSecretsResponse:
         # on a thread: a hundred thousand secrets take some seconds
-        count = await answered(context, asyncio.to_thread(self._users.reseal), self.faults)
+        count = await answered(context, asyncio.to_thread(self._users.reseal), self.error_reporter)
         return pb.ResealSecretsResponse(count=count)
 
     @answers

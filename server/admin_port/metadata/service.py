@@ -22,7 +22,7 @@ from quarry_mq.server.admin_port.calls.edge import (
     streams,
 )
 from quarry_mq.server.delivery.model import Place, ResetTarget, StoredSince
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.maintenance.backup_points import LEASE_S, BackupLeases
 from quarry_mq.server.maintenance.retention import ExpiryReport
 from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
@@ -237,7 +237,7 @@ class AdminService(AdminServiceServicer):
     def __init__(
         self,
         administration: Administration,
-        faults: FaultLog,
+        error_reporter: ErrorReporter,
         backups: BackupLeases,
         expire: Expire,
         summarize: Summarize,
@@ -250,7 +250,7 @@ class AdminService(AdminServiceServicer):
         self._summarize = summarize
         self._pacing = pacing
         self._backups = backups
-        self.faults = faults
+        self.error_reporter = error_reporter
         self._expire = expire
 
     @answers
@@ -262,7 +262,7 @@ class AdminService(AdminServiceServicer):
         return topic_message(self._administration.create_topic(request.name, topic_change(request)))
 
     async def UpdateTopic(self, request: pb.UpdateTopicRequest, context: _Context) -> pb.Topic:
-        return await answered(context, self._update_topic(request), self.faults)
+        return await answered(context, self._update_topic(request), self.error_reporter)
 
     async def _update_topic(self, request: pb.UpdateTopicRequest) -> pb.Topic:
         change, topic = topic_change(request), self._administration.topic(request.name)
@@ -311,7 +311,7 @@ class AdminService(AdminServiceServicer):
             yield pb.ListGroupsResponse(groups=[group_message(group) for group in page])
 
     async def ResetOffset(self, request: pb.ResetOffsetRequest, context: _Context) -> pb.ResetOffsetResponse:
-        return await answered(context, self._reset_offset(request), self.faults)
+        return await answered(context, self._reset_offset(request), self.error_reporter)
 
     async def _reset_offset(self, request: pb.ResetOffsetRequest) -> pb.ResetOffsetResponse:
         to, queue = reset_target(request), request.queue if request.HasField("queue") else None
@@ -324,7 +324,7 @@ class AdminService(AdminServiceServicer):
 
     async def ExpireSegments(self, request: pb.ExpireSegmentsRequest, context: _Context) -> pb.ExpireSegmentsResponse:
         expiring = self._expire(dry_run=request.dry_run, rewrite_queues=request.rewrite_queues)
-        return expiry_message(await answered(context, expiring, self.faults))
+        return expiry_message(await answered(context, expiring, self.error_reporter))
 
     @answers
     def ListQueues(self, request: pb.ListQueuesRequest) -> pb.ListQueuesResponse:
@@ -333,13 +333,13 @@ class AdminService(AdminServiceServicer):
         )
 
     async def SummarizeQueues(self, request: pb.SummarizeQueuesRequest, context: _Context) -> pb.QueuesSummary:
-        return summary_message(await answered(context, self._summarize(request.largest), self.faults))
+        return summary_message(await answered(context, self._summarize(request.largest), self.error_reporter))
 
     async def BeginBackup(self, _request: pb.BeginBackupRequest, context: _Context) -> pb.BackupPoint:
         try:
             point = await self._backups.begin()
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-            await refuse(context, error, self.faults)
+            await refuse(context, error, self.error_reporter)
         return pb.BackupPoint(
             name=point.name,
             store_directory=str(point.root),

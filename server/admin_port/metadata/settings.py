@@ -12,7 +12,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.settings_pb2_grpc import (
     add_SettingsServiceServicer_to_server,
 )
 from quarry_mq.server.admin_port.calls.edge import answers, given
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.settings.live_settings import LiveSettings, ShownSetting
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["SettingsService"].full_name
@@ -21,9 +21,9 @@ NAME: Final = pb.DESCRIPTOR.services_by_name["SettingsService"].full_name
 class SettingsService(SettingsServiceServicer):
     """Translates requests and answers."""
 
-    def __init__(self, settings: LiveSettings, faults: FaultLog) -> None:
+    def __init__(self, settings: LiveSettings, error_reporter: ErrorReporter) -> None:
         self._settings = settings
-        self.faults = faults
+        self.error_reporter = error_reporter
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""

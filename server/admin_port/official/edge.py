@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, TypeVar
 import grpc.aio
 
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server.admin_port.calls.edge import ReportsFaults
+from quarry_mq.server.admin_port.calls.edge import ReportsErrors
 from quarry_mq.server.wire.status import Refused, fill_ok, fill_status, is_expected
 from quarry_mq.server.wire.validate import check_group, check_topic
 from quarry_mq.store.errors import GroupNotFound, TopicNotFound
@@ -29,7 +29,7 @@ class Answer(Protocol):
     def HasField(self, name: Any, /) -> bool: ...
 
 
-_Service = TypeVar("_Service", bound=ReportsFaults)
+_Service = TypeVar("_Service", bound=ReportsErrors)
 _Request = TypeVar("_Request")
 _Answer = TypeVar("_Answer", bound=Answer)
 
@@ -50,7 +50,7 @@ def in_band(
                 answer = await method(self, request, context)
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
                 if not is_expected(error):
-                    self.faults.report(error, port="admin")
+                    self.error_reporter.report(error, port="admin")
                 answer = answer_type()
                 fill_status(answer.status, error)
                 return answer

@@ -20,7 +20,7 @@ from quarry_mq.server.admin_port.official.queries import QueryCalls
 from quarry_mq.server.admin_port.official.runtime import RuntimeCalls
 from quarry_mq.server.admin_port.official.sends import SendCalls
 from quarry_mq.server.admin_port.official.topics import TopicCalls
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.front import Front
 from quarry_mq.server.lag.group_progress import GroupProgress
 from quarry_mq.server.maintenance.maintenance import Maintenance
@@ -48,9 +48,9 @@ class Calls:
 class OfficialAdminService(AdminServicer):
     """Passes each call to the object that answers it."""
 
-    def __init__(self, calls: Calls, faults: FaultLog) -> None:
+    def __init__(self, calls: Calls, error_reporter: ErrorReporter) -> None:
         self._calls = calls
-        self.faults = faults
+        self.error_reporter = error_reporter
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
@@ -185,4 +185,4 @@ def official_admin(
         sends=SendCalls(names, messaging.operators_send, clock),
         topics=TopicCalls(administration, names, None if its.cluster is None else its.cluster.members, pacing),
     )
-    return OfficialAdminService(calls, its.edge.faults)
+    return OfficialAdminService(calls, its.edge.error_reporter)

@@ -30,7 +30,7 @@ from quarry_mq.server.admin.stats.overview import (
 from quarry_mq.server.admin.stats.sources import Sources
 from quarry_mq.server.admin_port.calls.edge import answered, answers, printable
 from quarry_mq.server.admin_port.metadata.service import broker_message, group_message, topic_message
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.jobs import Jobs
 from quarry_mq.server.wire.places import without_places
 from quarry_mq.store.errors import Invalid
@@ -194,7 +194,7 @@ def make_overview_service(
         members=None if cluster is None else OverviewsOfMembers(cluster.members, cluster.peers.overview),
         topics=TopicPages(sources),
         groups=GroupPages(sources, box.waiting),
-        faults=sources.components.edge.faults,
+        error_reporter=sources.components.edge.error_reporter,
     )
 
 
@@ -210,7 +210,7 @@ class OverviewService(OverviewServiceServicer):
         members: OverviewsOfMembers | None,
         topics: TopicPages,
         groups: GroupPages,
-        faults: FaultLog,
+        error_reporter: ErrorReporter,
     ) -> None:
         self._administration = administration
         self._overviews = overviews
@@ -218,7 +218,7 @@ class OverviewService(OverviewServiceServicer):
         self._members = members
         self._topics = topics
         self._groups = groups
-        self.faults = faults
+        self.error_reporter = error_reporter
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
@@ -234,7 +234,7 @@ class OverviewService(OverviewServiceServicer):
         return self._overview()
 
     async def ListOverviews(self, _request: pb.ListOverviewsRequest, context: _Context) -> pb.ListOverviewsResponse:
-        return await answered(context, self._all(), self.faults)
+        return await answered(context, self._all(), self.error_reporter)
 
     @answers
     def GetHistory(self, request: pb.GetHistoryRequest) -> pb.History:
@@ -244,12 +244,12 @@ class OverviewService(OverviewServiceServicer):
     async def ListTopicFigures(
         self, request: pb.ListTopicFiguresRequest, context: _Context
     ) -> pb.ListTopicFiguresResponse:
-        return await answered(context, self._topic_page(request), self.faults)
+        return await answered(context, self._topic_page(request), self.error_reporter)
 
     async def ListGroupFigures(
         self, request: pb.ListGroupFiguresRequest, context: _Context
     ) -> pb.ListGroupFiguresResponse:
-        return await answered(context, self._group_page(request), self.faults)
+        return await answered(context, self._group_page(request), self.error_reporter)
 
     async def _topic_page(self, request: pb.ListTopicFiguresRequest) -> pb.ListTopicFiguresResponse:
         page = await self._topics.page(wanted_page(request), include_system=request.include_system)

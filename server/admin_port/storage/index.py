@@ -14,7 +14,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.index_pb2_grpc import (
     add_IndexServiceServicer_to_server,
 )
 from quarry_mq.server.admin_port.calls.edge import answered
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.maintenance.key_index import KeyIndex, Move
 from quarry_mq.store.index.facts import IndexFile
 
@@ -26,9 +26,9 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class IndexService(IndexServiceServicer):
     """Translates requests and answers."""
 
-    def __init__(self, index: KeyIndex, faults: FaultLog) -> None:
+    def __init__(self, index: KeyIndex, error_reporter: ErrorReporter) -> None:
         self._index = index
-        self._faults = faults
+        self._error_reporter = error_reporter
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
@@ -36,20 +36,24 @@ class IndexService(IndexServiceServicer):
         return NAME
 
     async def ListIndexFiles(self, _request: pb.ListIndexFilesRequest, context: _Context) -> pb.ListIndexFilesResponse:
-        files = await answered(context, self._index.files(), self._faults)
+        files = await answered(context, self._index.files(), self._error_reporter)
         return pb.ListIndexFilesResponse(files=map(_message, files))
 
     async def VerifyIndexFiles(
         self, _request: pb.VerifyIndexFilesRequest, context: _Context
     ) -> AsyncIterator[pb.IndexFile]:
-        for file in await answered(context, self._index.files(), self._faults):
-            yield _message(await answered(context, self._index.verified(file), self._faults))
+        for file in await answered(context, self._index.files(), self._error_reporter):
+            yield _message(await answered(context, self._index.verified(file), self._error_reporter))
 
     async def CompactIndexFiles(self, _request: pb.CompactIndexFilesRequest, context: _Context) -> pb.MovedIndexFiles:
-        return pb.MovedIndexFiles(count=await answered(context, self._index.move_all(Move.COMPACTION), self._faults))
+        return pb.MovedIndexFiles(
+            count=await answered(context, self._index.move_all(Move.COMPACTION), self._error_reporter)
+        )
 
     async def UploadIndexFiles(self, _request: pb.UploadIndexFilesRequest, context: _Context) -> pb.MovedIndexFiles:
-        return pb.MovedIndexFiles(count=await answered(context, self._index.move_all(Move.UPLOAD), self._faults))
+        return pb.MovedIndexFiles(
+            count=await answered(context, self._index.move_all(Move.UPLOAD), self._error_reporter)
+        )
 
 
 def _message(file: IndexFile) -> pb.IndexFile:

@@ -13,7 +13,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.migration_pb2_grpc import (
     add_MigrationServiceServicer_to_server,
 )
 from quarry_mq.server.admin_port.calls.edge import answered, asked_by
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.maintenance.queue_migration import MigrationStatus
 from quarry_mq.server.wire.places import optional_without_places
 from quarry_mq.store.layout.queue_phase import QueuePhase, QueuePlace
@@ -38,9 +38,9 @@ class AdministeredMigration(Protocol):
 class MigrationService(MigrationServiceServicer):
     """Translates requests and answers."""
 
-    def __init__(self, migration: AdministeredMigration, faults: FaultLog) -> None:
+    def __init__(self, migration: AdministeredMigration, error_reporter: ErrorReporter) -> None:
         self._migration = migration
-        self._faults = faults
+        self._error_reporter = error_reporter
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
@@ -51,7 +51,7 @@ class MigrationService(MigrationServiceServicer):
         async def status() -> pb.Migration:
             return migration_message(self._migration.status())
 
-        return await answered(context, status(), self._faults)
+        return await answered(context, status(), self._error_reporter)
 
     async def AdvanceMigration(
         self, request: pb.AdvanceMigrationRequest, context: _Context
@@ -59,7 +59,7 @@ class MigrationService(MigrationServiceServicer):
         async def advance() -> QueuePhase | None:
             return await self._migration.advance(asked_by(request.asked_by))
 
-        phase = await answered(context, advance(), self._faults)
+        phase = await answered(context, advance(), self._error_reporter)
         return pb.AdvanceMigrationResponse(phase=None if phase is None else phase.value)
 
     async def RollBackMigration(
@@ -68,7 +68,7 @@ class MigrationService(MigrationServiceServicer):
         async def roll_back() -> QueuePhase:
             return await self._migration.roll_back(asked_by(request.asked_by))
 
-        phase = await answered(context, roll_back(), self._faults)
+        phase = await answered(context, roll_back(), self._error_reporter)
         return pb.RollBackMigrationResponse(phase=phase.value)
 
 

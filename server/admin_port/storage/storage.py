@@ -16,7 +16,7 @@ from quarry_mq.server.admin.pending import PendingLook, TimerView, TransactionVi
 from quarry_mq.server.admin.storage import SegmentView, SpanView, StorageLook, StorageView
 from quarry_mq.server.admin_port.calls.caller import caller_may_see_if_known
 from quarry_mq.server.admin_port.calls.edge import answered, given, not_negative
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.lag.group_progress import GroupProgress
 from quarry_mq.server.tasks.time_slice import Pacing
 from quarry_mq.store.errors import TopicNotFound
@@ -43,14 +43,14 @@ class StorageService(StorageServiceServicer):
         *,
         progress: GroupProgress,
         pacing: Pacing,
-        faults: FaultLog,
+        error_reporter: ErrorReporter,
     ) -> None:
         self._look = look
         self._pending = pending
         self._topics = topics
         self._progress = progress
         self._pacing = pacing
-        self._faults = faults
+        self._error_reporter = error_reporter
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
@@ -58,13 +58,13 @@ class StorageService(StorageServiceServicer):
         return NAME
 
     async def GetStorage(self, _request: pb.GetStorageRequest, context: _Context) -> pb.Storage:
-        return _storage(await answered(context, self._look.storage(), self._faults))
+        return _storage(await answered(context, self._look.storage(), self._error_reporter))
 
     async def ListQueueSpans(self, request: pb.ListQueueSpansRequest, context: _Context) -> pb.ListQueueSpansResponse:
-        return await answered(context, self._spans(request), self._faults)
+        return await answered(context, self._spans(request), self._error_reporter)
 
     async def ListPending(self, request: pb.ListPendingRequest, context: _Context) -> pb.ListPendingResponse:
-        return await answered(context, self._listed(request), self._faults)
+        return await answered(context, self._listed(request), self._error_reporter)
 
     async def _spans(self, request: pb.ListQueueSpansRequest) -> pb.ListQueueSpansResponse:
         name = given("topic", request.topic)

@@ -14,7 +14,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.verification_pb2_grpc import (
     add_VerificationServiceServicer_to_server,
 )
 from quarry_mq.server.admin_port.calls.edge import asked_by, refuse
-from quarry_mq.server.faults import FaultLog
+from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.maintenance.verification import OnlineVerification
 from quarry_mq.server.wire.places import optional_without_places, without_places
 from quarry_mq.store.verify.verdicts import Verdict
@@ -28,9 +28,9 @@ _Result = TypeVar("_Result")
 class VerificationService(VerificationServiceServicer):
     """Translates requests and answers."""
 
-    def __init__(self, verification: OnlineVerification, faults: FaultLog) -> None:
+    def __init__(self, verification: OnlineVerification, error_reporter: ErrorReporter) -> None:
         self._verification = verification
-        self._faults = faults
+        self._error_reporter = error_reporter
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
@@ -62,7 +62,7 @@ class VerificationService(VerificationServiceServicer):
         try:
             return call()
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-            await refuse(context, error, self._faults)
+            await refuse(context, error, self._error_reporter)
 
     def _message(self, verdict: Verdict) -> pb.Verification:
         progress = self._verification.progress_of(verdict)

@@ -10,7 +10,7 @@ from structlog.typing import EventDict
 
 from quarry_mq.kv import EngineClosed, EngineCorrupt, KvError
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.server.faults import PLACES_MAX, REPEATED_AFTER_S, FaultLog
+from quarry_mq.server.error_reporter import PLACES_MAX, REPEATED_AFTER_S, ErrorReporter
 from quarry_mq.store.errors import (
     BrokerError,
     Busy,
@@ -27,7 +27,7 @@ class Bench:
         self.clock = ManualClock()
         self.damage_met = 0
         self.passed_over = 0
-        self.faults = FaultLog(self.clock, damage_met=self._count, passed_over=self._count_passed)
+        self.error_reporter = ErrorReporter(self.clock, damage_met=self._count, passed_over=self._count_passed)
 
     def _count(self) -> None:
         self.damage_met += 1
@@ -38,7 +38,7 @@ class Bench:
     def lines(self, *errors: Exception) -> list[EventDict]:
         with structlog.testing.capture_logs() as lines:
             for error in errors:
-                self.faults.report(error, peer="10.0.0.1:77")
+                self.error_reporter.report(error, peer="10.0.0.1:77")
         return list(lines)
 
 

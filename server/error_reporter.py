@@ -20,7 +20,7 @@ PLACES_MAX: Final = 256
 log = structlog.get_logger(__name__)
 
 
-class FaultLog:
+class ErrorReporter:
     """Write faults into the log, but no more lines than an operator can read.
 
     Errors of clients are not logged: the client sees them. A poisoned store refuses thousands of sends a second, and
