@@ -14,7 +14,7 @@ from typing import Final
 from quarry_mq.protocol.clock import Clock
 
 
-class Tally:
+class BucketHistogram:
     """A histogram counts the values between each bound and the one before. One thread adds, any reads."""
 
     __slots__ = ("_bounds", "_counts", "total")
@@ -71,23 +71,23 @@ class SendStages(_Sampled):
 
     def __init__(self) -> None:
         super().__init__()
-        self.check: Final = Tally(BOUNDS_S)
+        self.check: Final = BucketHistogram(BOUNDS_S)
         """Time from the call's bytes to a message that waits for its batch; one call of `SAMPLED`. For fast-path sends,
         which are checked together, it is the mean of one loop iteration of `SAMPLED`."""
-        self.gather: Final = Tally(BOUNDS_S)
+        self.gather: Final = BucketHistogram(BOUNDS_S)
         """Time that the first send of a batch waits until the batch begins."""
-        self.append: Final = Tally(BOUNDS_S)
+        self.append: Final = BucketHistogram(BOUNDS_S)
         """Time to encode all records of a batch and append them to the log."""
-        self.flush: Final = Tally(BOUNDS_S)
+        self.flush: Final = BucketHistogram(BOUNDS_S)
         """Time from the append of a flush's first send to the end of that flush. Under `sync` alone."""
-        self.dispatch: Final = Tally(BOUNDS_S)
+        self.dispatch: Final = BucketHistogram(BOUNDS_S)
         """Time to write all consume queue entries of what is durable."""
-        self.wake: Final = Tally(BOUNDS_S)
+        self.wake: Final = BucketHistogram(BOUNDS_S)
         """Time to give the messages to consumers that wait for them."""
-        self.answer: Final = Tally(BOUNDS_S)
+        self.answer: Final = BucketHistogram(BOUNDS_S)
         """Time to answer all sends that are done."""
 
-    def __iter__(self) -> Iterator[tuple[str, Tally]]:
+    def __iter__(self) -> Iterator[tuple[str, BucketHistogram]]:
         for name in ("check", "gather", "append", "flush", "dispatch", "wake", "answer"):
             yield name, getattr(self, name)
 
@@ -102,17 +102,17 @@ class ReceiveStages(_Sampled):
         """True while the receive that is served now is one of those that are timed."""
         self.reading_s = 0.0
         """Seconds that the present receive has spent reading records."""
-        self.wait: Final = Tally(WAIT_BOUNDS_S)
+        self.wait: Final = BucketHistogram(WAIT_BOUNDS_S)
         """Time from the call to messages that were not there at first."""
-        self.take: Final = Tally(BOUNDS_S)
+        self.take: Final = BucketHistogram(BOUNDS_S)
         """Time to read queues and make deliveries, the reading of records included."""
-        self.read: Final = Tally(BOUNDS_S)
+        self.read: Final = BucketHistogram(BOUNDS_S)
         """Time to read and check records, a part of `take`."""
-        self.write: Final = Tally(BOUNDS_S)
+        self.write: Final = BucketHistogram(BOUNDS_S)
         """Time until the deliveries are written, with all others of the same loop iteration."""
-        self.answer: Final = Tally(BOUNDS_S)
+        self.answer: Final = BucketHistogram(BOUNDS_S)
         """Time to make the answers and hand them to the front."""
 
-    def __iter__(self) -> Iterator[tuple[str, Tally]]:
+    def __iter__(self) -> Iterator[tuple[str, BucketHistogram]]:
         for name in ("wait", "take", "read", "write", "answer"):
             yield name, getattr(self, name)

@@ -21,7 +21,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
-from quarry_mq.server.counters.stages import Tally
+from quarry_mq.server.counters.stages import BucketHistogram
 from quarry_mq.store.message import Appended
 
 OTHER: Final = "__other__"
@@ -47,7 +47,7 @@ class Row:
     def __init__(self) -> None:
         self.messages = 0
         self.bytes = 0
-        self.sizes = Tally(SIZE_BOUNDS)
+        self.sizes = BucketHistogram(SIZE_BOUNDS)
         self.reviewed = 0
         """Value of `messages` at the last review."""
         self.activity = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quarry_mq.protocol.codes import GrpcStatus
-from quarry_mq.server.counters.stages import Tally
+from quarry_mq.server.counters.stages import BucketHistogram
 
 PASS_BUCKETS_S: Final = tuple(0.000_025 * 2**step for step in range(15))
 """25 µs … 0.4 s: from one small call to a loop that was blocked for all clients."""
@@ -56,5 +56,5 @@ class FrontStats:
     resets_sent: Counter[str] = field(default_factory=Counter)
     bytes_received: int = 0
     bytes_sent: int = 0
-    pass_seconds: Tally = field(default_factory=lambda: Tally(PASS_BUCKETS_S))
-    pass_calls: Tally = field(default_factory=lambda: Tally(CALL_BUCKETS))
+    pass_seconds: BucketHistogram = field(default_factory=lambda: BucketHistogram(PASS_BUCKETS_S))
+    pass_calls: BucketHistogram = field(default_factory=lambda: BucketHistogram(CALL_BUCKETS))

@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.progress import Progress
-from quarry_mq.server.counters.stages import Tally
+from quarry_mq.server.counters.stages import BucketHistogram
 
 LATE_BOUNDS_S: Final = tuple(0.001 * 2**step for step in range(13))
 """Bounds of the histogram, 1 ms … 4 s."""
@@ -27,8 +27,8 @@ class ProcessStats:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.loop_late: Final = Tally(LATE_BOUNDS_S)
-        self.pauses: Final = Tally(PAUSE_BOUNDS_S)
+        self.loop_late: Final = BucketHistogram(LATE_BOUNDS_S)
+        self.pauses: Final = BucketHistogram(PAUSE_BOUNDS_S)
         self._pause_began_s = 0.0
         self._latest_s: float | None = None
 

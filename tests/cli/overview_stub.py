@@ -145,8 +145,8 @@ def overview(name: str = "broker-a", **changes: Any) -> pb.Overview:
     found.broker.name, found.broker.cluster, found.broker.version = name, "DefaultCluster", "0.1.0"
     found.broker.started_at_ms = NOW_MS - 3 * DAY_MS - 4 * HOUR_MS
     for call, stages in (("send", SendStages()), ("receive", ReceiveStages(SystemClock()))):
-        for number, (stage, tally) in enumerate(stages):
-            bounds = [bound for bound, _ in tally.buckets()][:-1]
+        for number, (stage, histogram) in enumerate(stages):
+            bounds = [bound for bound, _ in histogram.buckets()][:-1]
             counts = [0] * (len(bounds) + 1)
             counts[number % 6 + 1], counts[number % 6 + 2] = 980, 20
             if stage == "flush":

@@ -31,37 +31,37 @@ from quarry_mq.cli.online.top.screen.texts import (
     rate_text,
     span_text,
 )
-from quarry_mq.cli.online.top.stats import Tally, between, busy_share, left_s, quantile_s, stage_stats
+from quarry_mq.cli.online.top.stats import Histogram, between, busy_share, left_s, quantile_s, stage_stats
 
 BOUNDS_S = (0.001, 0.01, 0.1, 1.0)
 COUNTS = st.lists(st.integers(0, 1000), min_size=5, max_size=5).map(tuple)
-TALLIES = st.builds(Tally, st.just(BOUNDS_S), COUNTS, st.floats(0, 1e6))
+TALLIES = st.builds(Histogram, st.just(BOUNDS_S), COUNTS, st.floats(0, 1e6))
 
 
-def samples(values: list[float]) -> Tally:
+def samples(values: list[float]) -> Histogram:
     counts = [0] * (len(BOUNDS_S) + 1)
     for value in values:
         counts[next((number for number, bound in enumerate(BOUNDS_S) if value <= bound), len(BOUNDS_S))] += 1
-    return Tally(BOUNDS_S, tuple(counts), math.fsum(values))
+    return Histogram(BOUNDS_S, tuple(counts), math.fsum(values))
 
 
 @given(TALLIES, TALLIES)
-def test_what_came_between_is_what_was_added(before: Tally, added: Tally) -> None:
+def test_what_came_between_is_what_was_added(before: Histogram, added: Histogram) -> None:
     counts = tuple(map(sum, zip(before.counts, added.counts, strict=True)))
-    found = between(before, Tally(BOUNDS_S, counts, before.total_s + added.total_s))
+    found = between(before, Histogram(BOUNDS_S, counts, before.total_s + added.total_s))
     assert found is not None
     assert found.counts == added.counts
     assert found.total_s == pytest.approx(added.total_s, abs=1e-6)
 
 
 @given(TALLIES, TALLIES)
-def test_a_tally_that_begins_anew_has_no_difference(before: Tally, after: Tally) -> None:
+def test_a_histogram_that_begins_anew_has_no_difference(before: Histogram, after: Histogram) -> None:
     assume(any(late < early for early, late in zip(before.counts, after.counts, strict=True)))
     assert between(before, after) is None
 
 
-def test_tallies_of_other_bounds_have_no_difference() -> None:
-    assert between(Tally((1.0,), (0, 0), 0), Tally((2.0,), (0, 0), 0)) is None
+def test_histograms_of_other_bounds_have_no_difference() -> None:
+    assert between(Histogram((1.0,), (0, 0), 0), Histogram((2.0,), (0, 0), 0)) is None
 
 
 @given(st.lists(st.floats(0.000_001, 5), min_size=1, max_size=200), st.floats(0.01, 1))
@@ -74,9 +74,9 @@ def test_a_quantile_is_in_the_same_step_as_the_value_at_its_rank(values: list[fl
 
 
 @given(TALLIES)
-def test_quantiles_ascend(tally: Tally) -> None:
-    found = [quantile_s(tally, share) for share in (0.01, 0.25, 0.5, 0.9, 0.99, 1)]
-    if tally.values:
+def test_quantiles_ascend(histogram: Histogram) -> None:
+    found = [quantile_s(histogram, share) for share in (0.01, 0.25, 0.5, 0.9, 0.99, 1)]
+    if histogram.values:
         assert all(first is not None and then is not None and first <= then for first, then in pairwise(found))
     else:
         assert found == [None] * 6
@@ -84,9 +84,9 @@ def test_quantiles_ascend(tally: Tally) -> None:
 
 @given(st.dictionaries(st.sampled_from([("send", "check"), ("send", "flush"), ("receive", "wait"), ("receive", "read"),
     ("receive", "take")]), TALLIES))  # fmt: skip
-def test_the_shares_of_a_call_are_all_of_it(tallies: dict[tuple[str, str], Tally]) -> None:
-    stats = stage_stats(tallies)
-    assert [(each.call, each.name) for each in stats] == list(tallies)
+def test_the_shares_of_a_call_are_all_of_it(histograms: dict[tuple[str, str], Histogram]) -> None:
+    stats = stage_stats(histograms)
+    assert [(each.call, each.name) for each in stats] == list(histograms)
     for call in ("send", "receive"):
         shares = [each.share for each in stats if each.call == call and each.share is not None]
         assert not shares or sum(shares) == pytest.approx(1)
@@ -95,7 +95,7 @@ def test_the_shares_of_a_call_are_all_of_it(tallies: dict[tuple[str, str], Tally
 
 def test_stages_are_weighed_by_what_a_call_waits_not_by_how_often_they_are_timed() -> None:
     """One send of 17 is timed in `check`: its sum is a seventeenth."""
-    rare, often = Tally((1.0,), (10, 0), 0.1), Tally((1.0,), (170, 0), 1.7)
+    rare, often = Histogram((1.0,), (10, 0), 0.1), Histogram((1.0,), (170, 0), 1.7)
     shares = [each.share for each in stage_stats({("send", "check"): rare, ("send", "append"): often})]
     assert shares == [pytest.approx(0.5), pytest.approx(0.5)]
 
@@ -105,7 +105,7 @@ def test_stages_are_weighed_by_what_a_call_waits_not_by_how_often_they_are_timed
     [("flush", 0.08, False), ("flush", 0.5, True), ("append", 0.08, True), ("wait", 0.5, False)],
 )
 def test_slow_stages(name: str, seconds: float, is_slow: bool) -> None:
-    (found,) = stage_stats({("send", name): Tally((seconds * 0.99, seconds, 9.0), (0, 100, 0, 0), 1.0)})
+    (found,) = stage_stats({("send", name): Histogram((seconds * 0.99, seconds, 9.0), (0, 100, 0, 0), 1.0)})
     assert found.is_slow is is_slow
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quarry_mq.server.admin.stats.history import Gauge, Percentile, Rate, percentile
-from quarry_mq.server.counters.stages import Tally
+from quarry_mq.server.counters.stages import BucketHistogram
 
 BOUNDS = (0.001, 0.004, 0.016, 0.064)
 
@@ -36,24 +36,24 @@ def test_a_rate_is_the_difference_by_the_second() -> None:
 
 
 def test_a_percentile_is_of_what_came_since_the_last_one() -> None:
-    tally = Tally(BOUNDS)
-    tally.add(0.05, 1_000)
-    measure = Percentile("send_p99_ms", tally)
+    histogram = BucketHistogram(BOUNDS)
+    histogram.add(0.05, 1_000)
+    measure = Percentile("send_p99_ms", histogram)
     assert isnan(measure.next(10)), "nothing came"
-    tally.add(0.002, 100)
+    histogram.add(0.002, 100)
     assert measure.next(10) == pytest.approx(1 + 0.99 * 3)
-    tally.add(0.002, 98)
-    tally.add(9.0, 2)
+    histogram.add(0.002, 98)
+    histogram.add(9.0, 2)
     assert measure.next(10) == 64, "above the last bound, at it"
 
 
 @given(values=st.lists(st.floats(0, 0.1), min_size=1, max_size=200), part=st.sampled_from([0.5, 0.9, 0.99]))
 def test_a_percentile_lies_in_the_bucket_of_the_true_one(values: list[float], part: float) -> None:
-    tally = Tally(BOUNDS)
+    histogram = BucketHistogram(BOUNDS)
     for value in values:
-        tally.add(value)
+        histogram.add(value)
     true = sorted(values)[ceil(part * len(values) - 1e-9) - 1]
-    found = percentile(BOUNDS, tally.counts(), part)
+    found = percentile(BOUNDS, histogram.counts(), part)
     bucket = bisect_left(BOUNDS, true)
     lower = BOUNDS[bucket - 1] if bucket else 0.0
     assert lower <= found <= BOUNDS[min(bucket, len(BOUNDS) - 1)]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from quarry_mq.cli.online.top.stats import Tally
+from quarry_mq.cli.online.top.stats import Histogram
 
 
 class Order(Enum):
@@ -23,7 +23,7 @@ class Stage:
 
     call: str
     name: str
-    tally: Tally
+    histogram: Histogram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from quarry_mq.cli.online.top.facts import GroupPage, History, Job, Member, Migration, Overview, TopicPage
 from quarry_mq.cli.online.top.readings import CallFailed, Failure, Reading, Wish
-from quarry_mq.cli.online.top.stats import StageStats, Tally, between, busy_share, left_s, stage_stats
+from quarry_mq.cli.online.top.stats import Histogram, StageStats, between, busy_share, left_s, stage_stats
 from quarry_mq.protocol.clock import Clock
 
 LOOK_BACK_S: Final = 10.0
@@ -89,21 +89,23 @@ class Known:
         """Return the stages' statistics over the watched time; empty before the first answer."""
         if not self._overviews:
             return []
-        last = {(stage.call, stage.name): stage.tally for stage in self._overviews[-1][1].stages}
+        last = {(stage.call, stage.name): stage.histogram for stage in self._overviews[-1][1].stages}
         if len(self._overviews) < 2:
             return stage_stats(last)
-        first = {(stage.call, stage.name): stage.tally for stage in self._overviews[0][1].stages}
-        differences: dict[tuple[str, str], Tally] = {}
-        for stage, tally in last.items():
-            difference = between(first[stage], tally) if stage in first else None
-            differences[stage] = tally if difference is None else difference
+        first = {(stage.call, stage.name): stage.histogram for stage in self._overviews[0][1].stages}
+        differences: dict[tuple[str, str], Histogram] = {}
+        for stage, histogram in last.items():
+            difference = between(first[stage], histogram) if stage in first else None
+            differences[stage] = histogram if difference is None else difference
         return stage_stats(differences)
 
     def last_bound_s(self, call: str, name: str) -> float | None:
         """Return the last bound of a stage's histogram, above which durations are not known."""
         value = self.overview.value
         bounds = (
-            [each.tally.bounds_s for each in value.stages if (each.call, each.name) == (call, name)] if value else []
+            [each.histogram.bounds_s for each in value.stages if (each.call, each.name) == (call, name)]
+            if value
+            else []
         )
         return bounds[0][-1] if bounds and bounds[0] else None
 

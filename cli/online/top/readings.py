@@ -29,7 +29,7 @@ from quarry_mq.cli.online.top.facts import (
     Topic,
     TopicPage,
 )
-from quarry_mq.cli.online.top.stats import Tally
+from quarry_mq.cli.online.top.stats import Histogram
 from quarry_mq.cli.terminal.text import one_line
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2, jobs_pb2, migration_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
@@ -207,8 +207,8 @@ def overview_of(message: pb.Overview) -> Overview:
 
 
 def _stage(message: pb.Stage) -> Stage:
-    tally = Tally(tuple(message.bounds_seconds), tuple(message.counts), message.total_seconds)
-    return Stage(call=one_line(message.call), name=one_line(message.name), tally=tally)
+    histogram = Histogram(tuple(message.bounds_seconds), tuple(message.counts), message.total_seconds)
+    return Stage(call=one_line(message.call), name=one_line(message.name), histogram=histogram)
 
 
 def _member(message: pb.MemberOverview) -> Member:

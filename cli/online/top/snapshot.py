@@ -16,7 +16,7 @@ from quarry_mq.cli.terminal.times import time_text
 ASCII: Final = str.maketrans({"µ": "u"})
 ROWS: Final = 10
 """Rows of topics and of groups in plain text."""
-TALLIES: Final = "stages"
+STAGES: Final = "stages"
 """Field of overviews that is left out: histograms since the start. Recent statistics of stages are given beside it."""
 
 
@@ -69,7 +69,7 @@ def _finite(value: float | None) -> float | None:
 
 def _value(value: Any) -> Any:
     if is_dataclass(value):
-        return {_camel(each.name): _value(getattr(value, each.name)) for each in fields(value) if each.name != TALLIES}
+        return {_camel(each.name): _value(getattr(value, each.name)) for each in fields(value) if each.name != STAGES}
     if isinstance(value, tuple):
         return [_value(each) for each in value]
     return _finite(value) if isinstance(value, float) else value

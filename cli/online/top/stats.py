@@ -16,7 +16,7 @@ SLOW_FLUSH_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class Histogram:
     """A histogram:
 
     `counts[i]` values were at most `bounds_s[i]` and above the bound before; the last count has the rest.
@@ -35,27 +35,27 @@ class Tally:
         return self.total_s / self.values if self.values else None
 
 
-def between(before: Tally, after: Tally) -> Tally | None:
+def between(before: Histogram, after: Histogram) -> Histogram | None:
     """Return the difference of two histograms of one thing; None if the later one does not continue the earlier."""
     if before.bounds_s != after.bounds_s or len(before.counts) != len(after.counts):
         return None
     counts = tuple(late - early for early, late in zip(before.counts, after.counts, strict=True))
     if any(count < 0 for count in counts):
         return None
-    return Tally(after.bounds_s, counts, max(0.0, after.total_s - before.total_s))
+    return Histogram(after.bounds_s, counts, max(0.0, after.total_s - before.total_s))
 
 
-def quantile_s(tally: Tally, share: float) -> float | None:
+def quantile_s(histogram: Histogram, share: float) -> float | None:
     """Return the duration below which `share` (0 … 1) of the values lie, interpolated within a bucket as in Prometheus.
 
     It is None without values, and infinity above the last bound.
     """
-    if not tally.values:
+    if not histogram.values:
         return None
-    rank = share * tally.values
+    rank = share * histogram.values
     below = 0
     lower_s = 0.0
-    for bound_s, count in zip(tally.bounds_s, tally.counts, strict=False):
+    for bound_s, count in zip(histogram.bounds_s, histogram.counts, strict=False):
         if count and below + count >= rank:
             return lower_s + (bound_s - lower_s) * max(0.0, rank - below) / count
         below += count
@@ -84,27 +84,27 @@ class StageStats:
         return self.p99_s > (SLOW_FLUSH_S if self.name == "flush" else SLOW_S)
 
 
-def stage_stats(tallies: Mapping[tuple[str, str], Tally]) -> list[StageStats]:
+def stage_stats(histograms: Mapping[tuple[str, str], Histogram]) -> list[StageStats]:
     """Return the statistics of stages by call and name, in their order.
 
     The share is the stage's mean divided by the sum of the means of the call's stages: some stages are timed in every
     batch, others in one call of many, so that their sums cannot be compared.
     """
     sums_s: dict[str, float] = {}
-    for (call, name), tally in tallies.items():
+    for (call, name), histogram in histograms.items():
         if (call, name) not in UNCOUNTED:
-            sums_s[call] = sums_s.get(call, 0.0) + (tally.mean_s or 0.0)
+            sums_s[call] = sums_s.get(call, 0.0) + (histogram.mean_s or 0.0)
     found = []
-    for (call, name), tally in tallies.items():
-        sum_s, mean_s = sums_s.get(call, 0.0), tally.mean_s
+    for (call, name), histogram in histograms.items():
+        sum_s, mean_s = sums_s.get(call, 0.0), histogram.mean_s
         is_share = mean_s is not None and sum_s > 0 and (call, name) not in UNCOUNTED
         found.append(
             StageStats(
                 call=call,
                 name=name,
-                values=tally.values,
-                p50_s=quantile_s(tally, 0.5),
-                p99_s=quantile_s(tally, 0.99),
+                values=histogram.values,
+                p50_s=quantile_s(histogram, 0.5),
+                p99_s=quantile_s(histogram, 0.99),
                 share=mean_s / sum_s if is_share and mean_s is not None else None,
             )
         )

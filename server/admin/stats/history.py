@@ -16,7 +16,7 @@ import structlog
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.admin.stats.sources import Sources
-from quarry_mq.server.counters.stages import Tally
+from quarry_mq.server.counters.stages import BucketHistogram
 from quarry_mq.server.process.system import cpu_seconds, resident_bytes
 from quarry_mq.store.errors import Invalid
 
@@ -69,17 +69,17 @@ class Rate:
 class Percentile:
     """The 99th percentile of a histogram's observations since the last sample, in milliseconds. NaN without any."""
 
-    def __init__(self, name: str, tally: Tally, *, part: float = 0.99) -> None:
-        """`tally` is a histogram of seconds."""
+    def __init__(self, name: str, histogram: BucketHistogram, *, part: float = 0.99) -> None:
+        """`histogram` is a histogram of seconds."""
         self.series: Final = Series(name, "ms")
-        self._tally = tally
+        self._histogram = histogram
         self._part = part
-        self._last = tally.counts()
+        self._last = histogram.counts()
 
     def next(self, seconds: float) -> float:  # noqa: ARG002 - rates alone need the time
-        last, self._last = self._last, self._tally.counts()
+        last, self._last = self._last, self._histogram.counts()
         came = [now - before for now, before in zip(self._last, last, strict=True)]
-        return 1000 * percentile(self._tally.bounds, came, self._part)
+        return 1000 * percentile(self._histogram.bounds, came, self._part)
 
 
 def percentile(bounds: Sequence[float], counts: Sequence[int], part: float) -> float:
@@ -315,13 +315,13 @@ def _measures(sources: Sources) -> Iterator[Measure]:
 def _stage_measures(sources: Sources) -> Iterator[Measure]:
     its = sources.components
     yield Percentile("send_p99_ms", its.sends.metrics.send_duration)
-    calls: tuple[tuple[str, Iterable[tuple[str, Tally]]], ...] = (
+    calls: tuple[tuple[str, Iterable[tuple[str, BucketHistogram]]], ...] = (
         ("send", its.sends.commit.stages),
         ("receive", its.delivery.stages),
     )
     for call, stages in calls:
-        for name, tally in stages:
-            yield Percentile(f"{call}_{name}_p99_ms", tally)
+        for name, histogram in stages:
+            yield Percentile(f"{call}_{name}_p99_ms", histogram)
 
 
 def _seconds(milliseconds: int | None) -> float | None:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from quarry_mq.server.admin.stats.history import LOOP_LATE, History, Moved, Recording
 from quarry_mq.server.admin.stats.sources import Sources
 from quarry_mq.server.cluster.membership.members import Members, SeenMember
-from quarry_mq.server.counters.stages import Tally
+from quarry_mq.server.counters.stages import BucketHistogram
 from quarry_mq.server.counters.traffic import Rates
 from quarry_mq.server.errors import MemberUnreachable, NotAMember
 from quarry_mq.server.lag.consumer_lag import LagTotals
@@ -100,7 +100,7 @@ class StageTimes(NamedTuple):
 
     call: str
     name: str
-    tally: Tally
+    histogram: BucketHistogram
 
 
 class ProcessNow(NamedTuple):
@@ -183,10 +183,10 @@ class Overviews:
 
     def _stages(self) -> Iterator[StageTimes]:
         its = self._sources.components
-        for name, tally in its.sends.commit.stages:
-            yield StageTimes("send", name, tally)
-        for name, tally in its.delivery.stages:
-            yield StageTimes("receive", name, tally)
+        for name, histogram in its.sends.commit.stages:
+            yield StageTimes("send", name, histogram)
+        for name, histogram in its.delivery.stages:
+            yield StageTimes("receive", name, histogram)
 
     def _process(self) -> ProcessNow:
         return ProcessNow(cpu_seconds(), resident_bytes(), open_files(), self._recording.history.latest(LOOP_LATE))

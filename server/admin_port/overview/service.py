@@ -88,9 +88,9 @@ def _stage_message(stage: StageTimes) -> pb.Stage:
     return pb.Stage(
         call=stage.call,
         name=stage.name,
-        bounds_seconds=stage.tally.bounds,
-        counts=stage.tally.counts(),
-        total_seconds=stage.tally.total,
+        bounds_seconds=stage.histogram.bounds,
+        counts=stage.histogram.counts(),
+        total_seconds=stage.histogram.total,
     )
 
 

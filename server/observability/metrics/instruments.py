@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from quarry_mq.server.counters.stages import ReceiveStages, SendStages, Tally
+from quarry_mq.server.counters.stages import BucketHistogram, ReceiveStages, SendStages
 from quarry_mq.server.counters.traffic import Traffic
 from quarry_mq.server.front import FrontStats
 from quarry_mq.server.lite.removal import RemovalCause
@@ -43,8 +43,8 @@ def stage_metrics(sends: SendStages, receives: ReceiveStages) -> Iterator[Metric
         ("receive", "Time of receives that return messages, by stage", receives),
     ):
         family = HistogramMetricFamily(f"quarry_{name}_stage_seconds", meaning, labels=["stage"])
-        for stage, tally in stages:
-            family.add_metric([stage], buckets=list(tally.buckets()), sum_value=tally.total)
+        for stage, histogram in stages:
+            family.add_metric([stage], buckets=list(histogram.buckets()), sum_value=histogram.total)
         yield family
 
 
@@ -285,7 +285,7 @@ class ServerMetrics:
         self._stored = self._sends.labels(outcome="stored")
         self._failed = self._sends.labels(outcome="failed")
         self._messages_stored = Counter("quarry_messages_stored", "Messages stored and acknowledged", registry=registry)
-        self.send_duration: Final = Tally(SEND_BUCKETS_S)
+        self.send_duration: Final = BucketHistogram(SEND_BUCKETS_S)
         """Seconds from a valid send request to its answer."""
         registry.register(_Watched(lambda: _send_metrics(self.send_duration)))
         receives = Counter("quarry_receives", "Receive requests by outcome", ["outcome"], registry=registry)
@@ -495,7 +495,7 @@ def _damage_counters(registry: CollectorRegistry) -> tuple[Counter, Counter]:
     )
 
 
-def _send_metrics(duration: Tally) -> Iterator[Metric]:
+def _send_metrics(duration: BucketHistogram) -> Iterator[Metric]:
     yield HistogramMetricFamily(
         "quarry_send_duration_seconds",
         "Time from a valid send request to its answer",
@@ -565,7 +565,7 @@ def _front_metrics(stats: FrontStats) -> Iterator[Metric]:
     for status, count in list(stats.calls_failed.items()):
         failed.add_metric([status.name], count)
     yield failed
-    for name, meaning, tally in (
+    for name, meaning, histogram in (
         (
             "pass_seconds",
             "Duration of an event loop iteration, from its first event to its last write",
@@ -574,7 +574,7 @@ def _front_metrics(stats: FrontStats) -> Iterator[Metric]:
         ("pass_calls", "Calls received during one event loop iteration", stats.pass_calls),
     ):
         yield HistogramMetricFamily(
-            f"quarry_front_{name}", meaning, buckets=list(tally.buckets()), sum_value=tally.total
+            f"quarry_front_{name}", meaning, buckets=list(histogram.buckets()), sum_value=histogram.total
         )
 
 
