@@ -32,7 +32,7 @@ from quarry_mq.kv import WriteBatch
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.delivery.handles import ReceiptHandle, encode_all
 from quarry_mq.server.delivery.model import Delivered, ReceiveRequest, Timers
-from quarry_mq.server.delivery.redelivery import DueWalk, RecentRows, Wakeups, round_up
+from quarry_mq.server.delivery.redelivery import DueWalk, RecentRows, RedeliveryTimers, round_up
 from quarry_mq.server.delivery.state.inflight import DueEntry, InFlight
 from quarry_mq.server.delivery.state.state_writer import GroupState
 from quarry_mq.server.delivery.state.subscription import NEVER_MS, GroupMessage, Lessees, QueueProgress, Subscription
@@ -125,7 +125,7 @@ class Deliveries:
         self._open_queue = open_queue
         self._ready = ready
         self._lessees = Lessees()
-        self._wakeups = Wakeups(clock, timers, self._wake)
+        self._redelivery_timers = RedeliveryTimers(clock, timers, self._wake)
         self._recent = RecentRows()
         self._unwritten: list[QueueProgress] = []
         self._touched: set[Subscription] = set()
@@ -158,10 +158,10 @@ class Deliveries:
             if found is None:
                 return
             if found > now_ms:
-                self._wakeups.add(found, subscription)
+                self._redelivery_timers.add(found, subscription)
             from_ms = round_up(max(found, now_ms), now_ms) + 1
         subscription.times_unknown_from_ms = from_ms
-        self._wakeups.add(from_ms, subscription)
+        self._redelivery_timers.add(from_ms, subscription)
 
     # -- queries
 
@@ -338,7 +338,7 @@ class Deliveries:
 
     def release(self, subscription: Subscription) -> None:
         """Drop the timers of a subscription that has nothing in flight any more."""
-        self._wakeups.cancel_all(subscription)
+        self._redelivery_timers.cancel_all(subscription)
 
     def delete_rows(self, prefix: bytes) -> None:
         """Delete the stored rows of a group, or of a group and topic, which has no subscription in memory."""
@@ -448,7 +448,7 @@ class Deliveries:
 
     def stop(self) -> None:
         """Stop all timers: the store is about to close."""
-        self._wakeups.stop()
+        self._redelivery_timers.stop()
 
     def _wake(self, subscriptions: Iterable[Subscription]) -> None:
         woken = list(subscriptions)
@@ -529,7 +529,7 @@ class Deliveries:
         subscription.unwritten_due_ms = min(subscription.unwritten_due_ms, at_ms)
         self._touched.add(subscription)
         if at_ms > self._clock.wall_ms():
-            self._wakeups.add(at_ms, subscription)
+            self._redelivery_timers.add(at_ms, subscription)
 
     def _unwatch(self, subscription: Subscription, row: InFlight) -> None:
         if row.lease_until_ms:

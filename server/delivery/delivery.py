@@ -25,7 +25,7 @@ from quarry_mq.server.delivery.deliveries import Deliveries, Event
 from quarry_mq.server.delivery.fetch import BarrierOf, DeadLetters, Fetch, Forwarded
 from quarry_mq.server.delivery.handles import ReceiptHandle, topic_of
 from quarry_mq.server.delivery.lite import LightQueues, LiteDelivery
-from quarry_mq.server.delivery.long_poll import Serving
+from quarry_mq.server.delivery.long_poll import LongPolls
 from quarry_mq.server.delivery.model import (
     Again,
     ErrorSink,
@@ -162,8 +162,8 @@ class Delivery:
         # gives back what was handed out in an answer that was interrupted
         self.undeliverable: Final = Returning(self._deliveries, self._named).undeliverable
         self._polls = WaitingPolls(settings)
-        serving = partial(
-            Serving,
+        long_polls = partial(
+            LongPolls,
             waiting=self._polls,
             writer=state.writer,
             clock=clock,
@@ -171,19 +171,19 @@ class Delivery:
             stages=self.stages,
             undeliverable=self.undeliverable,
         )
-        self._serving: Serving[Subscription] = serving(self._fetch.fetch)
+        self._long_polls: LongPolls[Subscription] = long_polls(self._fetch.fetch)
         self._subscriptions = OpenSubscriptions(
             settings.limits,
             source=source,
             clock=clock,
             deliveries=self._deliveries,
             positions=self._positions,
-            end_poll=self._serving.end,
+            end_poll=self._long_polls.end,
             light_ready=self._light_ready,
         )
         self.light_queues: Final = self._make_light_queues(state)
         self.lite: Final = LiteDelivery(
-            self.light_queues, fetch=self._fetch, source=source, state=state, clock=clock, serving=serving
+            self.light_queues, fetch=self._fetch, source=source, state=state, clock=clock, long_polls=long_polls
         )
         # acknowledges the messages of one group and topic that are clear cases
         self.acknowledge_all: Final = Acknowledging(self._subscriptions, self._deliveries).acknowledge
@@ -233,7 +233,7 @@ class Delivery:
         for subscription in subscriptions:
             owner = subscription.owner
             if owner.on_ready is None:
-                self._serving.serve(owner)
+                self._long_polls.serve(owner)
             else:
                 owner.on_ready(owner)
 
@@ -242,7 +242,7 @@ class Delivery:
         for subscription in subscriptions:
             owner = subscription.owner
             if owner.on_ready is None:
-                self._serving.serve_after_pass(owner)
+                self._long_polls.serve_after_pass(owner)
             else:
                 self.writer.after_pass(partial(owner.on_ready, owner))
 
@@ -250,7 +250,7 @@ class Delivery:
 
     @property
     def waiting_polls(self) -> int:
-        return self._serving.waiting_count
+        return self._long_polls.waiting_count
 
     @property
     def redeliveries(self) -> int:
@@ -306,7 +306,7 @@ class Delivery:
         `received` is called exactly once, unless the returned poll is cancelled before. Raises OverLimit if too many
         receives wait, and Invalid for a retry topic, which a group gets with the topic that it belongs to.
         """
-        if self._serving.is_draining:
+        if self._long_polls.is_draining:
             received((), None)
             return None
         subscription = self._subscriptions.open(request.group, request.topic)
@@ -316,11 +316,11 @@ class Delivery:
             )
         subscription.last_used_s = self._clock.monotonic_s()
         self._positions.open_all(subscription, request.queue_numbers)
-        return self._serving.receive(subscription, request, polling_s, received, again)
+        return self._long_polls.receive(subscription, request, polling_s, received, again)
 
     def cancel(self, poll: WaitingPoll) -> None:
         """Cancel a waiting receive whose caller has gone away; it is not answered."""
-        self._serving.cancel(poll)
+        self._long_polls.cancel(poll)
 
     def stop(self) -> None:
         """Stop all activity of its own: the store is about to close."""
@@ -328,11 +328,11 @@ class Delivery:
 
     def end_waiting(self, client_id: str | None = None) -> None:
         """Answer the waiting receives of a client that disconnects, or of all clients."""
-        self._serving.end_waiting(client_id)
+        self._long_polls.end_waiting(client_id)
 
     def drain(self) -> None:
         """Answer all waiting receives, and later ones at once, and hand out nothing any more: the broker stops."""
-        self._serving.drain()
+        self._long_polls.drain()
         self.lite.drain()
 
     # -- acknowledge and change

@@ -18,7 +18,7 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.delivery.deliveries import Deliveries
 from quarry_mq.server.delivery.fetch import Fetch
 from quarry_mq.server.delivery.handles import lite_topic_of
-from quarry_mq.server.delivery.long_poll import FetchCall, Serving
+from quarry_mq.server.delivery.long_poll import FetchCall, LongPolls
 from quarry_mq.server.delivery.model import Again, Delivered, MessageSource, Received, ReceiveRequest
 from quarry_mq.server.delivery.open_subscriptions import OpenSubscriptions, Positions
 from quarry_mq.server.delivery.state.state_writer import GroupState
@@ -330,7 +330,7 @@ class LiteDelivery:
         source: MessageSource,
         state: GroupState,
         clock: Clock,
-        serving: Callable[[FetchCall[LiteClient]], Serving[LiteClient]],
+        long_polls: Callable[[FetchCall[LiteClient]], LongPolls[LiteClient]],
     ) -> None:
         """`serving` makes what serves the receives of all clients."""
         self._queues = queues
@@ -339,11 +339,11 @@ class LiteDelivery:
         self._table = state.lite_subscriptions
         self._writer = state.writer
         self._clock = clock
-        self._serving = serving(self.fetch)
+        self._long_polls = long_polls(self.fetch)
         self._clients = LiteClients()
 
     def drain(self) -> None:
-        self._serving.drain()
+        self._long_polls.drain()
 
     def depths(self, group: str) -> list[LiteDepth]:
         """Return the depth of each receiving client of a group."""
@@ -359,7 +359,7 @@ class LiteDelivery:
         again: Again | None = None,
     ) -> WaitingPoll | None:
         """Receive as `Delivery.receive`, from all lite topics of the topic that the client is subscribed to."""
-        if self._serving.is_draining:
+        if self._long_polls.is_draining:
             received((), None)
             return None
         client = self._clients.of(request.group, group.bind_topic, request.client_id)
@@ -370,7 +370,7 @@ class LiteDelivery:
             and self._table.is_subscribed(request.group, request.client_id, ALL_OF_THEM)
         )
         client.last_used_s = self._clock.monotonic_s()
-        return self._serving.receive(client, request, polling_s, received, again)
+        return self._long_polls.receive(client, request, polling_s, received, again)
 
     # -- fetching
 
@@ -491,7 +491,7 @@ class LiteDelivery:
         name = light_queue_name(group.parent, lite_topic)
         for client in clients:
             if client.waiting:
-                self._serving.serve(client)
+                self._long_polls.serve(client)
                 if not self._queues.may_have_messages(group.name, name):
                     return
 
@@ -511,7 +511,7 @@ class LiteDelivery:
             elif self._queues.may_have_messages(group, light_queue_name(client.group.parent, lite_topic)):
                 client.mark(lite_topic)
         if client.waiting and client.may_have_messages:
-            self._serving.serve(client)
+            self._long_polls.serve(client)
 
     # -- removal of clients
 
@@ -520,7 +520,7 @@ class LiteDelivery:
         client = self._clients.remove(client_id)
         if client is not None:
             for poll in tuple(client.waiting):
-                self._serving.end(poll)
+                self._long_polls.end(poll)
 
     def delete_group(self, group: str) -> None:
         """Delete the subscriptions of the group's clients, with the writer's next write."""

@@ -14,7 +14,7 @@ from quarry_mq.server.delivery.state.subscription import SourceT, WaitingPoll, W
 from quarry_mq.server.tasks.supervision import run_guarded
 from quarry_mq.server.tasks.time_slice import TimeSlice
 
-SERVING_S: Final = 0.01
+SERVE_S: Final = 0.01
 """Seconds for which one loop iteration serves receives that have more to scan, of all groups together."""
 
 
@@ -28,7 +28,7 @@ class Undeliverable(Protocol):
     def __call__(self, group: str, topic: str, handles: Iterable[str], *, has_begun: bool) -> None: ...
 
 
-class Serving(Generic[SourceT]):
+class LongPolls(Generic[SourceT]):
     """Serves receives: hands over what `take` takes, once it is written that it is taken."""
 
     def __init__(
@@ -131,7 +131,7 @@ class Serving(Generic[SourceT]):
     def _serve_some(self) -> None:
         """Serve each source within the time limit of a loop iteration: filters that match little scan a lot."""
         later, self._later = self._later, {}
-        time_slice = TimeSlice(self._clock, work_s=SERVING_S)
+        time_slice = TimeSlice(self._clock, work_s=SERVE_S)
         for source in later:
             if time_slice.is_over:
                 self._serve_later(source)

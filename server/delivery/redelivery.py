@@ -78,7 +78,7 @@ Only waiting receives notice: a receive that comes after the exact time finds th
 COARSEST_MS: Final = 1_000
 
 
-class Wakeups:
+class RedeliveryTimers:
     """Subscriptions by wake-up time. Its size grows with the number of distinct times, not with that of messages."""
 
     def __init__(self, clock: Clock, timers: Timers, wake: Callable[[Iterable[Subscription]], None]) -> None:

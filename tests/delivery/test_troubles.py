@@ -283,7 +283,7 @@ def test_what_waits_for_its_time_is_bounded_by_what_is_in_flight() -> None:
             bench.delivery.acknowledge(GROUP, TOPIC, delivered.receipt_handle)
         bench.end_pass()
     assert bench.delivery.inflight_count == 100
-    assert len(bench.delivery._deliveries._wakeups) <= 4
+    assert len(bench.delivery._deliveries._redelivery_timers) <= 4
     [subscription] = bench.delivery._subscriptions
     assert not any(each.unwritten for each in subscription.queues.values()), "what is written is not kept"
     bench.advance(1_000)

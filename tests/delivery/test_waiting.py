@@ -11,7 +11,7 @@ from quarry_mq.server.delivery import deliveries as deliveries_module
 from quarry_mq.server.delivery.deliveries import Deliveries
 from quarry_mq.server.delivery.fetch import ENTRIES_SCANNED_MAX
 from quarry_mq.server.delivery.lite import LiteDelivery
-from quarry_mq.server.delivery.long_poll import Serving
+from quarry_mq.server.delivery.long_poll import LongPolls
 from quarry_mq.server.delivery.model import Received
 from quarry_mq.server.delivery.pulls import PullRequest, Pulls
 from quarry_mq.server.delivery.redelivery import DueWalk
@@ -194,7 +194,7 @@ def test_a_full_disk_is_tried_again_though_nothing_changes() -> None:
 
 
 def plant_only_the_first_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Serving, "_serve_later", lambda *_: None)
+    monkeypatch.setattr(LongPolls, "_serve_later", lambda *_: None)
 
 
 def plant_times_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

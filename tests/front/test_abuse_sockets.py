@@ -42,7 +42,7 @@ LARGE: Final = "/test.Service/Large"
 LARGE_SIZE: Final = 1_000_000
 
 
-class Serving:
+class LongPolls:
     """A front on a port, and the good client of it."""
 
     def __init__(self, front: Front, host: str, port: int, kept: Kept, tls: Tls | None = None) -> None:
@@ -89,14 +89,14 @@ def large(call: object, body: bytes) -> None:
 
 
 @asynccontextmanager
-async def serving(limits: FrontLimits | None = None, tls: Tls | None = None) -> AsyncIterator[Serving]:
+async def serving(limits: FrontLimits | None = None, tls: Tls | None = None) -> AsyncIterator[LongPolls]:
     kept = Kept()
     served = {**methods(kept), LARGE: Method(large, streaming_out=True)}
     made = make_front("h2", served, limits=limits)
     address = await made.start("127.0.0.1:0", None if tls is None else tls.live())
     host, _, port = address.rpartition(":")
     try:
-        yield Serving(made, host, int(port), kept, tls)
+        yield LongPolls(made, host, int(port), kept, tls)
     finally:
         await made.stop(0)
 
@@ -270,7 +270,7 @@ def test_windows_that_are_never_opened_end_the_connection() -> None:
     run(test())
 
 
-def deaf(served: Serving, first: bytes) -> socket.socket:
+def deaf(served: LongPolls, first: bytes) -> socket.socket:
     """A client that never reads, with little room in its socket."""
     connected = socket.socket()
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)

@@ -15,7 +15,7 @@ from quarry_mq.server.front.h2 import H2Front
 from quarry_mq.server.front.h2.limits.unread import ROOM, Unread
 from tests.contracts.front_client import run, soon
 from tests.front.engine import GREETING, Frame, body_of, call, frames_of, statuses
-from tests.front.test_abuse_sockets import LARGE, LARGE_SIZE, WIDE, Serving, deaf, serving, until
+from tests.front.test_abuse_sockets import LARGE, LARGE_SIZE, WIDE, LongPolls, deaf, serving, until
 
 MIB: Final = 1 << 20
 LIMIT: Final = 16 * MIB
@@ -87,12 +87,12 @@ def test_nothing_is_kept_of_who_has_nothing_to_read() -> None:
     assert (unread.size, len(unread._waiting)) == (0, 0)
 
 
-def waiting_size(served: Serving) -> int:
+def waiting_size(served: LongPolls) -> int:
     assert isinstance(served.front, H2Front)
     return served.front.board.unread.size
 
 
-async def read_all(served: Serving, count: int) -> bytes:
+async def read_all(served: LongPolls, count: int) -> bytes:
     """Return the answer to a client that reads a megabyte at a time, with windows as narrow as they begin."""
     reader, writer = await served.connect(GREETING + call(1, bytes((count,)), LARGE))
     answer = b""

@@ -42,7 +42,7 @@ async def use(client: Client, number: int) -> None:
 async def settle(broker: RunningBroker) -> None:
     """Until nothing of what was used is in flight, or was used lately."""
     delivery = broker.broker._delivery
-    await until(lambda: not len(delivery._deliveries._wakeups), "what was hidden is due")
+    await until(lambda: not len(delivery._deliveries._redelivery_timers), "what was hidden is due")
     broker.clock.push(IDLE_SUBSCRIPTION_S + 1)
     await until(lambda: delivery.subscription_count == 0, "idle subscriptions are dropped")
 
