@@ -14,7 +14,7 @@ from hashlib import blake2b
 from itertools import count, repeat
 from typing import Final
 
-from quarry_mq.store.generations import GenerationCache
+from quarry_mq.store.lru_cache import LruCache
 from quarry_mq.store.metadata import Topic
 
 TOPICS_REMEMBERED: Final = 131_072
@@ -50,7 +50,7 @@ class QueueChooser:
     """
 
     def __init__(self) -> None:
-        self._counters: GenerationCache[str, count[int]] = GenerationCache(TOPICS_REMEMBERED)
+        self._counters: LruCache[str, count[int]] = LruCache(TOPICS_REMEMBERED)
         self._spread = _spread()
         self._begins: Iterator[int] = repeat(0)
 

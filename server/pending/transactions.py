@@ -25,7 +25,7 @@ from quarry_mq.server.pending.copies import committed, given_up, resolved
 from quarry_mq.server.pending.delays import PendingStore
 from quarry_mq.server.settings.sections import TransactionsSection
 from quarry_mq.store.errors import Busy, MessageGivenUp, OffsetOutOfRange
-from quarry_mq.store.generations import GenerationCache
+from quarry_mq.store.lru_cache import LruCache
 from quarry_mq.store.message import Appended, Message
 from quarry_mq.store.offsets import QueueOffset
 from quarry_mq.store.pending import CheckDue, HalfMessage, Resolution
@@ -114,7 +114,7 @@ class Transactions:
         self._metrics = metrics
         self._handle_key = handle_key
         self._ending: dict[QueueOffset, tuple[Resolution, list[Ended]]] = {}
-        self._senders: GenerationCache[int, str] = GenerationCache(SENDERS_REMEMBERED)
+        self._senders: LruCache[int, str] = LruCache(SENDERS_REMEMBERED)
 
     def sender_of(self, half: HalfMessage) -> str | None:
         """Return the id of the client that sent the half message, if it is remembered."""

@@ -10,7 +10,7 @@ from quarry_mq.server.front import Call
 from quarry_mq.server.security.credentials import Credentials, Identity
 from quarry_mq.server.security.freshness import Freshness
 from quarry_mq.server.security.terms import source_of
-from quarry_mq.store.generations import GenerationCache
+from quarry_mq.store.lru_cache import LruCache
 
 REMEMBERED_MAX: Final = 8192
 """Proofs kept in each of two generations. A client makes a new one each second."""
@@ -28,8 +28,8 @@ class Authenticator:
         self._freshness = freshness
         self._clock = clock
         self._generation = credentials.generation
-        self._remembered: GenerationCache[tuple[str, str], tuple[Identity, int | None]]
-        self._remembered = GenerationCache(REMEMBERED_MAX)
+        self._remembered: LruCache[tuple[str, str], tuple[Identity, int | None]]
+        self._remembered = LruCache(REMEMBERED_MAX)
 
     def identify(self, call: Call) -> Identity:
         """Return who calls. Raises Unauthenticated, TooManyFailures."""
@@ -44,7 +44,7 @@ class Authenticator:
     def _recall(self, proof: tuple[str, str]) -> Identity | None:
         if self._generation != self._credentials.generation:
             self._generation = self._credentials.generation
-            self._remembered = GenerationCache(REMEMBERED_MAX)
+            self._remembered = LruCache(REMEMBERED_MAX)
         known = self._remembered.get(proof)
         if known is None:
             return None

@@ -9,7 +9,7 @@ from quarry_mq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from quarry_mq.server.errors import PermissionDenied
 from quarry_mq.server.security.credentials import Identity
 from quarry_mq.server.security.terms import NAME_SHOWN_MAX, Access, Policies, Source, Users
-from quarry_mq.store.generations import GenerationCache
+from quarry_mq.store.lru_cache import LruCache
 from quarry_mq.store.security.model import Action, Decision, Policy, ResourceKind, UserKind
 
 DECISIONS_MAX: Final = 16_384
@@ -60,7 +60,7 @@ class Authorizer:
         self._decide = decide
         self._metrics = metrics
         self._generation = self.generation
-        self._known: GenerationCache[_Question, Decision] = GenerationCache(DECISIONS_MAX)
+        self._known: LruCache[_Question, Decision] = LruCache(DECISIONS_MAX)
 
     @property
     def generation(self) -> tuple[int, int]:
@@ -107,7 +107,7 @@ class Authorizer:
     def _allows(self, question: _Question) -> bool:
         if self._generation != self.generation:
             self._generation = self.generation
-            self._known = GenerationCache(DECISIONS_MAX)
+            self._known = LruCache(DECISIONS_MAX)
         known = self._known.get(question)
         decision = self._decision(question) if known is None else known
         self._metrics.decided(decision, cached=known is not None)

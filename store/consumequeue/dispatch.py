@@ -13,7 +13,7 @@ from quarry_mq.protocol.messages.property_names import LIGHT_QUEUE_OFFSETS, LIGH
 from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK, TransactionState
 from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_TOPIC_PREFIX
 from quarry_mq.store.consumequeue.again import StoredQueues
-from quarry_mq.store.generations import GenerationCache
+from quarry_mq.store.lru_cache import LruCache
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage, tags_code
@@ -63,7 +63,7 @@ class DenseAssignment:
         self._queues = queues
         self._ends_where_stored = ends_where_stored
         # None: the queue is complete from here on
-        self._next: GenerationCache[str, tuple[QueueOffset | None]] = GenerationCache(cached_queues_max)
+        self._next: LruCache[str, tuple[QueueOffset | None]] = LruCache(cached_queues_max)
 
     def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
         queue = QueueId(name, LIGHT_QUEUE_NUMBER)

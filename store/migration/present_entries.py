@@ -18,7 +18,7 @@ from quarry_mq.store.consumequeue.files.open_files import OpenFiles
 from quarry_mq.store.consumequeue.files.store import FileConsumeQueues
 from quarry_mq.store.consumequeue.search import FoundEntry, first_at_least
 from quarry_mq.store.fs import Disk
-from quarry_mq.store.generations import GenerationCache
+from quarry_mq.store.lru_cache import LruCache
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 OPEN_FILES_MAX: Final = 256
@@ -125,7 +125,7 @@ class PresentAssignment:
 
     def __init__(self, entries: PresentEntries) -> None:
         self._entries = entries
-        self._next: GenerationCache[str, _Expected] = GenerationCache(LIGHT_QUEUES_KNOWN_MAX)
+        self._next: LruCache[str, _Expected] = LruCache(LIGHT_QUEUES_KNOWN_MAX)
 
     def invalidate(self) -> None:
         self._next.rotate()

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from quarry_mq.server.cluster.membership.views import SLOTS, View, slot_of
-from quarry_mq.store.generations import GenerationCache
+from quarry_mq.store.lru_cache import LruCache
 
 SLOTS_REMEMBERED: Final = 65_536
 
@@ -71,7 +71,7 @@ class Handover:
     def __init__(self, own_name: str, state: HandoverState) -> None:
         self._own_name = own_name
         self.state = state
-        self._slots: GenerationCache[str, int] = GenerationCache(SLOTS_REMEMBERED)
+        self._slots: LruCache[str, int] = LruCache(SLOTS_REMEMBERED)
 
     @property
     def view(self) -> View | None:

@@ -38,7 +38,7 @@ from quarry_mq.store.consumequeue.search import count_between, first_at_least
 from quarry_mq.store.consumequeue.windows import EntryWindow
 from quarry_mq.store.fs.protocol import Disk
 from quarry_mq.store.fs.reserve import STARVED
-from quarry_mq.store.generations import GenerationCache
+from quarry_mq.store.lru_cache import LruCache
 from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
@@ -94,7 +94,7 @@ class FileConsumeQueues(OneByOne):
         self._saved_up_to = dispatched_up_to
         self._may_have_emptied = True  # as those of the last run may have been
         self._files = OpenFiles(disk, open_max=descriptor_share(open_files_max))
-        self._cache: GenerationCache[tuple[str, int], FileQueue] = GenerationCache(max(1, cached_queues_max // 2))
+        self._cache: LruCache[tuple[str, int], FileQueue] = LruCache(max(1, cached_queues_max // 2))
         # without a watermark everything is put again, so no file has to be complete
         short_from = (dispatched_up_to or PhysicalOffset(0)) if after_crash or dispatched_up_to is None else None
         self._shape = FileShape(units_per_file * ENTRY_SIZE, short_from)

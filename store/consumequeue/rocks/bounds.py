@@ -16,7 +16,7 @@ from quarry_mq.store.consumequeue.rocks_layout import (
     parse_bound_key,
 )
 from quarry_mq.store.consumequeue.search import EntryAtOrAfter, FoundEntry, first_at_least
-from quarry_mq.store.generations import GenerationCache
+from quarry_mq.store.lru_cache import LruCache
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.native import EntryPlace, MaximaTable, Native
 from quarry_mq.store.offsets import PhysicalOffset, QueueExtent, QueueOffset
@@ -99,7 +99,7 @@ class RocksBounds:
         self._offsets = offsets
         self._entries = entries
         self.minimum: PhysicalOffset = minimum
-        self._cache: GenerationCache[Queue, KnownQueue] = GenerationCache(max(1, cached_max // 2))
+        self._cache: LruCache[Queue, KnownQueue] = LruCache(max(1, cached_max // 2))
         self._table: MaximaTable | None = None
         self._warmed = 0
         self.cached = self._cache.get

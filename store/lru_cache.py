@@ -11,7 +11,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class GenerationCache(Generic[Key, Value]):
+class LruCache(Generic[Key, Value]):
     """The cache has two generations of at most `generation_max` entries each.
 
     An entry that is read or written moves into the young generation. When that is full, the old one is dropped and the
