@@ -291,7 +291,7 @@ class Deliveries:
         """Mark the message as done by deleting its row."""
         self._change(message, row, event, None)
 
-    def end_standing(
+    def end_valid(
         self,
         subscription: Subscription,
         places: Sequence[tuple[QueueProgress, QueueOffset]],
@@ -305,13 +305,13 @@ class Deliveries:
         assert NEXT[State.HIDDEN, Event.ACKNOWLEDGED] is State.DONE
         rows = subscription.written_rows(self._table, places)
         now_ms = self._clock.wall_ms()
-        standing = [
+        valid_rows = [
             (progress, offset, row)
             if row is not None and row.delivery_id == delivery_id and row.visible_at_ms > now_ms
             else None
             for (progress, offset), delivery_id, row in zip(places, delivery_ids, rows, strict=True)
         ]
-        ending = [each for each in standing if each is not None]
+        ending = [each for each in valid_rows if each is not None]
         if ending:
             keys = [(progress.queue.number, offset, row.visible_at_ms) for progress, offset, row in ending]
             self._table.delete_each(self._writer.batch(), subscription.prefix, keys)
@@ -321,7 +321,7 @@ class Deliveries:
             self._note_unwritten(progress)
             progress.unwritten[offset] = None
             self._recent.drop(progress, offset)
-        return [each is not None for each in standing]
+        return [each is not None for each in valid_rows]
 
     def delete_from(self, subscription: Subscription, progress: QueueProgress, start: int = 0) -> None:
         """Delete the rows of everything in flight in the queue from an offset on."""
@@ -357,7 +357,7 @@ class Deliveries:
 
     # -- while a message is hidden
 
-    def standing(self, message: GroupMessage, handle: ReceiptHandle) -> InFlight:
+    def valid_row(self, message: GroupMessage, handle: ReceiptHandle) -> InFlight:
         """Return the delivery that the handle names. Raises InvalidReceiptHandle if it is not valid any more."""
         row = self.row(message)
         if row is None or row.delivery_id != handle.delivery_id:

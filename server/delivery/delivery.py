@@ -78,7 +78,7 @@ class Returning:
             try:
                 decoded, message = self._named(group, topic, handle)
                 if has_begun:
-                    self._deliveries.give_back(message, self._deliveries.standing(message, decoded))
+                    self._deliveries.give_back(message, self._deliveries.valid_row(message, decoded))
                     continue
             except InvalidReceiptHandle:
                 continue  # acknowledged by a client that got it after all, or visible already
@@ -119,7 +119,7 @@ class Acknowledging:
             indexes.append(index)
         done = [False] * len(handles)
         ids = [handles[index].delivery_id for index in indexes]
-        ended = self._deliveries.end_standing(subscription, places, ids)
+        ended = self._deliveries.end_valid(subscription, places, ids)
         for index, is_ended in zip(indexes, ended, strict=True):
             done[index] = is_ended
         return done
@@ -347,7 +347,7 @@ class Delivery:
         row = self._deliveries.row(message)
         if row is None and self._clock.wall_ms() < decoded.expires_at_ms and message.is_handed_out:
             return
-        row = self._deliveries.standing(message, decoded)
+        row = self._deliveries.valid_row(message, decoded)
         self._deliveries.end(message, row, Event.ACKNOWLEDGED)
         if message.subscription.is_ordered:
             # the next ones of the queue may be handed out now
@@ -360,7 +360,7 @@ class Delivery:
         Raises InvalidReceiptHandle as `acknowledge` does, and the errors of reading the message.
         """
         decoded, message = self._named(group, topic, handle)
-        row = self._deliveries.standing(message, decoded)
+        row = self._deliveries.valid_row(message, decoded)
         self._fetch.forward(message, row, buried)
 
     def change_invisible(
@@ -373,7 +373,7 @@ class Delivery:
         InvalidReceiptHandle as `acknowledge` does.
         """
         decoded, message = self._named(group, topic, handle)
-        row = self._deliveries.standing(message, decoded)
+        row = self._deliveries.valid_row(message, decoded)
         return self._deliveries.hide(message, row, invisible_ms, is_counted=is_counted)
 
     def _named(self, group: str, topic: str, text: str) -> tuple[ReceiptHandle, GroupMessage]:

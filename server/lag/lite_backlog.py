@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.server.delivery.lite import LiteDelivery
-from quarry_mq.server.lag.measurement import QueueStand
+from quarry_mq.server.lag.measurement import QueuePosition
 from quarry_mq.server.lite.wanted import WantedLiteTopics
 from quarry_mq.server.tasks.time_slice import TimeSlice
 from quarry_mq.store.errors import GroupNotFound, Invalid, TopicNotFound
@@ -22,7 +22,7 @@ LOOKED_AT_MAX: Final = 10_000
 
 
 class Progress(Protocol):
-    def stand(self, group: str, queue: QueueId) -> QueueStand: ...
+    def position(self, group: str, queue: QueueId) -> QueuePosition: ...
 
     def stored_ms(self, queue: QueueId, offset: int) -> int | None: ...
 
@@ -86,7 +86,7 @@ class LiteBacklog:
         """
         self._check(parent, group)
         seen: set[str] = set()
-        ready: list[tuple[int, str, QueueStand]] = []
+        ready: list[tuple[int, str, QueuePosition]] = []
         is_complete = True
         for lite_topic, name in self._lite_topics(parent, group):
             await time_slice.pause()
@@ -96,14 +96,14 @@ class LiteBacklog:
                 is_complete = False
                 break
             seen.add(lite_topic)
-            stand = self._progress.stand(group, QueueId(name, 0))
-            if stand.ready:
-                ready.append((stand.ready, lite_topic, stand))
+            position = self._progress.position(group, QueueId(name, 0))
+            if position.ready:
+                ready.append((position.ready, lite_topic, position))
         most = nlargest(limit, ready, key=lambda each: each[:2])
         backlog = []
-        for count, lite_topic, stand in most:
+        for count, lite_topic, position in most:
             await time_slice.pause()
-            oldest_ms = self._progress.stored_ms(stand.queue, stand.next_offset)
+            oldest_ms = self._progress.stored_ms(position.queue, position.next_offset)
             backlog.append(LiteTopicBacklog(lite_topic, count, oldest_ms))
         return LiteBacklogView(backlog, await self._clients(group, limit, time_slice), len(seen), is_complete)
 

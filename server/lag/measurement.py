@@ -61,7 +61,7 @@ class GroupTopic(NamedTuple):
     topic: str
 
 
-class QueueStand(NamedTuple):
+class QueuePosition(NamedTuple):
     """A group's next offset in a queue: all below `next_offset` was handed out, or skipped when the group began."""
 
     queue: QueueId
@@ -97,7 +97,7 @@ class LagMeasurement:
         self._progress = progress
         self._source = source
 
-    def stand(self, group: str, queue: QueueId) -> QueueStand:
+    def position(self, group: str, queue: QueueId) -> QueuePosition:
         """Return the group's next offset in a queue. A queue added to a topic is read from its first message.
 
         An offset outside of the queue is clamped to its bounds, as delivery does it: a stored offset may be below the
@@ -106,7 +106,7 @@ class LagMeasurement:
         bounds = self._source.bounds(queue)
         stored = self._progress.next_offset(group, queue)
         next_offset = bounds.minimum if stored is None else stored
-        return QueueStand(queue, bounds, QueueOffset(min(max(next_offset, bounds.minimum), bounds.maximum)))
+        return QueuePosition(queue, bounds, QueueOffset(min(max(next_offset, bounds.minimum), bounds.maximum)))
 
     def add_topic(
         self, measured: Measured, key: GroupTopic, queues: Iterable[QueueId], *, with_passed: bool = False
@@ -133,14 +133,14 @@ class LagMeasurement:
             stored = self._progress.next_offset(group, queue)
             if self._source.maximum(queue) <= (stored or 0):
                 return  # nothing is ready, and the bounds cost more
-        stand = self.stand(group, queue)
-        if stand.ready:
-            measured.ready += stand.ready
-            first = self._entry(queue, stand.next_offset)
+        position = self.position(group, queue)
+        if position.ready:
+            measured.ready += position.ready
+            first = self._entry(queue, position.next_offset)
             measured.oldest_ready = outer(measured.oldest_ready, first)
             measured.oldest = outer(measured.oldest, first)
-        if with_passed and stand.next_offset > stand.bounds.minimum:
-            measured.passed = outer(measured.passed, self._entry(queue, stand.next_offset - 1), newest=True)
+        if with_passed and position.next_offset > position.bounds.minimum:
+            measured.passed = outer(measured.passed, self._entry(queue, position.next_offset - 1), newest=True)
 
     def _rows_in_flight(self, key: GroupTopic) -> Generator[None, None, int | None]:
         """Count the rows in flight; None if they could not be written."""

@@ -154,7 +154,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         if place is None:
             return
         known = self.promises.known[group][place]
-        could = self._handle_must_stand(group, place)
+        could = self._handle_must_be_valid(group, place)
         done = known.is_done and not known.is_in_doubt
         try:
             if not together or self.bench.acknowledge_all([known.handle], group.name) == [False]:
@@ -174,7 +174,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         place = self._some_place(data, group)
         if place is None:
             return
-        known, could = self.promises.known[group][place], self._handle_must_stand(group, place)
+        known, could = self.promises.known[group][place], self._handle_must_be_valid(group, place)
         try:
             handle = self.bench.delivery.change_invisible(group.name, TOPIC, known.handle, invisible_s * 1_000)
         except InvalidReceiptHandle:
@@ -192,7 +192,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         place = self._some_place(data, group)
         if place is None:
             return
-        known, could = self.promises.known[group][place], self._handle_must_stand(group, place)
+        known, could = self.promises.known[group][place], self._handle_must_be_valid(group, place)
         answers: list[Exception | None] = []
         try:
             self.bench.delivery.bury(group.name, TOPIC, known.handle, answers.append)
@@ -211,7 +211,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     @rule(data=st.data(), group=groups, has_begun=st.booleans())
     def answer_did_not_get_through(self, data: st.DataObject, group: Group, has_begun: bool) -> None:
         place = self._some_place(data, group)
-        if place is None or not self._handle_must_stand(group, place):
+        if place is None or not self._handle_must_be_valid(group, place):
             return
         handle = self.promises.known[group][place].handle
         self.bench.delivery.undeliverable(group.name, TOPIC, [handle], has_begun=has_begun)
@@ -314,7 +314,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         places = sorted(place for place, known in self.promises.known[group].items() if known.handle)
         return data.draw(st.sampled_from(places)) if places else None
 
-    def _handle_must_stand(self, group: Group, place: Place) -> bool:
+    def _handle_must_be_valid(self, group: Group, place: Place) -> bool:
         known = self.promises.known[group][place]
         if known.is_done or known.is_in_doubt or place in self.promises.buried[group]:
             return False

@@ -20,7 +20,7 @@ from quarry_mq.server.delivery.deliveries import Deliveries
 from quarry_mq.server.lag import group_progress
 from quarry_mq.server.lag.consumer_lag import ConsumerLag
 from quarry_mq.server.lag.group_progress import GroupProgress
-from quarry_mq.server.lag.measurement import GroupTopic, Measured, QueueStand, RunningCount
+from quarry_mq.server.lag.measurement import GroupTopic, Measured, QueuePosition, RunningCount
 from quarry_mq.server.lite.wanted import WantedLiteTopics
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.store.metadata import Topic
@@ -50,11 +50,11 @@ def test_lag_is_the_independent_count_with_the_real_databases() -> None:
 def plant_offsets_not_brought_back_into_the_queue(patch: pytest.MonkeyPatch) -> None:
     """rmq#10953"""
 
-    def stand(self: GroupProgress, group: str, queue: QueueId) -> QueueStand:
+    def position(self: GroupProgress, group: str, queue: QueueId) -> QueuePosition:
         bounds, stored = self._source.bounds(queue), self._progress.next_offset(group, queue)
-        return QueueStand(queue, bounds, bounds.minimum if stored is None else stored)
+        return QueuePosition(queue, bounds, bounds.minimum if stored is None else stored)
 
-    patch.setattr(GroupProgress, "stand", stand)
+    patch.setattr(GroupProgress, "position", position)
 
 
 def plant_queues_that_nobody_has_opened_left_out(patch: pytest.MonkeyPatch) -> None:

@@ -116,19 +116,19 @@ class LagCalls:
 
     def _fill_span(self, span: _TimeSpan, group: str, queue: QueueId) -> None:
         """Fill in a queue's times. Raises Refused if the age of the group's next message cannot be known."""
-        stand = self._progress.stand(group, queue)
+        position = self._progress.position(group, queue)
         span.message_queue.topic.name = queue.topic
         span.message_queue.id = queue.number
         span.message_queue.broker.name = self._broker_name
-        begin, end = stand.bounds
+        begin, end = position.bounds
         if begin == end:
             return
         span.min_timestamp = self._progress.stored_ms(queue, begin) or 0
         span.max_timestamp = self._progress.stored_ms(queue, end - 1) or 0
-        if stand.next_offset > begin:
-            span.consume_timestamp = self._progress.stored_ms(queue, stand.next_offset - 1) or 0
-        if stand.ready:
-            since_ms = self._progress.stored_ms(queue, stand.next_offset)
+        if position.next_offset > begin:
+            span.consume_timestamp = self._progress.stored_ms(queue, position.next_offset - 1) or 0
+        if position.ready:
+            since_ms = self._progress.stored_ms(queue, position.next_offset)
             if since_ms is None:
                 reason = f"the next message of queue {queue.number} of topic {queue.topic} cannot be read: its delay"
                 raise Refused(definition.INTERNAL_SERVER_ERROR, f"{reason} is unknown")

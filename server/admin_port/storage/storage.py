@@ -78,7 +78,7 @@ class StorageService(StorageServiceServicer):
         answer = pb.ListQueueSpansResponse(queues=map(_span, spans), has_more=has_more)
         if request.group and self._progress.reads(request.group, name):
             for each in answer.queues:
-                each.next_offset = self._progress.stand(request.group, QueueId(name, each.queue)).next_offset
+                each.next_offset = self._progress.position(request.group, QueueId(name, each.queue)).next_offset
         return answer
 
     async def _listed(self, request: pb.ListPendingRequest) -> pb.ListPendingResponse:
