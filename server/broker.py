@@ -42,7 +42,7 @@ from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.exported_metrics import export
 from quarry_mq.server.front import make_front
 from quarry_mq.server.lite.counts import LiteBirths
-from quarry_mq.server.maintenance.maintenance import Maintenance, Surroundings
+from quarry_mq.server.maintenance.maintenance import Maintenance, MaintenanceDependencies
 from quarry_mq.server.maintenance.warm_up import warm_up
 from quarry_mq.server.observability.instrumentation import Background, make_background
 from quarry_mq.server.observability.logs import set_log_level
@@ -169,7 +169,7 @@ class Broker:
         return Maintenance(
             self._store,
             self._settings,
-            Surroundings(
+            MaintenanceDependencies(
                 commit=self._commit,
                 progress=self._delivery,
                 carry_over=self._delays.carry_over,

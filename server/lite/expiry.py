@@ -86,7 +86,7 @@ class _Age(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExpirySurroundings:
+class ExpiryDependencies:
     """Other parts of a broker that expiry needs.
 
     `topics_elsewhere`: returns the topics that RocketMQ's metadata in the store names and Quarry does not know; called
@@ -109,7 +109,7 @@ class LiteTopicExpiry:
         self,
         queues: ExpiringQueues,
         removal: LightQueueRemoval,
-        around: ExpirySurroundings,
+        dependencies: ExpiryDependencies,
         *,
         interval_s: float | None,
         begins_kept_ms: int,
@@ -121,9 +121,9 @@ class LiteTopicExpiry:
         self._begins_kept_ms = begins_kept_ms
         self._queues = queues
         self._removal = removal
-        self._around = around
+        self._dependencies = dependencies
         self._interval_s = interval_s
-        self._age_clock = CautiousClock(around.clock)
+        self._age_clock = CautiousClock(dependencies.clock)
         self._deleted: dict[str, PhysicalOffset] = {}
         self._missing_since_s: dict[str, float] = {}
         self._has_work = asyncio.Event()
@@ -136,7 +136,7 @@ class LiteTopicExpiry:
 
     async def run(self) -> None:
         """Find and remove lite topics that have expired, until cancelled. A failure is logged once and tried again."""
-        clock = self._around.clock
+        clock = self._dependencies.clock
         interval_s = math.inf if self._interval_s is None else self._interval_s
         due_s = clock.monotonic_s() + interval_s
         while True:
@@ -157,10 +157,10 @@ class LiteTopicExpiry:
     async def remove_expired(self) -> int:
         """Remove the lite topics that are too old, and return their number. Raises kv.KvError, BrokerError."""
         now_ms = self._age_clock.wall_ms()
-        self._around.begins.note(now_ms, self._around.log_begin(), since_ms=now_ms - self._begins_kept_ms)
+        self._dependencies.begins.note(now_ms, self._dependencies.log_begin(), since_ms=now_ms - self._begins_kept_ms)
         removed, missing = 0, dict[str, float]()
         for parent in await self._parents():
-            topic = self._around.topics.get(parent)
+            topic = self._dependencies.topics.get(parent)
             if topic is not None:
                 removed += await self._remove_old(topic, now_ms)
             elif await self._is_gone(parent, missing):
@@ -187,23 +187,23 @@ class LiteTopicExpiry:
         parents: dict[str, None] = {}
         key: bytes | None = b""
         while key is not None:
-            step = await self._around.worker.run(self._queues.lite_parents, key)
+            step = await self._dependencies.worker.run(self._queues.lite_parents, key)
             parents.update(dict.fromkeys(step.parents))
             key = step.next_key
         return list(parents)
 
     async def _is_gone(self, parent: str, missing: dict[str, float]) -> bool:
         """Return whether a topic that does not exist has been missing for long enough."""
-        now_s = self._around.clock.monotonic_s()
+        now_s = self._dependencies.clock.monotonic_s()
         since_s = missing[parent] = self._missing_since_s.get(parent, now_s)
         if now_s - since_s < MISSING_PATIENCE_S:
             return False
-        return parent not in await self._around.worker.run(self._around.topics_elsewhere)
+        return parent not in await self._dependencies.worker.run(self._dependencies.topics_elsewhere)
 
     async def _age(self, topic: Topic, before_ms: int) -> _Age:
         """Find the bounds of what is too old by one search per queue of the topic, a fraction of a millisecond each."""
         queues = self._queues
-        below, log_begin = queues.dispatched_up_to, self._around.log_begin()
+        below, log_begin = queues.dispatched_up_to, self._dependencies.log_begin()
         has_older = False
         numbers = {queue.number for queue in queues.iterate_queues(topic.name)}
         for number in sorted(numbers):
@@ -214,7 +214,7 @@ class LiteTopicExpiry:
                 below = min(below, entry.physical_offset)
             await asyncio.sleep(0)
         # if an older message is still there, everything below the log's start is older, too
-        old_below = log_begin if has_older else self._around.begins.at(before_ms)
+        old_below = log_begin if has_older else self._dependencies.begins.at(before_ms)
         return _Age(before_ms, below, old_below or PhysicalOffset(0))
 
     def _too_old(self, parent: str, age: _Age, key: bytes) -> LightQueueStep:
@@ -243,8 +243,8 @@ class LiteTopicExpiry:
         removed = looked_at = 0
         key: bytes | None = b""
         while key is not None:
-            step = await self._around.worker.run(self._too_old, topic.name, age, key)
-            known = self._around.topics.get(topic.name)
+            step = await self._dependencies.worker.run(self._too_old, topic.name, age, key)
+            known = self._dependencies.topics.get(topic.name)
             if known is None or lite_topic_ttl_ms(known) != ttl_ms:
                 break  # the topic's expiration was changed meanwhile
             removed += await self._removal.remove(step.ended)
@@ -252,7 +252,7 @@ class LiteTopicExpiry:
             key = step.next_key
             await asyncio.sleep(PAUSE_S)
         if removed:
-            self._around.metrics.removed_queues(RemovalCause.LITE_EXPIRED, removed)
+            self._dependencies.metrics.removed_queues(RemovalCause.LITE_EXPIRED, removed)
             log.info("lite topics have expired", topic=topic.name, lite_topics=removed, looked_at=looked_at)
         return removed
 
@@ -260,12 +260,12 @@ class LiteTopicExpiry:
         removed = 0
         key: bytes | None = b""
         while key is not None:
-            step = await self._around.worker.run(self._all_below, parent, below, key)
+            step = await self._dependencies.worker.run(self._all_below, parent, below, key)
             removed += await self._removal.remove(step.ended)
             key = step.next_key
             await asyncio.sleep(PAUSE_S)
         if removed:
-            self._around.metrics.removed_queues(RemovalCause.LITE_WITHOUT_TOPIC, removed)
+            self._dependencies.metrics.removed_queues(RemovalCause.LITE_WITHOUT_TOPIC, removed)
             log.info("lite topics of a topic that is gone were removed", topic=parent, lite_topics=removed)
         return removed
 

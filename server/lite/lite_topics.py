@@ -11,7 +11,7 @@ import structlog
 
 from quarry_mq.kv import KvError
 from quarry_mq.server.lite.counts import LiteTopicCounts
-from quarry_mq.server.lite.expiry import ExpirySurroundings, LiteTopicExpiry
+from quarry_mq.server.lite.expiry import ExpiryDependencies, LiteTopicExpiry
 from quarry_mq.server.lite.listing import LiteTopicListing
 from quarry_mq.server.lite.removal import LightQueueRemoval, RemovalParts
 from quarry_mq.server.settings.broker_settings import BrokerSettings
@@ -43,7 +43,7 @@ class LiteTopics:
         self.expiry = LiteTopicExpiry(
             store.messages,
             self.removal,
-            ExpirySurroundings(
+            ExpiryDependencies(
                 topics=store.topics,
                 topics_elsewhere=parts.topics_of_rocketmq.names,
                 begins=parts.begins,

@@ -33,7 +33,7 @@ from quarry_mq.store.verify.verdicts import Verdicts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Surroundings:
+class MaintenanceDependencies:
     """The parts of a broker that maintenance needs. `poisoned` is called with an error that poisons the store."""
 
     commit: GroupCommit
@@ -48,10 +48,10 @@ class Surroundings:
 class Maintenance:
     """Build the parts that maintain a store, and run them."""
 
-    def __init__(self, store: OpenStore, settings: BrokerSettings, around: Surroundings) -> None:
+    def __init__(self, store: OpenStore, settings: BrokerSettings, dependencies: MaintenanceDependencies) -> None:
         self._store = store
         self._settings = settings
-        self._around = around
+        self._dependencies = dependencies
         self._configure_remover(settings)
         self.cleaning = self._make_cleaning()
         self.retention = self._make_retention()
@@ -59,19 +59,19 @@ class Maintenance:
         self.summaries = QueueSummaries(self._summary_source, store.queues.using_rocks)
         self.migration = OnlineMigration(
             store.migration,
-            around.commit,
-            around.clock,
+            dependencies.commit,
+            dependencies.clock,
             backfill_bytes_per_s=settings.consume_queue.backfill_rate,
         )
         self.key_index = KeyIndex(
-            store.messages.indexes, store.messages.existing_record_at, around.clock, around.metrics.index
+            store.messages.indexes, store.messages.existing_record_at, dependencies.clock, dependencies.metrics.index
         )
         self.descriptors = DescriptorWatch(
             plan_here(settings.store.mapped_segments_max),
             lambda: self._settings.limits.connections,
-            around.commit.refuse_sends,
+            dependencies.commit.refuse_sends,
         )
-        self.checkpoint = CheckpointKeeper(store.checkpoint.save, poisoned=around.poisoned)
+        self.checkpoint = CheckpointKeeper(store.checkpoint.save, poisoned=dependencies.poisoned)
         self.backups = self._make_backups()
         self.verification = self._make_verification()
 
@@ -132,8 +132,8 @@ class Maintenance:
                 retry_interval_s=settings.interval_ms / 1000,
                 rewrite_ratio=settings.queue_rewrite_percent / 100,
             ),
-            clock=self._around.clock,
-            metrics=self._around.metrics.cleaning,
+            clock=self._dependencies.clock,
+            metrics=self._dependencies.metrics.cleaning,
         )
 
     def _make_retention(self) -> Retention:
@@ -143,21 +143,21 @@ class Maintenance:
             store.expiry,
             self._settings.for_expiry(),
             RetentionTimes(interval_s=settings.interval_ms / 1000, start_delay_s=settings.start_delay_ms / 1000),
-            commit=self._around.commit,
-            clock=self._around.clock,
-            metrics=self._around.metrics,
-            carry_over=self._around.carry_over,
+            commit=self._dependencies.commit,
+            clock=self._dependencies.clock,
+            metrics=self._dependencies.metrics,
+            carry_over=self._dependencies.carry_over,
             minimum_grew=[self.cleaning.minimum_grew],
         )
 
     def _make_removals(self) -> tuple[LiteTopics, QueueRemoval]:
         """Make the two parts that remove light queues: they share one removal and one record of where the log began."""
-        store, around, settings = self._store, self._around, self._settings
+        store, dependencies, settings = self._store, self._dependencies, self._settings
         parts = RemovalParts(
-            progress=around.progress,
-            commit=around.commit,
-            clock=around.clock,
-            metrics=around.metrics,
+            progress=dependencies.progress,
+            commit=dependencies.commit,
+            clock=dependencies.clock,
+            metrics=dependencies.metrics,
             topics_of_rocketmq=TopicsOfRocketmq(store.topics, settings.store.directory),
             begins=LogBegins(store.identity.log_begins, store.identity.set_log_begins),
         )
@@ -185,8 +185,8 @@ class Maintenance:
             engines=Engines(lambda: store.queues.engine, store.queues.rocks_directory.name, store.state_engine),
             pins=store.pins,
             disk=PosixCopyingDisk(),
-            clock=self._around.clock,
-            write_state=self._around.write_state,
+            clock=self._dependencies.clock,
+            write_state=self._dependencies.write_state,
         )
 
     def _make_verification(self) -> OnlineVerification:
@@ -197,5 +197,5 @@ class Maintenance:
             dispatched_up_to=lambda: self._store.messages.dispatched_up_to,
             verdicts=Verdicts(self._store.state_engine),
             disk=PosixCopyingDisk(),
-            clock=self._around.clock,
+            clock=self._dependencies.clock,
         )
