@@ -29,7 +29,7 @@ from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks.supervision import Supervisor
 from quarry_mq.store.opening.open_store import OpenStore
-from quarry_mq.store.replication import Applied, SharedRows
+from quarry_mq.store.replication import Applied, ReplicatedRows
 
 MARGIN_SIZE: Final = 1024 * 1024
 """Margin in bytes: more than the properties of a message, and more than any other request of a member."""
@@ -54,7 +54,7 @@ class Cluster:
         self,
         settings: BrokerSettings,
         store: OpenStore,
-        shared: SharedRows,
+        replicated: ReplicatedRows,
         delivery: Delivery,
         clock: Clock,
         *,
@@ -65,7 +65,7 @@ class Cluster:
         cluster, name = settings.cluster, settings.broker.name
         self.keys = keys
         self._settings = settings
-        self.members = Members(name, shared, clock, unreachable_after_s=cluster.unreachable_after_ms / 1000)
+        self.members = Members(name, replicated, clock, unreachable_after_s=cluster.unreachable_after_ms / 1000)
         discovery = Discovery(cluster.members, cluster.dns)
 
         def connected(address: str, member: str = "") -> ClusterPeer:
@@ -73,7 +73,7 @@ class Cluster:
 
         self.exchange = Exchange(
             name,
-            shared,
+            replicated,
             self.members,
             interval_s=cluster.exchange_interval_ms / 1000,
             clock=clock,
@@ -87,7 +87,7 @@ class Cluster:
         self.groups = MessageGroups(
             name,
             self.members,
-            HandoverRow(store.state_engine, shared.incarnation),
+            HandoverRow(store.state_engine, replicated.incarnation),
             peers,
             barriers,
             log_end=lambda: store.messages.appended_up_to,
@@ -97,8 +97,8 @@ class Cluster:
         self.sends = GroupedSends(name, self.groups, peers, clock)
         self.lite = LiteSpreading(self.members, peers)
         self.consumed = ConsumedBefore(store.messages, delivery, lambda: store.expiry.minimum).consumed
-        self.rejoining = Rejoining(self.exchange, shared, partial(messages_of, store))
-        self._deletion = TombstoneDeletion(shared, clock, kept_days=cluster.tombstone_days)
+        self.rejoining = Rejoining(self.exchange, replicated, partial(messages_of, store))
+        self._deletion = TombstoneDeletion(replicated, clock, kept_days=cluster.tombstone_days)
 
     @property
     def request_size_max(self) -> int:

@@ -47,8 +47,8 @@ from quarry_mq.store.opening.repair import NO_ORDERS, Damage, Orders, give_up_da
 from quarry_mq.store.pending import PendingMessages, reading
 from quarry_mq.store.recovery.checkpoint import StoreCheckpoint, durable_offset, known_of, read_checkpoint, taken_over
 from quarry_mq.store.recovery.recovery import RecoveryReport, backfill, bring_up_to, recover
-from quarry_mq.store.replication import Ledger, SharedKind, SharedRows
-from quarry_mq.store.replication.ledger import open_ledger
+from quarry_mq.store.replication import ChangeLog, ReplicatedRows, SharedKind
+from quarry_mq.store.replication.change_log import open_change_log
 from quarry_mq.store.retention import LogExpiry, QueueExpiry
 from quarry_mq.store.rocketmq import import_metadata, read_metadata
 from quarry_mq.store.security.policies import PolicyTable
@@ -70,10 +70,10 @@ NAMED_SEGMENTS_MAX: Final = 16
 class StoreTables:
     """The object holds the metadata tables of one store."""
 
-    def __init__(self, engine: KeyValueEngine, sealer: Sealer | None, ledger: Ledger | None) -> None:
+    def __init__(self, engine: KeyValueEngine, sealer: Sealer | None, change_log: ChangeLog | None) -> None:
         """Open the tables. `ledger` tracks their changes if the store is, or was, in a cluster."""
         topics, groups, users, policies = (
-            None if ledger is None else ledger.journal(kind)
+            None if change_log is None else change_log.journal(kind)
             for kind in (SharedKind.TOPIC, SharedKind.GROUP, SharedKind.USER, SharedKind.POLICY)
         )
         self.groups = GroupTable(engine, owners=Owners(engine, "group"), journal=groups)
@@ -81,16 +81,16 @@ class StoreTables:
         self.offsets = ConsumerOffsetTable(engine)
         self.policies = PolicyTable(engine, policies)
         self.users = UserTable(engine, sealer, self.policies, journal=users)
-        self.shared: SharedRows | None = None
+        self.replicated: ReplicatedRows | None = None
         """The rows that the store shares with the other members of its cluster; None until `share`."""
 
     def _has_group(self, name: str) -> bool:
         return self.groups.get(name) is not None
 
-    def share(self, ledger: Ledger) -> SharedRows:
+    def share(self, change_log: ChangeLog) -> ReplicatedRows:
         """Return the tables' rows as other members of a cluster see them; from here on all of them have a version."""
-        shared = SharedRows(
-            ledger,
+        replicated = ReplicatedRows(
+            change_log,
             {
                 SharedKind.TOPIC: self.topics,
                 SharedKind.GROUP: self.groups,
@@ -98,9 +98,9 @@ class StoreTables:
                 SharedKind.POLICY: self.policies,
             },
         )
-        shared.enable()
-        self.shared = shared
-        return shared
+        replicated.enable()
+        self.replicated = replicated
+        return replicated
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class OpenStore:
         self.offsets = tables.offsets
         self.users = tables.users
         self.policies = tables.policies
-        self.shared = tables.shared
+        self.replicated = tables.replicated
         self.identity = parts.identity
         self.checkpoint = checkpoint
         self.recovery = start.recovery
@@ -266,10 +266,10 @@ class _Opening:
             segments.keep_size()
         if identity.log_begin != segments.minimum:
             identity.log_begin = segments.minimum
-        ledger = open_ledger(parts.state_engine, self._clock, self._settings.member)
-        tables = self._open_tables(parts, recovery.end, ledger)
-        if ledger is not None and self._settings.member is not None:
-            tables.share(ledger)
+        change_log = open_change_log(parts.state_engine, self._clock, self._settings.member)
+        tables = self._open_tables(parts, recovery.end, change_log)
+        if change_log is not None and self._settings.member is not None:
+            tables.share(change_log)
         messages, checkpoint = self._begin_writing(parts, found, recovery, durable_up_to, ending)
         expiry = LogExpiry(
             segments=segments,
@@ -416,10 +416,10 @@ class _Opening:
         backfill(parts.segments, queues, start=start, end=goal, save_position=save_position, report=self._report)
         log.info("queues of a double-write store completed", start=start, end=goal)
 
-    def _open_tables(self, parts: StoreParts, end: PhysicalOffset, ledger: Ledger | None) -> StoreTables:
+    def _open_tables(self, parts: StoreParts, end: PhysicalOffset, change_log: ChangeLog | None) -> StoreTables:
         """Open the metadata tables, imported if they were not yet, and in agreement with the log that recovery left."""
         engine, queues, identity = parts.state_engine, parts.queues.store, parts.identity
-        tables = StoreTables(engine, self._sealer, ledger)
+        tables = StoreTables(engine, self._sealer, change_log)
         if not identity.metadata_imported:
             if identity.origin != StoreKind.NEW.value:
                 self._import_metadata(engine, tables, identity)

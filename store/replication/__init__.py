@@ -2,8 +2,9 @@
 each with a version.
 """
 
+from quarry_mq.store.replication.change_log import ChangeLog
 from quarry_mq.store.replication.horizons import NOTHING_TOLD, Horizons
-from quarry_mq.store.replication.ledger import Ledger
+from quarry_mq.store.replication.replicated_rows import PAGE_BYTES_MAX, PAGE_ROWS_MAX, ReplicatedRows
 from quarry_mq.store.replication.row_checks import DeletionsMissed, PeerAhead, PeerMissed, RowRefused
 from quarry_mq.store.replication.rows import (
     AHEAD_MAX_MS,
@@ -18,7 +19,6 @@ from quarry_mq.store.replication.rows import (
     known_kind,
     member_id,
 )
-from quarry_mq.store.replication.shared_rows import PAGE_BYTES_MAX, PAGE_ROWS_MAX, SharedRows
 
 __all__ = [
     "AHEAD_MAX_MS",
@@ -26,18 +26,18 @@ __all__ = [
     "PAGE_BYTES_MAX",
     "PAGE_ROWS_MAX",
     "Applied",
+    "ChangeLog",
     "ChangePage",
     "Conflict",
     "DeletionsMissed",
     "Horizons",
-    "Ledger",
     "PeerAhead",
     "PeerMissed",
     "Position",
+    "ReplicatedRows",
     "RowRefused",
     "SharedKind",
     "SharedRow",
-    "SharedRows",
     "Version",
     "is_shared",
     "known_kind",

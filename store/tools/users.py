@@ -18,7 +18,7 @@ from quarry_mq.store.layout.kind import inspect_store
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.opening.parts import open_identity
 from quarry_mq.store.replication import SharedKind
-from quarry_mq.store.replication.ledger import open_ledger
+from quarry_mq.store.replication.change_log import open_change_log
 from quarry_mq.store.security.model import Secret, User, UserKind
 from quarry_mq.store.security.policies import PolicyTable
 from quarry_mq.store.security.sealer import Sealer
@@ -42,12 +42,12 @@ def users_of(disk: Disk, root: Path, sealer: Sealer, clock: Clock) -> Iterator[U
     try:
         engine, _ = open_identity(RocksStoreEngines(), paths.quarry, disk, inspect_store(disk, root))
         try:
-            ledger = open_ledger(engine, clock, None)
-            if ledger is None:
+            change_log = open_change_log(engine, clock, None)
+            if change_log is None:
                 yield UserTable(engine, sealer)
             else:
-                policies = PolicyTable(engine, ledger.journal(SharedKind.POLICY))
-                yield UserTable(engine, sealer, policies, journal=ledger.journal(SharedKind.USER))
+                policies = PolicyTable(engine, change_log.journal(SharedKind.POLICY))
+                yield UserTable(engine, sealer, policies, journal=change_log.journal(SharedKind.USER))
         finally:
             engine.close()
     except KvError as error:

@@ -39,7 +39,7 @@ def example() -> Store:
     rule = Rule(resource=Resource.parse("topic:orders"), actions=frozenset({Action.PUB}), decision=Decision.ALLOW)
     one.tables.policies.put_rule("anna", rule)
     own = Member(name=NAME, address="10.0.0.1:8081", tls_address=None, admin_address="10.0.0.1:8082", version="0.1.0")
-    one.shared.put(SharedKind.MEMBER, NAME, own.encode())
+    one.replicated.put(SharedKind.MEMBER, NAME, own.encode())
     gathered(one, other)
     other.topic("orders", 6)
     other.tables.topics.delete("old")
@@ -49,7 +49,7 @@ def example() -> Store:
 
 
 def response_of(store: Store) -> pb.ExchangeResponse:
-    page = store.shared.changes(0)
+    page = store.replicated.changes(0)
     return pb.ExchangeResponse(
         name=store.name,
         rows=map(from_row, page.rows),

@@ -40,10 +40,10 @@ class Node:
         self.address = f"{name}:8082"
         self.store = store or stores.member(name)
         self.seen: list[Applied] = []
-        self.members = Members(name, self.store.shared, SystemClock(), unreachable_after_s=UNREACHABLE_S)
+        self.members = Members(name, self.store.replicated, SystemClock(), unreachable_after_s=UNREACHABLE_S)
         self.exchange = Exchange(
             name,
-            self.store.shared,
+            self.store.replicated,
             self.members,
             interval_s=INTERVAL_S,
             clock=SystemClock(),

@@ -227,9 +227,9 @@ def test_a_full_disk_and_a_missing_file_are_told_and_tried_again(monkeypatch: py
                 raise failures.pop()
             return apply_for_real(*arguments, **options)
 
-        apply_for_real = late.store.shared.apply
+        apply_for_real = late.store.replicated.apply
         monkeypatch.setattr(late.exchange, "_connect", connect)
-        monkeypatch.setattr(late.store.shared, "apply", apply)
+        monkeypatch.setattr(late.store.replicated, "apply", apply)
         nodes[0].store.topic("orders")
         with capture_logs() as lines:
             late.start()

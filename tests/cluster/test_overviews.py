@@ -57,8 +57,8 @@ def test_each_member_tells_of_all(with_cluster: WithCluster) -> None:
 
 @pytest.mark.parametrize("reason", ["silent", "refused"])
 def test_one_that_is_silent_keeps_nobody_waiting(reason: str) -> None:
-    shared = member("m0").shared
-    members = Members("m0", shared, ManualClock(), unreachable_after_s=10)
+    replicated = member("m0").replicated
+    members = Members("m0", replicated, ManualClock(), unreachable_after_s=10)
     for name in ("m0", "m1", "m2"):
         members.announce(Member(name=name, address="a:1", tls_address=None, admin_address="a:2"))
 

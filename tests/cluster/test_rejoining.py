@@ -32,14 +32,14 @@ async def one_was_away(network: Network, nodes: list[Node]) -> Node:
     for node in nodes:
         node.store.clock.advance((KEPT_MS + DAY_MS) / 1000)
     for node in nodes[:2]:
-        assert node.store.shared.delete_tombstones(node.store.clock.wall_ms() - KEPT_MS) == 1
+        assert node.store.replicated.delete_tombstones(node.store.clock.wall_ms() - KEPT_MS) == 1
     nodes[2].store.topic("mine")
     return Node(network, "m2", {"m0:8082"}, nodes[2].store).start()
 
 
 def knows(one: Node, other: Node) -> bool:
     """Whether all changes of the other one have come, as long as there are no others."""
-    return one.store.shared.horizons.known.get(other.name, 0) >= other.store.shared.sequence
+    return one.store.replicated.horizons.known.get(other.name, 0) >= other.store.replicated.sequence
 
 
 def test_a_member_that_was_away_for_too_long_is_left_out_until_it_rejoins() -> None:
@@ -58,7 +58,7 @@ def test_a_member_that_was_away_for_too_long_is_left_out_until_it_rejoins() -> N
         assert nodes[0].store.tables.topics.get("old") is nodes[1].store.tables.topics.get("old") is None
 
         counts = {"old": 7}
-        rejoining = Rejoining(away.exchange, away.store.shared, lambda topic: counts.get(topic, 0))
+        rejoining = Rejoining(away.exchange, away.store.replicated, lambda topic: counts.get(topic, 0))
         with pytest.raises(NoSuchMember, match="no member 'm9': this member does not exchange data with it"):
             await rejoining.rejoin("m9", dry_run=False, delete_messages=False)
         would = await rejoining.rejoin("m1", dry_run=True, delete_messages=False)
@@ -93,7 +93,7 @@ def test_nobody_rejoins_with_a_member_that_has_read_nobody_yet(monkeypatch: pyte
         async def everything(_: str) -> Page:
             return page
 
-        rejoining = Rejoining(node.exchange, node.store.shared, lambda _: 0)
+        rejoining = Rejoining(node.exchange, node.store.replicated, lambda _: 0)
         monkeypatch.setattr(node.exchange, "all_of", everything)
         with pytest.raises(Forbidden, match="m1 has not read from any other member yet"):
             await rejoining.rejoin("m1", dry_run=False, delete_messages=True)
@@ -109,13 +109,13 @@ def test_deletions_are_forgotten_when_their_days_are_over(monkeypatch: pytest.Mo
         node = Node(Network(), "m0", set())
         node.store.topic("old")
         node.store.tables.topics.delete("old")
-        deletion = TombstoneDeletion(node.store.shared, node.store.clock, kept_days=2)
+        deletion = TombstoneDeletion(node.store.replicated, node.store.clock, kept_days=2)
         running = asyncio.get_running_loop().create_task(deletion.run())
         node.store.clock.advance(2 * DAY_MS / 1000)
         await asyncio.sleep(0.05)
-        assert node.store.shared.changes(0).rows
+        assert node.store.replicated.changes(0).rows
         node.store.clock.advance(1)
-        await until(lambda: not node.store.shared.changes(0).rows, "it is forgotten")
+        await until(lambda: not node.store.replicated.changes(0).rows, "it is forgotten")
         running.cancel()
         await asyncio.wait([running])
 

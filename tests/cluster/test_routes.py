@@ -19,7 +19,7 @@ class Seen:
 
     def __init__(self, own: str, *others: str, kind: TopicType = TopicType.NORMAL, queues: int = 2) -> None:
         self.clock = ManualClock()
-        self.members = Members(own, member(own).shared, self.clock, unreachable_after_s=UNREACHABLE_S)
+        self.members = Members(own, member(own).replicated, self.clock, unreachable_after_s=UNREACHABLE_S)
         self.members.announce(self.of(own))
         for other in others:
             self.add(self.of(other))

@@ -104,9 +104,9 @@ def test_a_page_travels_whole() -> None:
     async def test(node: Node, address: str) -> None:
         peer = PeerClient(address, KEYS, SystemClock())
         page = await peer.exchange("m1", "m1:8082", None, 100)
-        here = node.store.shared.changes(0, 100)
+        here = node.store.replicated.changes(0, 100)
         assert (page.name, page.rows, page.since, page.more) == ("m0", list(here.rows), 0, False)
-        assert (page.until.incarnation, page.until.sequence) == (node.store.shared.incarnation, here.until)
+        assert (page.until.incarnation, page.until.sequence) == (node.store.replicated.incarnation, here.until)
         assert (await peer.exchange("m1", "m1:8082", page.until, 100)).rows == []
         await peer.nudge("m1", "m1:8082")
         await peer.close()

@@ -30,7 +30,7 @@ def page_of(message: pb.ExchangeResponse) -> Page:
 
 
 def take(store: Member, page: Page) -> Applied:
-    return store.shared.apply(
+    return store.replicated.apply(
         page.rows, peer=page.name, until=page.until, since=page.since, more=page.more, told=page.told
     )
 
@@ -46,7 +46,7 @@ def check_example(store: Member) -> None:
     billing = store.tables.groups.get("billing")
     assert billing is not None
     assert billing.max_attempts == 7
-    assert store.shared.get(SharedKind.MEMBER, NAME) is not None
+    assert store.replicated.get(SharedKind.MEMBER, NAME) is not None
 
 
 @each_version
@@ -55,9 +55,9 @@ def test_what_a_member_of_that_version_answers_is_taken(folder: Path) -> None:
     new = member("new")
     take(new, page_of(message))
     check_example(new)
-    assert new.shared.position(NAME) == to_position(message.until)
+    assert new.replicated.position(NAME) == to_position(message.until)
     # told on as it came
-    assert {from_row(row).SerializeToString() for row in new.shared.changes(0).rows} == {
+    assert {from_row(row).SerializeToString() for row in new.replicated.changes(0).rows} == {
         each.SerializeToString() for each in message.rows
     }
 
@@ -80,7 +80,7 @@ def test_a_store_of_that_version_goes_on(folder: Path) -> None:
     store = Member(NAME, lambda: engine)
     check_example(store)
     store.check_whole()
-    assert len(store.shared.changes(0).rows) == 6
+    assert len(store.replicated.changes(0).rows) == 6
     store.topic("orders", 9)
     other = member("other")
     other.pull(store)
@@ -114,7 +114,7 @@ def test_an_answer_without_what_came_later_is_taken() -> None:
     new = member("new")
     take(new, page_of(message))
     check_example(new)
-    assert new.shared.horizons.known[NAME] == message.until.sequence
+    assert new.replicated.horizons.known[NAME] == message.until.sequence
 
 
 def newer(*rows: SharedRow) -> pb.ExchangeResponse:
@@ -162,8 +162,8 @@ def test_what_a_newer_member_says_is_kept_told_on_and_changes_nothing_here() -> 
 
 
 def test_what_was_kept_unread_is_read_after_the_upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
+    from quarry_mq.store.replication import replicated_rows as shared_rows
     from quarry_mq.store.replication import row_checks as checking
-    from quarry_mq.store.replication import shared_rows
 
     source = example()
     source.clock.advance(10)
@@ -196,7 +196,7 @@ def test_a_change_here_and_a_deletion_there_end_what_was_kept_unread() -> None:
     assert json.loads(value)["type"] != "STREAM"
     zone = rows["zone", "east"]
     gone = SharedRow("zone", "east", type(zone.version)(zone.version.time_ms + 5, 0, bytes(8)), zone.version, None)
-    store.shared.apply([gone], peer="x", until=None)
+    store.replicated.apply([gone], peer="x", until=None)
     assert rows_of(store)["zone", "east"].value is None
     store.restart()
     store.check_whole()

@@ -13,17 +13,17 @@ from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.opening.open_store import StoreTables
 from quarry_mq.store.replication import (
     Applied,
+    ChangeLog,
     ChangePage,
     Conflict,
-    Ledger,
     Position,
+    ReplicatedRows,
     SharedKind,
     SharedRow,
-    SharedRows,
     is_shared,
 )
 from quarry_mq.store.replication.layout import ORDER_RANGE, VALUES, VERSIONS, Stamp, parse_order_key, row_id
-from quarry_mq.store.replication.shared_rows import TABLES
+from quarry_mq.store.replication.replicated_rows import TABLES
 from quarry_mq.store.security.sealer import Sealer
 from quarry_mq.store.state.families import FAMILIES, open_state_engine
 
@@ -37,9 +37,9 @@ class Member:
     """One store of a cluster."""
 
     engine: KeyValueEngine
-    ledger: Ledger
+    change_log: ChangeLog
     tables: StoreTables
-    shared: SharedRows
+    replicated: ReplicatedRows
 
     def __init__(self, name: str, opened: Callable[[], KeyValueEngine], clock: ManualClock | None = None) -> None:
         self.name = name
@@ -49,9 +49,9 @@ class Member:
 
     def open(self) -> None:
         self.engine = self._opened()
-        self.ledger = Ledger(self.engine, self.clock, self.name)
-        self.tables = StoreTables(self.engine, Sealer([KEY]), self.ledger)
-        self.shared = self.tables.share(self.ledger)
+        self.change_log = ChangeLog(self.engine, self.clock, self.name)
+        self.tables = StoreTables(self.engine, Sealer([KEY]), self.change_log)
+        self.replicated = self.tables.share(self.change_log)
 
     def open_alone(self, engine: KeyValueEngine) -> None:
         """As a store that never was in a cluster."""
@@ -72,13 +72,13 @@ class Member:
 
     def asked(self, other: Member, limit: int = 1000) -> ChangePage:
         """What the other one has changed since it was read last."""
-        before = self.shared.position(other.name)
-        is_known = before is not None and before.incarnation == other.shared.incarnation
-        return other.shared.changes(before.sequence if before is not None and is_known else 0, limit)
+        before = self.replicated.position(other.name)
+        is_known = before is not None and before.incarnation == other.replicated.incarnation
+        return other.replicated.changes(before.sequence if before is not None and is_known else 0, limit)
 
     def take(self, other: str, page: ChangePage) -> Applied:
         until = Position(page.incarnation, page.until)
-        return self.shared.apply(
+        return self.replicated.apply(
             page.rows, peer=other, until=until, since=page.since, more=page.more, told=page.horizons
         )
 
@@ -97,7 +97,7 @@ class Member:
     def content(self) -> Content:
         """All shared rows by the bytes of their tables."""
         found: dict[tuple[str, str], bytes | None] = {
-            (SharedKind.MEMBER, row.name): row.value for row in self.shared.list(SharedKind.MEMBER)
+            (SharedKind.MEMBER, row.name): row.value for row in self.replicated.list(SharedKind.MEMBER)
         }
         for kind, family in TABLES.items():
             found |= {(kind, key.decode()): value for key, value in self.engine.family(family).scan(ALL)}
@@ -107,20 +107,20 @@ class Member:
 
     def check_whole(self) -> None:
         """Each row has its version, each version its row, and each of them one place in the order."""
-        order = {row: parse_order_key(key) for key, row in self.ledger.family.scan(ORDER_RANGE)}
+        order = {row: parse_order_key(key) for key, row in self.change_log.family.scan(ORDER_RANGE)}
         versions = {
             key.removeprefix(VERSIONS): Stamp.decode(data)
-            for key, data in self.ledger.family.scan(prefix_range(VERSIONS))
+            for key, data in self.change_log.family.scan(prefix_range(VERSIONS))
         }
         assert order == {row: stamp.sequence for row, stamp in versions.items()}
-        assert len(self.ledger.family.scan(ORDER_RANGE)) == len(order)
+        assert len(self.change_log.family.scan(ORDER_RANGE)) == len(order)
         unread = {row for row, each in versions.items() if each.unread}
-        assert {key.removeprefix(VALUES) for key, _ in self.ledger.family.scan(prefix_range(VALUES))} >= unread
+        assert {key.removeprefix(VALUES) for key, _ in self.change_log.family.scan(prefix_range(VALUES))} >= unread
         read = {row for row, each in versions.items() if not each.deleted} - unread
         assert read <= {row_id(*row) for row in self.content()} <= read | unread
 
     def stamp(self, kind: SharedKind, name: str) -> Stamp:
-        found = self.ledger.stamp(kind, name)
+        found = self.change_log.stamp(kind, name)
         assert found is not None
         return found
 
@@ -152,4 +152,4 @@ def gathered(*members: Member) -> None:
 
 
 def rows_of(one: Member) -> dict[tuple[str, str], SharedRow]:
-    return {(row.kind, row.name): row for row in one.shared.changes(0).rows}
+    return {(row.kind, row.name): row for row in one.replicated.changes(0).rows}

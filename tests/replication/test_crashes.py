@@ -11,7 +11,8 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.metadata import Group
-from quarry_mq.store.replication import SharedKind, shared_rows
+from quarry_mq.store.replication import SharedKind
+from quarry_mq.store.replication import replicated_rows as shared_rows
 from quarry_mq.store.security.model import Action, Decision, Resource, Rule, Secret, User
 from quarry_mq.store.state.families import FAMILIES
 from tests.replication.members import SECRET, Member, gathered, member
@@ -57,7 +58,7 @@ def _prepared() -> tuple[DyingEngine, Member]:
         other.topic(f"old-{number}", 3)
     other.tables.users.create(User(name="anna", secrets=(Secret(1, SECRET, 1),)))
     other.tables.policies.put_rule("anna", RULE)
-    other.shared.put(SharedKind.MEMBER, "other", b"here")
+    other.replicated.put(SharedKind.MEMBER, "other", b"here")
     return engine, other
 
 
@@ -72,11 +73,11 @@ def _life(engine: DyingEngine, other: Member) -> None:
         one.tables.topics.delete("old-8")
     with suppress(Invalid):
         one.tables.users.delete("anna")
-    one.shared.remove(SharedKind.MEMBER, "other")
+    one.replicated.remove(SharedKind.MEMBER, "other")
     other.clock.advance(1)
     other.topic("old-0", 6)
     one.pull(other)
-    one.shared.delete_tombstones(1)
+    one.replicated.delete_tombstones(1)
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the write", "after it"])
@@ -123,4 +124,4 @@ def test_a_first_start_that_dies_leaves_a_store_that_never_was_in_a_cluster(monk
     alone.topic("new")
     one = Member("one", engine.opened, ManualClock())
     one.check_whole()
-    assert {row.version.time_ms for row in one.shared.changes(0).rows} == {0}
+    assert {row.version.time_ms for row in one.replicated.changes(0).rows} == {0}

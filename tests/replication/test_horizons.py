@@ -21,7 +21,7 @@ def passed(days: int, *members: Member) -> None:
 
 
 def delete_tombstones(*members: Member) -> int:
-    return sum(each.shared.delete_tombstones(each.clock.wall_ms() - KEPT_DAYS * DAY_S * 1000) for each in members)
+    return sum(each.replicated.delete_tombstones(each.clock.wall_ms() - KEPT_DAYS * DAY_S * 1000) for each in members)
 
 
 def three() -> tuple[Member, Member, Member]:
@@ -50,10 +50,10 @@ def topics(one: Member) -> list[str]:
 
 
 def rejoined(away: Member, other: Member) -> None:
-    page = other.shared.changes(0)
-    gone, _ = away.shared.unknown_to(page.rows, page.horizons)
-    until = type(away.shared.position(other.name) or pytest.fail("never read"))(page.incarnation, page.until)
-    away.shared.rejoin(page.rows, peer=other.name, until=until, told=page.horizons, gone=gone)
+    page = other.replicated.changes(0)
+    gone, _ = away.replicated.unknown_to(page.rows, page.horizons)
+    until = type(away.replicated.position(other.name) or pytest.fail("never read"))(page.incarnation, page.until)
+    away.replicated.rejoin(page.rows, peer=other.name, until=until, told=page.horizons, gone=gone)
 
 
 def test_a_member_that_was_away_for_too_long_brings_nothing_back_and_takes_nothing() -> None:
@@ -97,11 +97,11 @@ def test_a_member_that_reads_its_first_one_says_nothing_before_it_has_read_it() 
     for number in range(10):
         one.topic(f"t{number}")
     new.topic("mine")
-    assert [row.name for row in new.shared.changes(0).rows] == ["mine"]
+    assert [row.name for row in new.replicated.changes(0).rows] == ["mine"]
     new.take(one.name, new.asked(one, limit=4))
-    assert not new.shared.changes(0).rows
+    assert not new.replicated.changes(0).rows
     new.pull(one)
-    assert len(new.shared.changes(0).rows) == 11
+    assert len(new.replicated.changes(0).rows) == 11
 
 
 def test_who_was_away_while_nothing_was_deleted_comes_back_as_ever() -> None:
@@ -149,7 +149,7 @@ def test_members_that_hear_of_each_other_through_a_third_have_missed_nothing() -
         gathered(there, away)
         passed(20, here, there, away)
         delete_tombstones(here, there, away)
-    assert here.shared.horizons.forgotten
+    assert here.replicated.horizons.forgotten
     away.pull(here)
     here.pull(away)
     assert topics(away) == topics(here)
@@ -200,7 +200,7 @@ def test_a_member_that_dies_while_it_rejoins_still_has_to(monkeypatch: pytest.Mo
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(away.shared._horizons, "write_anew", dies)
+        patched.setattr(away.replicated._horizons, "write_anew", dies)
         with pytest.raises(ZeroDivisionError):
             rejoined(away, here)
     away.restart()
@@ -219,15 +219,15 @@ def test_what_is_known_and_forgotten_outlives_a_restart(tmp_path: Path) -> None:
     one.tables.topics.delete("old")
     passed(KEPT_DAYS + 1, one)
     assert delete_tombstones(one) == 1
-    before = one.shared.horizons
+    before = one.replicated.horizons
     assert before.forgotten.keys() == {"one"}
     one.restart()
-    assert one.shared.horizons.forgotten == before.forgotten
+    assert one.replicated.horizons.forgotten == before.forgotten
     # its last change is forgotten: it still knows what it has told once
-    assert one.shared.horizons.missed(before.forgotten) is None
-    assert not one.shared.changes(0).rows
+    assert one.replicated.horizons.missed(before.forgotten) is None
+    assert not one.replicated.changes(0).rows
     one.topic("new")
-    assert [(row.kind, row.name) for row in one.shared.changes(0).rows] == [(SharedKind.TOPIC, "new")]
+    assert [(row.kind, row.name) for row in one.replicated.changes(0).rows] == [(SharedKind.TOPIC, "new")]
     one.engine.close()
 
 

@@ -110,7 +110,7 @@ def test_a_use_is_never_ahead_of_the_clock_because_of_what_was_forgotten() -> No
     here.topic("other")
     here.tables.topics.delete("other")
     here.clock.advance(1)
-    assert here.shared.delete_tombstones(here.clock.wall_ms()) == 1
+    assert here.replicated.delete_tombstones(here.clock.wall_ms()) == 1
     used(here)
     version = here.stamp(SharedKind.TOPIC, "orders").version
     assert version.time_ms == here.clock.wall_ms() < version.time_ms + AHEAD_MAX_MS

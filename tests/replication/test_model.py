@@ -121,7 +121,7 @@ class SharedRowsMachine(RuleBasedStateMachine):
     def change_member(self, place: int) -> None:
         member = self.members[place]
         with self._recorded(member):
-            member.shared.put(SharedKind.MEMBER, NAMES[self._next() % 4], b"%d" % self.serial)
+            member.replicated.put(SharedKind.MEMBER, NAMES[self._next() % 4], b"%d" % self.serial)
 
     @rule(reader=places, source=places, limit=st.integers(1, 20))
     def send_page(self, reader: int, source: int, limit: int) -> None:
@@ -237,7 +237,7 @@ class SharedRowsMachine(RuleBasedStateMachine):
         return _Recording(self, member)
 
     def _stamps(self, member: Member) -> dict[RowId, Stamp]:
-        found = {row: member.ledger.stamp(*row) for row in ROWS}
+        found = {row: member.change_log.stamp(*row) for row in ROWS}
         return {row: stamp for row, stamp in found.items() if stamp is not None}
 
     def _is_ancestor(self, row: RowId, version: Version, later: Version) -> bool:

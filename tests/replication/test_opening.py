@@ -33,7 +33,7 @@ def orders(queues: int) -> Topic:
 
 def test_a_store_that_never_was_in_a_cluster_keeps_no_account(tmp_path: Path) -> None:
     store = opened(tmp_path, None)
-    assert store.shared is None
+    assert store.replicated is None
     store.topics.create(orders(1))
     assert store.state_engine.family("shared").scan(ALL) == []
     store.close()
@@ -44,17 +44,17 @@ def test_a_store_shares_what_it_had_and_what_changes(tmp_path: Path) -> None:
     store.topics.create(orders(1))
     store.close()
     store = opened(tmp_path, "shard-0")
-    assert store.shared is not None
-    incarnation = store.shared.incarnation
-    assert store.shared.member == "shard-0"
-    (row,) = store.shared.changes(0).rows
+    assert store.replicated is not None
+    incarnation = store.replicated.incarnation
+    assert store.replicated.member == "shard-0"
+    (row,) = store.replicated.changes(0).rows
     assert (row.kind, row.name, row.version.time_ms) == (SharedKind.TOPIC, "orders", 0)
     store.close()
     store = opened(tmp_path, "shard-0")
-    assert store.shared is not None
-    assert store.shared.incarnation == incarnation
+    assert store.replicated is not None
+    assert store.replicated.incarnation == incarnation
     store.topics.update(orders(2))
-    (again,) = store.shared.changes(0).rows
+    (again,) = store.replicated.changes(0).rows
     assert again.version.time_ms == ManualClock().wall_ms()
     assert again.based_on == row.version
     store.close()
@@ -63,23 +63,23 @@ def test_a_store_shares_what_it_had_and_what_changes(tmp_path: Path) -> None:
 def test_changes_without_a_broker_or_a_cluster_are_told_when_there_is_one_again(tmp_path: Path) -> None:
     other = member("other")
     store = opened(tmp_path, "shard-0")
-    assert store.shared is not None
-    until = store.shared.sequence
+    assert store.replicated is not None
+    until = store.replicated.sequence
     store.close()
     with users_of(PosixDisk(), tmp_path, Sealer([KEY]), ManualClock()) as users:
         make_first_administrator(users, "admin", None, 1, force=False)
     store = opened(tmp_path, None)
-    assert store.shared is None
+    assert store.replicated is None
     store.topics.create(orders(1))
     store.close()
     store = opened(tmp_path, "renamed")
-    assert store.shared is not None
-    page = store.shared.changes(until)
+    assert store.replicated is not None
+    page = store.replicated.changes(until)
     assert [row.name for row in page.rows if row.value is not None] == ["admin", "orders"]
     assert {row.version.member for row in page.rows} == {member_id("shard-0")}
     store.topics.update(orders(2))
-    assert store.shared.changes(page.until).rows[0].version.member == member_id("renamed")
-    other.shared.apply(store.shared.changes(0).rows, peer="renamed", until=None)
+    assert store.replicated.changes(page.until).rows[0].version.member == member_id("renamed")
+    other.replicated.apply(store.replicated.changes(0).rows, peer="renamed", until=None)
     assert other.tables.topics.get("orders") == orders(2)
     store.close()
 
@@ -87,13 +87,17 @@ def test_changes_without_a_broker_or_a_cluster_are_told_when_there_is_one_again(
 @pytest.mark.parametrize("name", ["rocks-clean", "file-clean"])
 def test_other_members_take_what_an_older_store_has(name: str, golden_copy: Callable[[str], Path]) -> None:
     store = opened(golden_copy(name) / "store", "shard-0", 2**30)
-    assert store.shared is not None
-    rows = store.shared.changes(0).rows
+    assert store.replicated is not None
+    rows = store.replicated.changes(0).rows
     assert {row.version.time_ms for row in rows} == {0}
-    shared = {(SharedKind.TOPIC, each.name) for each in store.topics.list() if is_shared(SharedKind.TOPIC, each.name)}
-    shared |= {(SharedKind.GROUP, each.name) for each in store.groups.list() if is_shared(SharedKind.GROUP, each.name)}
-    assert {(row.kind, row.name) for row in rows} == shared
-    assert len({kind for kind, _ in shared}) == 2
+    replicated = {
+        (SharedKind.TOPIC, each.name) for each in store.topics.list() if is_shared(SharedKind.TOPIC, each.name)
+    }
+    replicated |= {
+        (SharedKind.GROUP, each.name) for each in store.groups.list() if is_shared(SharedKind.GROUP, each.name)
+    }
+    assert {(row.kind, row.name) for row in rows} == replicated
+    assert len({kind for kind, _ in replicated}) == 2
     other = member("other")
-    assert len(other.shared.apply(rows, peer="shard-0", until=None).changed) == len(rows)
+    assert len(other.replicated.apply(rows, peer="shard-0", until=None).changed) == len(rows)
     store.close()

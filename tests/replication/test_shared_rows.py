@@ -25,8 +25,8 @@ from quarry_mq.store.replication import (
     is_shared,
     member_id,
 )
+from quarry_mq.store.replication.change_log import HybridClock
 from quarry_mq.store.replication.layout import VERSIONS, Stamp, order_key, row_id
-from quarry_mq.store.replication.ledger import HybridClock
 from quarry_mq.store.replication.rows import COUNTER_MAX, SEEN_MAX
 from quarry_mq.store.security.model import Action, Decision, Resource, Rule, Secret, User
 from tests.replication.members import SECRET, Member, gathered, in_memory, member, rows_of
@@ -65,7 +65,7 @@ def test_a_change_reaches_the_others_with_the_same_bytes() -> None:
     one.tables.groups.create(Group("billing"), owner="anna")
     one.tables.users.create(user())
     one.tables.policies.put_rule("anna", RULE)
-    one.shared.put(MEMBER, "one", b"here")
+    one.replicated.put(MEMBER, "one", b"here")
     two.pull(one)
     three.pull(two)  # what was taken over is told on
     assert one.content() == two.content() == three.content()
@@ -103,23 +103,23 @@ def test_a_row_that_changed_again_comes_once_at_its_newest_place() -> None:
     one = member("one")
     for name in ("a", "b", "a"):
         one.topic(name)
-    page = one.shared.changes(0)
+    page = one.replicated.changes(0)
     assert [row.name for row in page.rows] == ["b", "a"]
     assert not page.more
-    assert not one.shared.changes(page.until).rows
+    assert not one.replicated.changes(page.until).rows
 
 
 def test_pages_are_bounded_in_rows_and_bytes() -> None:
     one, two = member("one"), member("two")
     for number in range(150):
         one.topic(f"t{number}")
-    page = one.shared.changes(0, 70)
+    page = one.replicated.changes(0, 70)
     assert (len(page.rows), page.more) == (70, True)
-    rest = one.shared.changes(page.until, 1000)
+    rest = one.replicated.changes(page.until, 1000)
     assert (len(rest.rows), rest.more) == (80, False)
     for number in range(5):
-        one.shared.put(MEMBER, f"m{number}", bytes(PAGE_BYTES_MAX // 2 - 200))
-    pages = [len(one.shared.changes(rest.until).rows)]
+        one.replicated.put(MEMBER, f"m{number}", bytes(PAGE_BYTES_MAX // 2 - 200))
+    pages = [len(one.replicated.changes(rest.until).rows)]
     assert pages == [2]
     two.pull(one)
     assert two.content() == one.content()
@@ -131,17 +131,17 @@ def test_a_page_that_begins_after_what_was_read_leaves_the_position() -> None:
     for number in range(3):
         one.topic(f"t{number}")
     first = two.asked(one, 1)
-    second = one.shared.changes(first.until, 1)
-    third = one.shared.changes(second.until, 1)
+    second = one.replicated.changes(first.until, 1)
+    third = one.replicated.changes(second.until, 1)
     two.take("one", second)
-    assert two.shared.position("one") is None
+    assert two.replicated.position("one") is None
     two.take("one", first)
     two.take("one", third)
-    assert two.shared.position("one") == Position(one.shared.incarnation, first.until)
+    assert two.replicated.position("one") == Position(one.replicated.incarnation, first.until)
     two.take("one", second)
-    assert two.shared.position("one") == Position(one.shared.incarnation, second.until)
+    assert two.replicated.position("one") == Position(one.replicated.incarnation, second.until)
     two.take("one", first)
-    assert two.shared.position("one") == Position(one.shared.incarnation, first.until)  # from 0: read anew
+    assert two.replicated.position("one") == Position(one.replicated.incarnation, first.until)  # from 0: read anew
     two.pull(one)
     assert two.content() == one.content()
 
@@ -149,7 +149,7 @@ def test_a_page_that_begins_after_what_was_read_leaves_the_position() -> None:
 def test_a_position_beyond_all_changes_starts_anew() -> None:
     one = member("one")
     one.topic("orders")
-    page = one.shared.changes(one.shared.sequence + 1)
+    page = one.replicated.changes(one.replicated.sequence + 1)
     assert (page.since, len(page.rows)) == (0, 1)
 
 
@@ -196,7 +196,7 @@ def test_a_deletion_is_not_undone_by_who_has_not_heard_of_it() -> None:
     one, two, three = (member(name) for name in ("one", "two", "three"))
     one.topic("orders")
     two.pull(one)
-    old = one.shared.changes(0)
+    old = one.replicated.changes(0)
     one.tables.topics.delete("orders")
     three.pull(one)
     three.take("two", old)
@@ -260,9 +260,9 @@ def test_old_deletions_can_be_forgotten() -> None:
     one.tables.topics.delete("early")
     one.clock.advance(10)
     one.tables.topics.delete("late")
-    assert one.shared.delete_tombstones(one.clock.wall_ms()) == 1
-    assert [row.name for row in one.shared.changes(0).rows] == ["stays", "late"]
-    assert one.shared.delete_tombstones(one.clock.wall_ms()) == 0
+    assert one.replicated.delete_tombstones(one.clock.wall_ms()) == 1
+    assert [row.name for row in one.replicated.changes(0).rows] == ["stays", "late"]
+    assert one.replicated.delete_tombstones(one.clock.wall_ms()) == 0
     two.pull(one)
     assert two.content() == one.content()
 
@@ -271,7 +271,7 @@ def test_old_deletions_can_be_forgotten() -> None:
 def test_what_belongs_to_the_messages_of_one_store_stays_there(name: str) -> None:
     one = member("one")
     one.topic(name)
-    assert not one.shared.changes(0).rows
+    assert not one.replicated.changes(0).rows
     assert not is_shared(TOPIC, name)
     assert is_shared(TOPIC, "%DLQ%billing")
 
@@ -302,15 +302,15 @@ BAD = {
 def test_a_bad_row_is_refused_with_all_that_came_with_it(row: SharedRow, text: str) -> None:
     one, two = member("one"), member("two")
     two.topic("orders")
-    page = two.shared.changes(0)
-    before = one.shared.changes(0)
+    page = two.replicated.changes(0)
+    before = one.replicated.changes(0)
     with pytest.raises(RowRefused, match=text) as refused:
-        one.shared.apply((*page.rows, row), peer="two", until=Position(page.incarnation, page.until))
+        one.replicated.apply((*page.rows, row), peer="two", until=Position(page.incarnation, page.until))
     assert "gAAAA" not in str(refused.value)
     assert len(str(refused.value)) < 500
-    assert one.shared.changes(0) == before
+    assert one.replicated.changes(0) == before
     assert one.tables.topics.get("orders") is None
-    assert one.shared.position("two") is None
+    assert one.replicated.position("two") is None
 
 
 def test_a_peer_whose_clock_is_far_ahead_is_not_followed() -> None:
@@ -329,27 +329,27 @@ def test_a_peer_whose_clock_is_far_ahead_is_not_followed() -> None:
 
 def test_rows_of_members_are_put_read_and_removed() -> None:
     one = member("one")
-    row = one.shared.put(MEMBER, "one", b"1")
-    assert one.shared.get(MEMBER, "one") == row
-    assert list(one.shared.list(MEMBER)) == [row]
-    assert one.shared.remove(MEMBER, "one")
-    assert not one.shared.remove(MEMBER, "one")
-    assert one.shared.get(MEMBER, "one") is None
-    assert not list(one.shared.list(MEMBER))
-    assert one.shared.own_changes == 2
+    row = one.replicated.put(MEMBER, "one", b"1")
+    assert one.replicated.get(MEMBER, "one") == row
+    assert list(one.replicated.list(MEMBER)) == [row]
+    assert one.replicated.remove(MEMBER, "one")
+    assert not one.replicated.remove(MEMBER, "one")
+    assert one.replicated.get(MEMBER, "one") is None
+    assert not list(one.replicated.list(MEMBER))
+    assert one.replicated.own_changes == 2
     with pytest.raises(Invalid, match="through their table"):
-        one.shared.put(TOPIC, "orders", b"{}")
+        one.replicated.put(TOPIC, "orders", b"{}")
     with pytest.raises(Invalid, match="printable"):
-        one.shared.put(MEMBER, "", b"")
+        one.replicated.put(MEMBER, "", b"")
 
 
 def test_rows_of_many_members_are_listed_in_order() -> None:
     one = member("one")
     for number in range(150):
-        one.shared.put(MEMBER, f"m{number:03}", b"")
+        one.replicated.put(MEMBER, f"m{number:03}", b"")
     one.topic("orders")
-    assert [row.name for row in one.shared.list(MEMBER)] == [f"m{number:03}" for number in range(150)]
-    assert [row.name for row in one.shared.list(TOPIC)] == ["orders"]
+    assert [row.name for row in one.replicated.list(MEMBER)] == [f"m{number:03}" for number in range(150)]
+    assert [row.name for row in one.replicated.list(TOPIC)] == ["orders"]
 
 
 def _older(change: Callable[[Member], object]) -> Member:
@@ -380,10 +380,10 @@ def test_rows_from_before_a_cluster_give_way_to_any_change_in_one() -> None:
 def test_rows_get_their_first_version_once() -> None:
     older = _older(lambda alone: alone.topic("orders", 1))
     older.topic("orders", 2)
-    before = older.shared.changes(0)
+    before = older.replicated.changes(0)
     older.restart()
-    assert older.shared.changes(0) == before
-    assert older.shared.own_changes == 0
+    assert older.replicated.changes(0) == before
+    assert older.replicated.own_changes == 0
 
 
 def test_ten_thousand_topics_are_enabled_and_exchanged_in_seconds() -> None:

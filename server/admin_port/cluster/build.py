@@ -33,8 +33,8 @@ from quarry_mq.store.replication import Applied, SharedKind
 
 def make_cluster(settings: BrokerSettings, store: OpenStore, delivery: Delivery, clock: Clock) -> Cluster | None:
     """Return the cluster; None for a broker that is in none. Raises Invalid for an unusable key file, StoreDamaged."""
-    shared, key_file = store.shared, settings.cluster.key_file
-    if shared is None or key_file is None:
+    replicated, key_file = store.replicated, settings.cluster.key_file
+    if replicated is None or key_file is None:
         return None
 
     def applied(rows: Applied) -> None:
@@ -49,7 +49,7 @@ def make_cluster(settings: BrokerSettings, store: OpenStore, delivery: Delivery,
     return Cluster(
         settings,
         store,
-        shared,
+        replicated,
         delivery,
         clock,
         keys=ClusterKeys.read(key_file),

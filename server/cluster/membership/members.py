@@ -12,7 +12,7 @@ from quarry_mq.server.cluster.membership.member import Member, MemberState
 from quarry_mq.server.cluster.membership.views import View
 from quarry_mq.server.errors import NoSuchMember
 from quarry_mq.store.errors import Forbidden, Invalid, StoreDamaged
-from quarry_mq.store.replication import SharedKind, SharedRow, SharedRows
+from quarry_mq.store.replication import ReplicatedRows, SharedKind, SharedRow
 
 log = structlog.get_logger(__name__)
 
@@ -40,19 +40,19 @@ class Members:
     Lives on the event loop's thread.
     """
 
-    def __init__(self, own_name: str, shared: SharedRows, clock: Clock, *, unreachable_after_s: float) -> None:
+    def __init__(self, own_name: str, replicated: ReplicatedRows, clock: Clock, *, unreachable_after_s: float) -> None:
         self._own_name = own_name
         self._own: Member | None = None
         self._announced_s = 0.0
         self._began_s = clock.monotonic_s()
-        self._shared = shared
+        self._replicated = replicated
         self._clock = clock
         self.unreachable_after_s = unreachable_after_s
         self._heard_s: dict[str, float] = {}
         self._was_reachable: set[str] = set()
         self._callbacks: list[Callable[[], None]] = []
         self._view: View | None = None
-        self._members = {row.name: member for row in shared.list(KIND) if (member := _read(row)) is not None}
+        self._members = {row.name: member for row in replicated.list(KIND) if (member := _read(row)) is not None}
 
     @property
     def own(self) -> Member | None:
@@ -71,7 +71,7 @@ class Members:
         self._announced_s = self._clock.monotonic_s()
         known = self._members.get(own.name)
         wanted = own if known is None else own.in_state(known.state)
-        if wanted != known or self._shared.get(KIND, own.name) is None:
+        if wanted != known or self._replicated.get(KIND, own.name) is None:
             self._put(wanted)
 
     def on_change(self, callback: Callable[[], None]) -> None:
@@ -177,7 +177,7 @@ class Members:
         self._required(name)
         if self.is_reachable(name):
             raise Forbidden(f"{name} is reachable: stop that broker first")
-        self._shared.remove(KIND, name)
+        self._replicated.remove(KIND, name)
         del self._members[name]
         self._heard_s.pop(name, None)
         log.info("member removed", member=name)
@@ -205,7 +205,7 @@ class Members:
             self.announce(own)
 
     def _put(self, member: Member) -> None:
-        self._shared.put(KIND, member.name, member.encode())
+        self._replicated.put(KIND, member.name, member.encode())
         self._members[member.name] = member
         self._tell_changed()
 

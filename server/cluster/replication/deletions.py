@@ -9,7 +9,7 @@ import structlog
 
 from quarry_mq.kv import EngineFull
 from quarry_mq.protocol.clock import DAY_MS, Clock
-from quarry_mq.store.replication import SharedRows
+from quarry_mq.store.replication import ReplicatedRows
 
 log = structlog.get_logger(__name__)
 
@@ -22,8 +22,8 @@ INTERVAL_S: Final = 3_600.0
 class TombstoneDeletion:
     """Removes old tombstones. Lives on the event loop's thread; the store is read on another."""
 
-    def __init__(self, shared: SharedRows, clock: Clock, *, kept_days: int) -> None:
-        self._shared = shared
+    def __init__(self, replicated: ReplicatedRows, clock: Clock, *, kept_days: int) -> None:
+        self._replicated = replicated
         self._clock = clock
         self._kept_ms = kept_days * DAY_MS
 
@@ -32,7 +32,9 @@ class TombstoneDeletion:
         await asyncio.sleep(START_DELAY_S)
         while True:
             try:
-                deleted = await asyncio.to_thread(self._shared.delete_tombstones, self._clock.wall_ms() - self._kept_ms)
+                deleted = await asyncio.to_thread(
+                    self._replicated.delete_tombstones, self._clock.wall_ms() - self._kept_ms
+                )
                 if deleted:
                     log.info("old deletions were forgotten", count=deleted)
             except EngineFull as error:

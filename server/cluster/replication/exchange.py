@@ -29,8 +29,8 @@ from quarry_mq.store.replication import (
     DeletionsMissed,
     Horizons,
     Position,
+    ReplicatedRows,
     SharedRow,
-    SharedRows,
 )
 
 log = structlog.get_logger(__name__)
@@ -92,7 +92,7 @@ class Exchange:
     def __init__(
         self,
         name: str,
-        shared: SharedRows,
+        replicated: ReplicatedRows,
         members: Members,
         *,
         interval_s: float,
@@ -107,7 +107,7 @@ class Exchange:
         """
         self.own_name: Final = name
         self._interval_s = interval_s
-        self._shared = shared
+        self._replicated = replicated
         self._members = members
         self._clock = clock
         self._connect = connect
@@ -135,8 +135,8 @@ class Exchange:
         if not self._members.is_reachable(name):
             # it is back; but two members that refuse each other's answers must not ask each other all the time
             self._wake(name, asked_before_s=self._clock.monotonic_s() - self._interval_s)
-        begin = since.sequence if since is not None and since.incarnation == self._shared.incarnation else 0
-        page = self._shared.changes(begin, rows_max)
+        begin = since.sequence if since is not None and since.incarnation == self._replicated.incarnation else 0
+        page = self._replicated.changes(begin, rows_max)
         until = Position(page.incarnation, page.until)
         return Page(self.own_name, page.rows, page.since, until, page.more, page.horizons)
 
@@ -186,7 +186,7 @@ class Exchange:
         def has_news() -> None:
             loop.call_soon_threadsafe(self._has_news.set)
 
-        self._shared.on_own_change(has_news)
+        self._replicated.on_own_change(has_news)
         self._began_s = self._clock.monotonic_s()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -194,7 +194,7 @@ class Exchange:
                 while True:
                     await self._look_around(tasks)
         finally:
-            self._shared.on_own_change(lambda: None)
+            self._replicated.on_own_change(lambda: None)
 
     async def _look_around(self, tasks: asyncio.TaskGroup) -> None:
         """Begin to ask members that were not asked before; then wait."""
@@ -265,7 +265,7 @@ class Exchange:
             return
         more = True
         while more:
-            position = self._shared.position(name)
+            position = self._replicated.position(name)
             page = await self._ask(followed, position, PAGE_ROWS)
             if page.name != name:
                 followed.name = None  # another member has its address now
@@ -273,7 +273,7 @@ class Exchange:
             applied = Applied((), ())
             if page.rows or page.until != position or page.told != followed.told:
                 applied = await asyncio.to_thread(
-                    self._shared.apply,
+                    self._replicated.apply,
                     page.rows,
                     peer=name,
                     until=page.until,
@@ -291,7 +291,7 @@ class Exchange:
         """Learn the member's name; return False if it is this member itself."""
         page = await self._ask(followed, None, 1)
         if page.name == self.own_name:
-            if page.until.incarnation == self._shared.incarnation:
+            if page.until.incarnation == self._replicated.incarnation:
                 self._own_addresses.add(followed.address)
                 self._targets.discard(followed.address)
                 return False

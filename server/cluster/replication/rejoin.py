@@ -17,7 +17,7 @@ from quarry_mq.server.cluster.replication.exchange import Exchange
 from quarry_mq.store.errors import Forbidden
 from quarry_mq.store.offsets import QueueId
 from quarry_mq.store.opening.open_store import OpenStore
-from quarry_mq.store.replication import SharedKind, SharedRow, SharedRows
+from quarry_mq.store.replication import ReplicatedRows, SharedKind, SharedRow
 
 log = structlog.get_logger(__name__)
 
@@ -41,10 +41,10 @@ class Rejoined(NamedTuple):
 class Rejoining:
     """Rejoins the cluster on an operator's request. Lives on the event loop's thread."""
 
-    def __init__(self, exchange: Exchange, shared: SharedRows, messages_of: Callable[[str], int]) -> None:
+    def __init__(self, exchange: Exchange, replicated: ReplicatedRows, messages_of: Callable[[str], int]) -> None:
         """`messages_of` returns the number of messages of a topic on this member."""
         self._exchange = exchange
-        self._shared = shared
+        self._replicated = replicated
         self._messages_of = messages_of
 
     async def rejoin(self, name: str, *, dry_run: bool, delete_messages: bool) -> Rejoined:
@@ -57,9 +57,9 @@ class Rejoining:
         page = await self._exchange.all_of(name)
         if not page.told.known:
             raise Forbidden(f"{name} has not read from any other member yet: use another one, or wait")
-        if self._shared.horizons.missed(page.told.forgotten) is None:
+        if self._replicated.horizons.missed(page.told.forgotten) is None:
             raise Forbidden(f"this member has not missed any deletion that {name} knows of")
-        unknown = await asyncio.to_thread(self._shared.unknown_to, page.rows, page.told)
+        unknown = await asyncio.to_thread(self._replicated.unknown_to, page.rows, page.told)
         gone, told = (list(filter(self._is_of_others, rows)) for rows in unknown)
         topics = (row.name for row in gone if row.kind is SharedKind.TOPIC)
         messages = {topic: count for topic in topics if (count := self._messages_of(topic))}
@@ -70,14 +70,14 @@ class Rejoining:
                     f"{_some(messages)}: consume or back up the messages, then use --delete-messages"
                 )
             taken = await asyncio.to_thread(
-                self._shared.rejoin, page.rows, peer=name, until=page.until, told=page.told, gone=gone
+                self._replicated.rejoin, page.rows, peer=name, until=page.until, told=page.told, gone=gone
             )
             self._exchange.take(taken)
             log.info("rejoined the cluster", member=name, rows=len(page.rows), removed=len(gone), told=len(told))
         return Rejoined(len(page.rows), gone, told, messages)
 
     def _is_of_others(self, row: SharedRow) -> bool:
-        return (row.kind, row.name) != (SharedKind.MEMBER, self._shared.member)
+        return (row.kind, row.name) != (SharedKind.MEMBER, self._replicated.member)
 
 
 def messages_of(store: OpenStore, topic: str) -> int:

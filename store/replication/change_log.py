@@ -74,7 +74,7 @@ class HybridClock:
 COUNTER_LEAP: Final = 1 << 20
 
 
-class Ledger:
+class ChangeLog:
     """The change log of one open store, in the family `shared`. It records nothing until `begin` was called once."""
 
     def __init__(self, engine: KeyValueEngine, clock: Clock, member: str) -> None:
@@ -244,24 +244,24 @@ def _nobody() -> None:
 class KindJournal:
     """The journal implements `store.metadata.rows.RowJournal` for the table of one kind."""
 
-    def __init__(self, ledger: Ledger, kind: SharedKind) -> None:
-        self._ledger = ledger
+    def __init__(self, change_log: ChangeLog, kind: SharedKind) -> None:
+        self._change_log = change_log
         self._kind = kind
 
     @property
     def writing(self) -> AbstractContextManager[object]:
-        return self._ledger.writing
+        return self._change_log.writing
 
     def stage(self, batch: WriteBatch, name: str, value: bytes | None, *, by_use: bool = False) -> None:
-        if not self._ledger.is_enabled or not is_shared(self._kind, name):
+        if not self._change_log.is_enabled or not is_shared(self._kind, name):
             return
         if by_use:
-            self._ledger.stage_made_by_use(batch, self._kind, name)
+            self._change_log.stage_made_by_use(batch, self._kind, name)
         else:
-            self._ledger.stage_own(batch, self._kind, name, deleted=value is None)
+            self._change_log.stage_own(batch, self._kind, name, deleted=value is None)
 
 
-def open_ledger(engine: KeyValueEngine, clock: Clock, member: str | None) -> Ledger | None:
+def open_change_log(engine: KeyValueEngine, clock: Clock, member: str | None) -> ChangeLog | None:
     """Open the change log of a member; without a name, that of a store that once was a member, under its last name.
 
     Returns None for a store that never was in a cluster.
@@ -271,4 +271,4 @@ def open_ledger(engine: KeyValueEngine, clock: Clock, member: str | None) -> Led
         if stored is None:
             return None
         member = stored.decode()
-    return Ledger(engine, clock, member)
+    return ChangeLog(engine, clock, member)

@@ -12,6 +12,7 @@ from quarry_mq.kv import Family, KeyRange, WriteBatch
 from quarry_mq.kv.keys import prefix_range
 from quarry_mq.store.errors import Invalid, StoreDamaged
 from quarry_mq.store.metadata.rows import Changes, Resolve
+from quarry_mq.store.replication.change_log import ChangeLog
 from quarry_mq.store.replication.horizons import NOTHING_TOLD, Horizons
 from quarry_mq.store.replication.layout import (
     MICROSECONDS,
@@ -29,7 +30,6 @@ from quarry_mq.store.replication.layout import (
     position_key,
     row_id,
 )
-from quarry_mq.store.replication.ledger import Ledger
 from quarry_mq.store.replication.row_checks import VALUE_BYTES_MAX, check_horizons, check_rows, is_unread, row_fault
 from quarry_mq.store.replication.rows import (
     Applied,
@@ -81,42 +81,42 @@ class _Taken:
         return Applied(tuple(self.changed), tuple(self.conflicts), tuple(self.unread))
 
 
-class SharedRows:
+class ReplicatedRows:
     """The shared rows of one open store. Any thread may call its methods; changes are durable on return.
 
     Lock order: the locks of a table, then the ledger's.
     """
 
-    def __init__(self, ledger: Ledger, tables: Mapping[SharedKind, SharedTable]) -> None:
+    def __init__(self, change_log: ChangeLog, tables: Mapping[SharedKind, SharedTable]) -> None:
         """Make the shared rows. `tables` are those of all kinds in `TABLES`, with journals of this ledger."""
-        self._ledger = ledger
-        self._engine = ledger.engine
-        self._family = ledger.family
-        self._horizons = ledger.horizons
-        self._values: dict[str, Family] = {kind: ledger.engine.family(name) for kind, name in TABLES.items()}
+        self._change_log = change_log
+        self._engine = change_log.engine
+        self._family = change_log.family
+        self._horizons = change_log.horizons
+        self._values: dict[str, Family] = {kind: change_log.engine.family(name) for kind, name in TABLES.items()}
         self._tables: dict[str, SharedTable] = {str(kind): table for kind, table in tables.items()}
-        self._tables[SharedKind.MEMBER] = _Values(ledger, SharedKind.MEMBER)
+        self._tables[SharedKind.MEMBER] = _Values(change_log, SharedKind.MEMBER)
 
     def enable(self) -> None:
         """Record all changes from here on. Rows that exist already get the lowest version, once.
 
         If this crashes, the store was never enabled.
         """
-        if self._ledger.is_enabled:
-            self._ledger.go_on()
+        if self._change_log.is_enabled:
+            self._change_log.go_on()
             self._read_what_is_understood_now()
             return
-        self._ledger.clear()
+        self._change_log.clear()
         for kind, family in self._values.items():
             keys = KeyRange(b"", None)
             while page := family.scan(keys, limit=PAGE_ROWS_MAX):
                 batch = self._engine.batch()
                 for name in (key.decode() for key, _ in page):
                     if is_shared(kind, name):
-                        self._ledger.stage_first(batch, kind, name)
+                        self._change_log.stage_first(batch, kind, name)
                 self._engine.write(batch)
                 keys = KeyRange(page[-1][0] + b"\0", None)
-        self._ledger.begin()
+        self._change_log.begin()
 
     def _read_what_is_understood_now(self) -> None:
         """Move values that an earlier version of Quarry did not understand into their tables, if this version does."""
@@ -130,51 +130,51 @@ class SharedRows:
     def _adopt(self, kind: str, names: Sequence[str], batch: WriteBatch) -> Changes:
         adopted: dict[str, bytes | None] = {}
         for name in names:
-            stamp = self._ledger.stamp(kind, name)
+            stamp = self._change_log.stamp(kind, name)
             if stamp is None or not stamp.unread:
                 continue
             row = self._row(kind, name, stamp)
             if not is_unread(row) and row_fault(row) is None:
-                self._ledger.stage_read(batch, kind, name, stamp)
+                self._change_log.stage_read(batch, kind, name, stamp)
                 adopted[name] = row.value
         return adopted
 
     def _table_of(self, kind: str) -> SharedTable:
-        return self._tables.get(kind) or _Values(self._ledger, kind)
+        return self._tables.get(kind) or _Values(self._change_log, kind)
 
     @property
     def incarnation(self) -> bytes:
         """Return the incarnation: 16 bytes, made once. Positions are valid for one incarnation."""
-        assert self._ledger.incarnation is not None
-        return self._ledger.incarnation
+        assert self._change_log.incarnation is not None
+        return self._change_log.incarnation
 
     @property
     def member(self) -> str:
         """Return the name under which this store writes."""
-        return self._ledger.member
+        return self._change_log.member
 
     @property
     def sequence(self) -> int:
         """Return the sequence of the last change: when it grows, there are changes to send."""
-        return self._ledger.sequence
+        return self._change_log.sequence
 
     @property
     def own_changes(self) -> int:
         """Return how many changes this store itself has made since it was opened."""
-        return self._ledger.own_changes
+        return self._change_log.own_changes
 
     def on_own_change(self, callback: Callable[[], None]) -> None:
         """Set a callback that any thread calls when this store is about to write a change of its own."""
-        self._ledger.changed = callback
+        self._change_log.changed = callback
 
     @property
     def horizons(self) -> Horizons:
         """Return what this store knows of each member, itself included, and which deletions were dropped."""
-        with self._ledger.writing:
+        with self._change_log.writing:
             known, forgotten = self._horizons.now
             # A store that has read no member yet holds no row that another one could have deleted. The last of its own
             # changes may be a deletion that it dropped itself.
-            own = {self.member: max(self._ledger.sequence, forgotten.get(self.member, 0))} if known else {}
+            own = {self.member: max(self._change_log.sequence, forgotten.get(self.member, 0))} if known else {}
             return Horizons({**known, **own}, {**forgotten})
 
     def changes(self, since: int, limit: int = PAGE_ROWS_MAX) -> ChangePage:
@@ -184,8 +184,8 @@ class SharedRows:
         The page is empty while this store reads its first member: it cannot say yet how much it knows.
         """
         limit = max(1, min(limit, PAGE_ROWS_MAX))
-        with self._ledger.writing:
-            since = since if 0 <= since <= self._ledger.sequence else 0
+        with self._change_log.writing:
+            since = since if 0 <= since <= self._change_log.sequence else 0
             horizons = self.horizons
             if not horizons.known and self._has_begun_to_read():
                 return ChangePage(self.incarnation, since, (), since, more=False, horizons=horizons)
@@ -201,7 +201,7 @@ class SharedRows:
                     until = parse_order_key(key)
                 if len(entries) < READ_AT_ONCE:
                     # sequences after the last row belong to rows that changed again, or were dropped
-                    until = self._ledger.sequence
+                    until = self._change_log.sequence
                     return ChangePage(self.incarnation, since, tuple(rows), until, more=False, horizons=horizons)
 
     def apply(
@@ -224,7 +224,7 @@ class SharedRows:
         RowRefused, PeerAhead, PeerMissed or DeletionsMissed; then nothing is changed.
         """
         check_horizons(self.horizons, told, peer)
-        check_rows(rows, peer, self._ledger.clock.wall_ms())
+        check_rows(rows, peer, self._change_log.clock.wall_ms())
         taken = self._take(rows)
         if until is not None:
             known = {} if more else {**told.known, peer: until.sequence}
@@ -258,8 +258,8 @@ class SharedRows:
 
     def get(self, kind: str, name: str) -> SharedRow | None:
         """Return the row, of any kind; None when there is none or it is deleted."""
-        with self._ledger.writing:
-            stamp = self._ledger.stamp(kind, name)
+        with self._change_log.writing:
+            stamp = self._change_log.stamp(kind, name)
             return None if stamp is None or stamp.deleted else self._row(kind, name, stamp)
 
     def put(self, kind: str, name: str, value: bytes) -> SharedRow:
@@ -268,7 +268,7 @@ class SharedRows:
 
     def remove(self, kind: str, name: str) -> bool:
         """Delete a row of a kind that has no table; return whether it existed."""
-        with self._ledger.writing:
+        with self._change_log.writing:
             if self.get(kind, name) is None:
                 return False
             self._change(kind, name, None)
@@ -278,7 +278,7 @@ class SharedRows:
         """Iterate over all rows of a kind in name order, without the deleted ones, a page at a time."""
         keys = kind_range(VERSIONS, kind)
         while True:
-            with self._ledger.writing:
+            with self._change_log.writing:
                 page = self._family.scan(keys, limit=READ_AT_ONCE)
                 rows = self._read([key[len(VERSIONS) :] for key, _ in page])
             yield from (row for row in rows if row.value is not None)
@@ -297,7 +297,7 @@ class SharedRows:
         new: list[SharedRow] = []
         keys = ORDER_RANGE
         while True:
-            with self._ledger.writing:
+            with self._change_log.writing:
                 page = self._family.scan(keys, limit=READ_AT_ONCE)
                 found = self._read([named for _, named in page])
             for (key, _), row in zip(page, found, strict=True):
@@ -316,10 +316,10 @@ class SharedRows:
         `gone` are the rows to drop, as `unknown_to` found them; rows that have changed since stay. After a crash the
         store still has to rejoin. Raises as `apply`, except DeletionsMissed.
         """
-        check_rows(rows, peer, self._ledger.clock.wall_ms())
+        check_rows(rows, peer, self._change_log.clock.wall_ms())
         taken = self._take(rows)
         self._in_parts(gone, lambda part, batch: self._drop(part, taken, batch))
-        with self._ledger.writing:
+        with self._change_log.writing:
             batch = self._engine.batch()
             batch.put(self._family, position_key(peer), encode_position(until))
             self._horizons.write_anew(batch, Horizons({**told.known, peer: until.sequence}, told.forgotten))
@@ -327,9 +327,9 @@ class SharedRows:
 
     def _drop(self, rows: Sequence[SharedRow], taken: _Taken, batch: WriteBatch) -> Changes:
         dropped: dict[str, bytes | None] = {}
-        for row, stamp in zip(rows, self._ledger.stamps([row_id(row.kind, row.name) for row in rows]), strict=True):
+        for row, stamp in zip(rows, self._change_log.stamps([row_id(row.kind, row.name) for row in rows]), strict=True):
             if stamp is not None and stamp.version == row.version:
-                self._ledger.stage_gone(batch, row.kind, row.name, stamp)
+                self._change_log.stage_gone(batch, row.kind, row.name, stamp)
                 taken.changed.append(replace(row, value=None))
                 dropped[row.name] = None
         return dropped
@@ -342,13 +342,13 @@ class SharedRows:
         deleted, until = 0, 0
         keys = prefix_range(VERSIONS)
         while True:
-            with self._ledger.writing:
+            with self._change_log.writing:
                 page = self._family.scan(keys, limit=PAGE_ROWS_MAX)
                 batch = self._engine.batch()
                 for key, data in page:
                     stamp = Stamp.decode(data)
                     if stamp.deleted and stamp.sequence < before_ms * MICROSECONDS:
-                        self._ledger.stage_gone(batch, *parse_row_id(key[len(VERSIONS) :]), stamp)
+                        self._change_log.stage_gone(batch, *parse_row_id(key[len(VERSIONS) :]), stamp)
                         deleted += 1
                         until = max(until, stamp.sequence)
                 if len(batch):
@@ -359,7 +359,7 @@ class SharedRows:
 
     def _resolve(self, rows: Sequence[SharedRow], taken: _Taken, batch: WriteBatch) -> Changes:
         """Return those rows of one kind that win; their table's locks and the ledger's are held."""
-        stamps = self._ledger.stamps([row_id(row.kind, row.name) for row in rows])
+        stamps = self._change_log.stamps([row_id(row.kind, row.name) for row in rows])
         winners: dict[str, bytes | None] = {}
         for row, here in zip(rows, stamps, strict=True):
             if here is not None:
@@ -369,7 +369,7 @@ class SharedRows:
                     conflict = Conflict(row.kind, row.name, overwritten=here.version, kept=row.version)
                     taken.conflicts.append(conflict)
             unread = is_unread(row)
-            self._ledger.stage_taken(batch, row, here, unread=unread)
+            self._change_log.stage_taken(batch, row, here, unread=unread)
             taken.changed.append(row)
             if unread:
                 taken.unread.append(row)
@@ -381,7 +381,7 @@ class SharedRows:
         return bool(self._family.scan(prefix_range(POSITIONS), limit=1))
 
     def _advance(self, peer: str, until: Position, since: int | None, told: Horizons) -> None:
-        with self._ledger.writing:
+        with self._change_log.writing:
             before = self.position(peer)
             if since:
                 if before is None or before.incarnation != until.incarnation or before.sequence < since:
@@ -400,18 +400,18 @@ class SharedRows:
             raise Invalid(f"{kind} {name[:60]!r}: {fault}")
         if value is not None and len(value) > VALUE_BYTES_MAX:
             raise Invalid(f"{kind} {name}: {len(value)} bytes, at most {VALUE_BYTES_MAX} are allowed")
-        with self._ledger.writing:
+        with self._change_log.writing:
             batch = self._engine.batch()
-            self._ledger.stage_own(batch, kind, name, deleted=value is None)
-            self._ledger.stage_value(batch, kind, name, value)
+            self._change_log.stage_own(batch, kind, name, deleted=value is None)
+            self._change_log.stage_value(batch, kind, name, value)
             self._engine.write(batch, sync=True)
-            stamp = self._ledger.stamp(kind, name)
+            stamp = self._change_log.stamp(kind, name)
             assert stamp is not None
             return self._row(kind, name, stamp)
 
     def _read(self, named: Sequence[bytes]) -> Sequence[SharedRow]:
         rows = []
-        for row, stamp in zip(named, self._ledger.stamps(named), strict=True):
+        for row, stamp in zip(named, self._change_log.stamps(named), strict=True):
             kind, name = parse_row_id(row)
             if stamp is None:
                 raise _damaged(kind, name, "no version")
@@ -433,17 +433,17 @@ class SharedRows:
 class _Values:
     """The table holds a kind whose rows lie beside their versions; it implements `SharedTable`."""
 
-    def __init__(self, ledger: Ledger, kind: str) -> None:
-        self._ledger = ledger
+    def __init__(self, change_log: ChangeLog, kind: str) -> None:
+        self._change_log = change_log
         self._kind = kind
 
     def take_over(self, resolve: Resolve) -> None:
-        with self._ledger.writing:
-            batch = self._ledger.engine.batch()
+        with self._change_log.writing:
+            batch = self._change_log.engine.batch()
             for name, value in resolve(batch).items():
-                self._ledger.stage_value(batch, self._kind, name, value)
+                self._change_log.stage_value(batch, self._kind, name, value)
             if len(batch):
-                self._ledger.engine.write(batch, sync=True)
+                self._change_log.engine.write(batch, sync=True)
 
 
 def _size(row: SharedRow) -> int:
