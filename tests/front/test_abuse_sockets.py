@@ -17,9 +17,9 @@ from quarry_mq.protocol.h2 import frames
 from quarry_mq.protocol.h2.frames import ErrorCode, Setting
 from quarry_mq.protocol.h2.grpc_messages import with_prefix
 from quarry_mq.server.front import Front, FrontLimits, Method, make_front
-from quarry_mq.server.front.h2 import door, front, patience, switchboard
+from quarry_mq.server.front.h2 import door, front, switchboard, timeouts
 from quarry_mq.server.front.h2.greeting import HTTP_1_ANSWER
-from quarry_mq.server.front.h2.limits import allowance
+from quarry_mq.server.front.h2.limits import abuse_budget
 from tests.certificates import Tls, make_tls
 from tests.contracts.front_client import run, soon
 from tests.front.engine import (
@@ -104,11 +104,11 @@ async def serving(limits: FrontLimits | None = None, tls: Tls | None = None) -> 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that the front waits for takes a fraction of a second."""
-    monkeypatch.setattr(patience, "GREETING_S", 0.3)
+    monkeypatch.setattr(timeouts, "GREETING_S", 0.3)
     monkeypatch.setattr(door, "GREETING_S", 0.3)
-    monkeypatch.setattr(patience, "PROBE_AFTER_S", 0.3)
-    monkeypatch.setattr(patience, "PROBE_ANSWER_S", 0.2)
-    monkeypatch.setattr(patience, "STALL_S", 0.3)
+    monkeypatch.setattr(timeouts, "PROBE_AFTER_S", 0.3)
+    monkeypatch.setattr(timeouts, "PROBE_ANSWER_S", 0.2)
+    monkeypatch.setattr(timeouts, "STALL_S", 0.3)
     monkeypatch.setattr(front, "LINGER_S", 0.1)
     monkeypatch.setattr(front, "LOOK_AFTER_S", 0.05)
     monkeypatch.setattr(switchboard, "WHOLE_REQUEST_S", 0.3)
@@ -117,7 +117,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def earning_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time brings a peer no frames: on a busy machine a flood would last long enough to be within its rights."""
-    monkeypatch.setattr(allowance, "PER_SECOND", 0)
+    monkeypatch.setattr(abuse_budget, "PER_SECOND", 0)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -318,8 +318,8 @@ def test_a_reader_that_stops_reading(
         async with serving() as served:
             assert await served.is_served(b"before")
             before = resident_size()
-            monkeypatch.setattr(patience, "STALL_S", 3.0)
-            monkeypatch.setattr(patience, "PROBE_AFTER_S", 3.0)
+            monkeypatch.setattr(timeouts, "STALL_S", 3.0)
+            monkeypatch.setattr(timeouts, "PROBE_AFTER_S", 3.0)
             connected = deaf(served, WIDE)
             sent = await write_on(connected, piece, 40_000_000)
             kept = resident_size() - before
@@ -327,8 +327,8 @@ def test_a_reader_that_stops_reading(
             assert await served.is_served(b"during")
             assert kept < 110_000_000
             assert sent < 40_000_000
-            monkeypatch.setattr(patience, "STALL_S", 0.3)
-            monkeypatch.setattr(patience, "PROBE_AFTER_S", 0.3)
+            monkeypatch.setattr(timeouts, "STALL_S", 0.3)
+            monkeypatch.setattr(timeouts, "PROBE_AFTER_S", 0.3)
             await until(lambda: served.connections == 0)
             assert await served.is_served(b"after")
             assert served.front.stats is not None

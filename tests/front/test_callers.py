@@ -11,15 +11,15 @@ import pytest
 
 from quarry_mq.server.front.h2 import callers
 from quarry_mq.server.front.h2.callers import Callers
-from quarry_mq.server.front.h2.limits.turns import FRAMES_PER_TURN, Turns
+from quarry_mq.server.front.h2.limits.fair_scheduler import FRAMES_PER_TURN, FairScheduler
 from tests.contracts.front_client import soon
-from tests.front.test_turns import Passes, Talker
+from tests.front.test_fair_scheduler import Passes, Talker
 
 
 class AtDoor:
     """Connections of an address that have said their ClientHello."""
 
-    def __init__(self, all_turns: Turns, host: str) -> None:
+    def __init__(self, all_turns: FairScheduler, host: str) -> None:
         self.callers = Callers(all_turns, all_turns.source(host))
         self.begun: list[int] = []
         self.peers: list[socket.socket] = []
@@ -49,11 +49,11 @@ class Street:
 
     def __init__(self) -> None:
         self.passes = Passes()
-        self.turns = Turns(self.passes.later)
+        self.scheduler = FairScheduler(self.passes.later)
         self.doors: list[AtDoor] = []
 
     def door(self, host: str) -> AtDoor:
-        self.doors.append(AtDoor(self.turns, host))
+        self.doors.append(AtDoor(self.scheduler, host))
         return self.doors[-1]
 
     async def next(self) -> None:
@@ -95,7 +95,7 @@ def test_handshakes_take_turns_with_connections_of_their_address(street: Street)
         done: list[str] = []
         door = street.door("10.0.0.1")
         await door.come(50)
-        client = Talker(street.turns, "10.0.0.1", "call", done)
+        client = Talker(street.scheduler, "10.0.0.1", "call", done)
         assert client.source is door.callers.source
         await street.next()
         for number in range(1, 6):
@@ -198,7 +198,7 @@ def test_who_was_sent_away_before_its_hello_was_seen_waits_for_nothing(street: S
                 await soon(door.callers.turn(late))
         with pytest.raises(EOFError):
             await door.tasks[0]
-        assert len(street.turns) == 0
+        assert len(street.scheduler) == 0
 
     run(test)
 
@@ -207,15 +207,15 @@ def test_an_address_is_forgotten_with_the_last_of_it(street: Street) -> None:
     async def test() -> None:
         door, second_door = street.door("10.0.0.1"), street.door("10.0.0.1")
         await door.come(2)
-        second_door.callers = Callers(street.turns, street.turns.source("10.0.0.1"))
+        second_door.callers = Callers(street.scheduler, street.scheduler.source("10.0.0.1"))
         await second_door.come(1)
-        assert len(street.turns) == 1
+        assert len(street.scheduler) == 1
         assert second_door.callers.source is door.callers.source
         await street.next()
         door.callers.send_away()
-        assert len(street.turns) == 1
+        assert len(street.scheduler) == 1
         second_door.callers.remove(second_door.connections[0])
-        assert len(street.turns) == 0
+        assert len(street.scheduler) == 0
         for each in (*door.tasks, *second_door.tasks):
             each.cancel()
         await asyncio.gather(*door.tasks, *second_door.tasks, return_exceptions=True)

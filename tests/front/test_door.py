@@ -18,7 +18,7 @@ import uvloop
 
 from quarry_mq.server.front import Call, Front, LiveTls, Method, TlsFiles, grpcio, make_front
 from quarry_mq.server.front.h2 import H2Front, callers, door
-from quarry_mq.server.front.h2.limits.turns import FRAMES_PER_HANDSHAKE, Source
+from quarry_mq.server.front.h2.limits.fair_scheduler import FRAMES_PER_HANDSHAKE, Source
 from tests.certificates import Tls, make_tls
 from tests.contracts.front_client import UNARY, open_channel, soon, status_of
 from tests.front.test_hello import real_hello
@@ -289,7 +289,7 @@ def test_a_hello_that_comes_in_pieces_begins_no_handshake_before_it_is_whole(run
             reader, writer = await connect(address)
             writer.write(hello[:-1])
             assert await ask(address, tls) == b"TLS"
-            (source,) = front.turns._sources.values()
+            (source,) = front.scheduler._sources.values()
             ((waiting, _),) = source.callers.items()
             assert isinstance(waiting, callers.Callers)
             assert not waiting._in_handshake

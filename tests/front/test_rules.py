@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quarry_mq.protocol.h2 import frames
 from quarry_mq.protocol.h2.frames import ErrorCode, FrameType
-from quarry_mq.server.front.h2.limits.allowance import BURST, PER_MESSAGE, PER_SECOND, Allowance
+from quarry_mq.server.front.h2.limits.abuse_budget import BURST, PER_MESSAGE, PER_SECOND, AbuseBudget
 from quarry_mq.server.front.h2.protocol.states import TRANSITIONS, State
 from quarry_mq.server.front.h2.protocol.stream_rules import RULES, Outcome, StreamState
 from tests.front.engine import BIDI, GREETING, KEEP, NOTHING, Engine, call, data, ended_by, headers, resets
@@ -138,32 +138,32 @@ def test_a_drained_connection_serves_what_was_on_its_way_and_refuses_the_rest() 
 
 
 def test_a_burst_and_not_one_more() -> None:
-    allowance = Allowance(now_s=5.0)
-    assert all(allowance.spend(1, 0, 5.0) for _ in range(BURST))
-    assert not allowance.spend(1, 0, 5.0)
+    abuse_budget = AbuseBudget(now_s=5.0)
+    assert all(abuse_budget.spend(1, 0, 5.0) for _ in range(BURST))
+    assert not abuse_budget.spend(1, 0, 5.0)
 
 
 def test_a_steady_rate_for_ever() -> None:
-    allowance = Allowance(now_s=0.0)
+    abuse_budget = AbuseBudget(now_s=0.0)
     for second in range(100):
-        assert all(allowance.spend(1, 0, second + 1.0) for _ in range(PER_SECOND))
+        assert all(abuse_budget.spend(1, 0, second + 1.0) for _ in range(PER_SECOND))
 
 
 def test_twice_the_rate_ends() -> None:
-    allowance = Allowance(now_s=0.0)
+    abuse_budget = AbuseBudget(now_s=0.0)
     spent = 0
-    while allowance.spend(1, 0, spent / (2 * PER_SECOND)):
+    while abuse_budget.spend(1, 0, spent / (2 * PER_SECOND)):
         spent += 1
     assert 2 * BURST - 10 <= spent <= 2 * BURST + PER_SECOND
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20), st.floats(0, 1)), max_size=50))
 def test_never_more_than_was_earned_or_less_than_is_due(steps: list[tuple[int, int, float]]) -> None:
-    allowance = Allowance(now_s=0.0)
+    abuse_budget = AbuseBudget(now_s=0.0)
     spent, messages, now_s = 0, 0, 0.0
     for amount, exchanged, passed_s in steps:
         messages, now_s, spent = messages + exchanged, now_s + passed_s, spent + amount * 100
-        may_spend = allowance.spend(amount * 100, messages, now_s)
+        may_spend = abuse_budget.spend(amount * 100, messages, now_s)
         if may_spend:
             assert spent <= BURST + now_s * PER_SECOND + messages * PER_MESSAGE
         else:

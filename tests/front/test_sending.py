@@ -104,8 +104,8 @@ def test_calls_take_turns() -> None:
         each.send(bytes(3 * FRAME_SIZE_MAX))
     engine.connection.sender.is_paused = False
     engine.connection.sender.pump()
-    turns = [stream_id for stream_id, _ in data_of(engine.frames())]
-    assert turns[:9] == [1, 3, 5] * 3
+    scheduler = [stream_id for stream_id, _ in data_of(engine.frames())]
+    assert scheduler[:9] == [1, 3, 5] * 3
 
 
 def test_a_stream_without_window_holds_nobody_up() -> None:

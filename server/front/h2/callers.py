@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from quarry_mq.server.front.h2.hello import has_hung_up
-from quarry_mq.server.front.h2.limits.turns import FRAMES_PER_HANDSHAKE, Source, Turns
+from quarry_mq.server.front.h2.limits.fair_scheduler import FRAMES_PER_HANDSHAKE, FairScheduler, Source
 
 HANDSHAKES_MAX: Final = 64
 HANDSHAKE_YIELDS_S: Final = 1.0
@@ -23,8 +23,8 @@ HANDSHAKE_YIELDS_S: Final = 1.0
 class Callers:
     """The waiting connections of one address; `turns` knows the address as long as there are any."""
 
-    def __init__(self, turns: Turns, source: Source) -> None:
-        self._turns = turns
+    def __init__(self, scheduler: FairScheduler, source: Source) -> None:
+        self._scheduler = scheduler
         self.source = source
         self._at_door: dict[socket.socket, None] = {}  # the longest waiting first
         self._with_hello: dict[socket.socket, asyncio.Future[None]] = {}
@@ -36,7 +36,7 @@ class Callers:
 
     def add(self, connection: socket.socket) -> None:
         if not self._at_door:
-            self._turns.await_callers(self.source, self)
+            self._scheduler.await_callers(self.source, self)
         self._at_door[connection] = None
 
     def remove(self, connection: socket.socket) -> None:
@@ -46,7 +46,7 @@ class Callers:
         if self._at_door:
             self._go_on()
             return
-        self._turns.no_callers(self.source, self)
+        self._scheduler.no_callers(self.source, self)
         if self._yields is not None:
             self._yields.cancel()
             self._yields = None
@@ -99,7 +99,7 @@ class Callers:
         if not self._with_hello:
             return
         if len(self._in_handshake) < HANDSHAKES_MAX:
-            self._turns.put_off(self.source, self)
+            self._scheduler.put_off(self.source, self)
         elif self._yields is None:
             loop = asyncio.get_running_loop()
             longest_s = next(iter(self._in_handshake.values()))

@@ -27,7 +27,7 @@ from quarry_mq.protocol.h2.message_reader import MessageReader
 from quarry_mq.server.front.caller import told_of
 from quarry_mq.server.front.contract import Method
 from quarry_mq.server.front.h2.call import Client, H2Call
-from quarry_mq.server.front.h2.limits.turns import address_of
+from quarry_mq.server.front.h2.limits.fair_scheduler import address_of
 from quarry_mq.server.front.h2.protocol.request_head import NotGrpc
 from quarry_mq.server.front.h2.protocol.scanner import RequestHead
 from quarry_mq.server.front.h2.sender import Sender

@@ -39,7 +39,7 @@ from quarry_mq.protocol.h2.header_blocks import BlockDecoder, HuffmanCoded, Part
 from quarry_mq.server.front.h2.call import Client, H2Call
 from quarry_mq.server.front.h2.calls import CONNECTION_WINDOW, STREAMS_MAX, Calls
 from quarry_mq.server.front.h2.greeting import HTTP_1_ANSWER, Greeting, answer_to_preface, greeting_in
-from quarry_mq.server.front.h2.limits.allowance import CALLS_PER_FRAME, Allowance
+from quarry_mq.server.front.h2.limits.abuse_budget import CALLS_PER_FRAME, AbuseBudget
 from quarry_mq.server.front.h2.protocol.request_head import (
     FAST_BLOCK_SIZE_MAX,
     HeadReader,
@@ -86,7 +86,7 @@ class Connection:
         self._last_stream_id = 0
         self._refuse_above = STREAM_MASK  # streams that our GOAWAY has excluded
         self._received = 0  # bytes of DATA that were not given back to the peer's window yet
-        self._allowance = Allowance(board.clock())
+        self._abuse_budget = AbuseBudget(board.clock())
 
     # -- bytes in
 
@@ -465,7 +465,7 @@ class Connection:
     def _spend(self, amount: int) -> None:
         """Charge the peer for a frame that carries nothing useful."""
         calls = self.calls
-        if not self._allowance.spend(amount, calls.messages + self.sender.data_frames, calls.now_s):
+        if not self._abuse_budget.spend(amount, calls.messages + self.sender.data_frames, calls.now_s):
             self._board.stats.limits_met["frames_that_carry_nothing"] += 1
             raise PeerError(ErrorCode.ENHANCE_YOUR_CALM, "too many frames without content")
 

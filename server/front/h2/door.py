@@ -18,8 +18,8 @@ import structlog
 
 from quarry_mq.server.front.h2.callers import Callers
 from quarry_mq.server.front.h2.hello import TLS_HANDSHAKE, client_hello, first_byte
-from quarry_mq.server.front.h2.limits.turns import Source, Turns
-from quarry_mq.server.front.h2.patience import GREETING_S
+from quarry_mq.server.front.h2.limits.fair_scheduler import FairScheduler, Source
+from quarry_mq.server.front.h2.timeouts import GREETING_S
 from quarry_mq.server.front.inherited import inherited_sockets
 from quarry_mq.server.front.stats import FrontStats
 from quarry_mq.server.front.tls import LiveTls
@@ -41,7 +41,7 @@ class Door:
         tls: LiveTls,
         make: Callable[[bool], asyncio.Protocol],
         stats: FrontStats,
-        turns: Turns,
+        scheduler: FairScheduler,
         *,
         plain_too: bool,
         waiting_max: int = WAITING_MAX,
@@ -51,7 +51,7 @@ class Door:
         self._tls = tls
         self._make = make
         self._stats = stats
-        self._turns = turns
+        self._scheduler = scheduler
         self._plain_too = plain_too
         self._listening: list[socket.socket] = []
         self._waiting: set[asyncio.Task[None]] = set()
@@ -116,8 +116,8 @@ class Door:
         connection.settimeout(0)
         if sum(map(len, self._callers.values())) >= min(WAITING_MAX, self._waiting_max):
             max(self._callers.values(), key=len).send_longest_away()
-        source = self._turns.source(host)
-        callers = self._callers.setdefault(source, Callers(self._turns, source))
+        source = self._scheduler.source(host)
+        callers = self._callers.setdefault(source, Callers(self._scheduler, source))
         callers.add(connection)
         task = asyncio.get_running_loop().create_task(self._admit(connection, callers))
         self._waiting.add(task)

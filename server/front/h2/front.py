@@ -21,11 +21,11 @@ from quarry_mq.server.front.h2.call import Client, H2Call
 from quarry_mq.server.front.h2.connection import Connection
 from quarry_mq.server.front.h2.door import Door
 from quarry_mq.server.front.h2.hello import has_hung_up
-from quarry_mq.server.front.h2.limits.turns import Source, Turns
-from quarry_mq.server.front.h2.patience import Patience
+from quarry_mq.server.front.h2.limits.fair_scheduler import FairScheduler, Source
 from quarry_mq.server.front.h2.protocol.scanner import ScannerMaker
 from quarry_mq.server.front.h2.protocol.states import State
 from quarry_mq.server.front.h2.switchboard import Switchboard
+from quarry_mq.server.front.h2.timeouts import Timeouts
 from quarry_mq.server.front.inherited import close_inherited, inherited_sockets
 from quarry_mq.server.front.stats import FrontStats
 from quarry_mq.server.front.tls import LiveTls
@@ -55,7 +55,7 @@ class H2Protocol(asyncio.Protocol):
         self._secure = secure
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
-        self._patience: Patience | None = None
+        self._timeouts: Timeouts | None = None
         self._source: Source | None = None  # set while the connection belongs to the front
         self._put_off = bytearray()  # bytes that came in while the turn of its address was over
         self._waiting_size = 0  # bytes of `_put_off` and of the connection's backlog, as its address knows them
@@ -89,7 +89,7 @@ class H2Protocol(asyncio.Protocol):
         client = Client(peer_text(transport), is_secure=self._secure, peer_certificate=certificate)
         self._connection = Connection(self._front.board, client, self._something_to_write)
         self._connection.sender.outlet = self
-        self._patience = Patience(self._connection, self._front.board.clock())
+        self._timeouts = Timeouts(self._connection, self._front.board.clock())
         if self._front.is_stopping:
             self.see_off()  # it was accepted just before the listener closed
 
@@ -100,7 +100,7 @@ class H2Protocol(asyncio.Protocol):
         self._front.stats.bytes_received += len(data)
         if self._connection.state is State.OVER:
             return  # it is only read from so that it can read the reason
-        if self._has_backlog or not source.has_turn(self._front.turns.number):
+        if self._has_backlog or not source.has_turn(self._front.scheduler.number):
             self._put_off += data
             self._account(self._connection, source)
             self._wait_for_turn(source)
@@ -163,7 +163,7 @@ class H2Protocol(asyncio.Protocol):
 
     def _wait_for_turn(self, source: Source) -> None:
         self._has_backlog = True
-        self._front.turns.put_off(source, self)
+        self._front.scheduler.put_off(source, self)
         self.listen()
 
     def eof_received(self) -> bool:
@@ -172,7 +172,7 @@ class H2Protocol(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         self.depart()
         self._transport = None
-        self._patience = None
+        self._timeouts = None
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.lost()
@@ -219,9 +219,9 @@ class H2Protocol(asyncio.Protocol):
 
     def look_after(self, now_s: float) -> None:
         """End the connection if it makes no progress; called every second or so."""
-        if self._patience is None or self._connection is None or self._connection.state is State.OVER:
+        if self._timeouts is None or self._connection is None or self._connection.state is State.OVER:
             return
-        ending = self._patience.look(now_s)
+        ending = self._timeouts.look(now_s)
         if ending is not None:
             self.end(ending.code, ending.reason)
 
@@ -401,7 +401,7 @@ class H2Front:
         self._calls_seen = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.is_stopping = False
-        self.turns = Turns(_soon)
+        self.scheduler = FairScheduler(_soon)
 
     # -- server.front.contract.Front
 
@@ -428,7 +428,7 @@ class H2Front:
                     tls,
                     lambda secure: H2Protocol(self, secure=secure),
                     self._stats,
-                    self.turns,
+                    self.scheduler,
                     plain_too=plain_too,
                     waiting_max=self._limits.max_greeting,
                 )
@@ -530,7 +530,7 @@ class H2Front:
         is far behind with handling its bytes gets no new connections.
         """
         stats, limits = self._stats, self.board.limits
-        source = self.turns.source(host)
+        source = self.scheduler.source(host)
         if source.is_full:
             stats.limits_met["unhandled_size"] += 1
             stats.connections_refused += 1
@@ -543,7 +543,7 @@ class H2Front:
                 continue
             stats.limits_met[limit] += 1
             # its own before those of others: a client that connects again and again only replaces its own connections
-            busiest = self.turns.busiest() if present is self._protocols else ()
+            busiest = self.scheduler.busiest() if present is self._protocols else ()
             candidates = chain(source.connections, busiest, present)
             idle = next((each for each in cast("Iterable[H2Protocol]", candidates) if not each.has_calls), None)
             if idle is None:
@@ -552,13 +552,13 @@ class H2Front:
             idle.give_way()
             idle.depart()
         self._protocols[protocol] = None
-        self.turns.join(source, protocol)
+        self.scheduler.join(source, protocol)
         stats.connections += 1
         stats.connections_open = len(self._protocols)
         return source
 
     def remove(self, protocol: H2Protocol, source: Source) -> None:
-        self.turns.leave(source, protocol)
+        self.scheduler.leave(source, protocol)
         self._protocols.pop(protocol, None)
         self._stats.connections_open = len(self._protocols)
 
@@ -581,7 +581,7 @@ class H2Front:
         connection.
         """
         self._pass_ends = False
-        self.turns.next()
+        self.scheduler.next()
         self.board.unread.number += 1
         callbacks, self._pass_callbacks = self._pass_callbacks, []
         for callback in callbacks:

@@ -26,7 +26,7 @@ CALLS_PER_FRAME: Final = 16
 """Open calls that count as one frame, for a frame that concerns all of them."""
 
 
-class Allowance:
+class AbuseBudget:
     """The budget of one connection. Counting is one addition; what was earned is added only when the budget seems
     spent.
     """

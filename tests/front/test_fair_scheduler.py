@@ -15,8 +15,14 @@ from quarry_mq.server.front import FrontLimits
 from quarry_mq.server.front.h2 import H2Front
 from quarry_mq.server.front.h2.connection import UNLIMITED
 from quarry_mq.server.front.h2.front import H2Protocol
-from quarry_mq.server.front.h2.limits import turns
-from quarry_mq.server.front.h2.limits.turns import FRAMES_PER_TURN, PUT_OFF_MAX, SECONDS_PER_TURN, Turns, address_of
+from quarry_mq.server.front.h2.limits import fair_scheduler as scheduler
+from quarry_mq.server.front.h2.limits.fair_scheduler import (
+    FRAMES_PER_TURN,
+    PUT_OFF_MAX,
+    SECONDS_PER_TURN,
+    FairScheduler,
+    address_of,
+)
 from tests.contracts.front_client import run, soon
 from tests.front.engine import BIDI, GREETING, KEEP, Engine, body_of, call, data, ended_by, frames_of, headers, statuses
 from tests.front.test_abuse import stream_of
@@ -41,8 +47,8 @@ class Passes:
 class Talker:
     """A connection with so many frames left to handle."""
 
-    def __init__(self, all_turns: Turns, host: str, name: str, done: list[str]) -> None:
-        self.turns = all_turns
+    def __init__(self, all_turns: FairScheduler, host: str, name: str, done: list[str]) -> None:
+        self.scheduler = all_turns
         self.source = all_turns.source(host)
         all_turns.join(self.source, self)
         self.name = name
@@ -52,10 +58,10 @@ class Talker:
 
     def say(self, count: int) -> None:
         self.frames += count
-        if self.source.has_turn(self.turns.number):
+        if self.source.has_turn(self.scheduler.number):
             self.catch_up()
         else:
-            self.turns.put_off(self.source, self)
+            self.scheduler.put_off(self.source, self)
 
     def catch_up(self) -> None:
         handled = min(self.frames, self.source.frames_left)
@@ -63,7 +69,7 @@ class Talker:
         self.frames -= handled
         self.done += [self.name] * handled
         if self.frames:
-            self.turns.put_off(self.source, self)
+            self.scheduler.put_off(self.source, self)
 
     def listen(self) -> None:
         self.listens += 1
@@ -71,7 +77,7 @@ class Talker:
 
 def test_one_address_has_its_share_of_a_pass_and_others_have_theirs() -> None:
     passes, done = Passes(), list[str]()
-    all_turns = Turns(passes.later)
+    all_turns = FairScheduler(passes.later)
     flooding = [Talker(all_turns, "10.0.0.1", "flood", done) for _ in range(100)]
     quiet = Talker(all_turns, "10.0.0.2", "quiet", done)
     for each in flooding:
@@ -88,7 +94,7 @@ def test_one_address_has_its_share_of_a_pass_and_others_have_theirs() -> None:
 
 def test_what_goes_beyond_a_turn_is_taken_from_the_next_ones() -> None:
     """One call may cost more than a turn: it is looked at between frames only."""
-    all_turns = Turns(lambda _: None)
+    all_turns = FairScheduler(lambda _: None)
     source = all_turns.source("10.0.0.1")
     assert source.has_turn(1)
     source.spend(3 * FRAMES_PER_TURN, 2.5 * SECONDS_PER_TURN)
@@ -100,7 +106,7 @@ def test_what_goes_beyond_a_turn_is_taken_from_the_next_ones() -> None:
 
 def test_all_is_handled_in_the_end() -> None:
     passes, done = Passes(), list[str]()
-    all_turns = Turns(passes.later)
+    all_turns = FairScheduler(passes.later)
     talkers = [Talker(all_turns, f"10.0.0.{number % 3}", str(number), done) for number in range(9)]
     for each in talkers:
         each.say(1_000)
@@ -112,7 +118,7 @@ def test_all_is_handled_in_the_end() -> None:
 
 def test_connections_of_one_address_take_turns() -> None:
     passes, done = Passes(), list[str]()
-    all_turns = Turns(passes.later)
+    all_turns = FairScheduler(passes.later)
     first, second = (Talker(all_turns, "10.0.0.1", name, done) for name in ("first", "second"))
     first.say(100_000)
     second.say(2)
@@ -122,7 +128,7 @@ def test_connections_of_one_address_take_turns() -> None:
 
 
 def test_an_address_that_has_too_much_put_off_is_not_read_from() -> None:
-    all_turns = Turns(lambda _: None)
+    all_turns = FairScheduler(lambda _: None)
     talkers = [Talker(all_turns, "10.0.0.1", str(number), []) for number in range(3)]
     source = talkers[0].source
     paused = []
@@ -134,7 +140,7 @@ def test_an_address_that_has_too_much_put_off_is_not_read_from() -> None:
 
 
 def test_an_address_without_connections_is_forgotten() -> None:
-    all_turns = Turns(lambda _: None)
+    all_turns = FairScheduler(lambda _: None)
     talkers = [Talker(all_turns, "10.0.0.1", str(number), []) for number in range(2)]
     assert len(all_turns) == 1
     for each in talkers:
@@ -281,8 +287,8 @@ def test_what_waits_of_one_address_is_bounded_however_many_connections_it_has(
     monkeypatch: pytest.MonkeyPatch, connect_first: bool, bound: int
 ) -> None:
     """Bytes that came and wait for a turn, wherever they lie: 50 connections had the broker hold 250 MB of them."""
-    monkeypatch.setattr(turns, "PUT_OFF_MAX", 1 << 20)
-    monkeypatch.setattr(turns, "REFUSED_BEYOND", 4 << 20)
+    monkeypatch.setattr(scheduler, "PUT_OFF_MAX", 1 << 20)
+    monkeypatch.setattr(scheduler, "REFUSED_BEYOND", 4 << 20)
 
     async def test() -> None:
         async with serving() as served:
@@ -307,4 +313,4 @@ def test_what_waits_of_one_address_is_bounded_however_many_connections_it_has(
 
 
 def test_the_shares_are_what_the_pages_say() -> None:
-    assert (turns.FRAMES_PER_TURN, turns.SECONDS_PER_TURN) == (256, 0.005)
+    assert (scheduler.FRAMES_PER_TURN, scheduler.SECONDS_PER_TURN) == (256, 0.005)

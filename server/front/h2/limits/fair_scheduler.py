@@ -102,7 +102,7 @@ class Source:
                 connection.listen()
 
 
-class Turns:
+class FairScheduler:
     """The sources of one front. `soon` runs a callback in the next loop iteration."""
 
     def __init__(self, soon: Callable[[Callable[[], None]], None]) -> None:

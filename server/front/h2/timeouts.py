@@ -28,7 +28,7 @@ Clients that keep a connection open by pings alone do so for some minutes (the C
 """
 
 
-class Patience:
+class Timeouts:
     """The last progress seen on one connection, and when. It is checked every second or so."""
 
     __slots__ = (

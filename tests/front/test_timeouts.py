@@ -12,10 +12,10 @@ from quarry_mq.server.front import Call, FrontLimits, FrontStats, Method
 from quarry_mq.server.front.h2.call import Client
 from quarry_mq.server.front.h2.calls import Calls
 from quarry_mq.server.front.h2.connection import Connection
-from quarry_mq.server.front.h2.patience import GREETING_S, IDLE_S, PROBE_AFTER_S, PROBE_ANSWER_S, STALL_S, Patience
 from quarry_mq.server.front.h2.protocol.states import State
 from quarry_mq.server.front.h2.sender import Sender
 from quarry_mq.server.front.h2.switchboard import STALE_DEADLINES_MAX, Switchboard
+from quarry_mq.server.front.h2.timeouts import GREETING_S, IDLE_S, PROBE_AFTER_S, PROBE_ANSWER_S, STALL_S, Timeouts
 
 GREETING = frames.PREFACE + frames.settings({})
 CALL = encode_fields(
@@ -37,7 +37,7 @@ class Watched:
         )
         self.connection = Connection(board, Client("peer"), lambda: None)
         self.connection.receive(greeting)
-        self.patience = Patience(self.connection, 0.0)
+        self.timeouts = Timeouts(self.connection, 0.0)
         self.said()
 
     def said(self) -> bytes:
@@ -48,7 +48,7 @@ class Watched:
         self.connection.receive(frames.frame(FrameType.DATA, Flag.END_STREAM, stream, with_prefix(b"")))
 
     def look(self, now_s: float) -> ErrorCode | None:
-        ending = self.patience.look(now_s)
+        ending = self.timeouts.look(now_s)
         return ending.code if isinstance(ending, PeerError) else None
 
 
