@@ -27,7 +27,7 @@ from quarry_mq.server.rpc.pending import PendingMessageService
 from quarry_mq.server.rpc.pulls import OffsetService, PullService
 from quarry_mq.server.rpc.receives import MessageService
 from quarry_mq.server.rpc.routes import RouteService
-from quarry_mq.server.rpc.sends import PlainSends, SendService, SendStore
+from quarry_mq.server.rpc.sends import FastSends, SendService, SendStore
 from quarry_mq.server.rpc.sessions import ClientCommands, Revocation, SessionService, TelemetryService
 from quarry_mq.server.rpc.traced import traced
 from quarry_mq.server.settings.broker_settings import BrokerSettings
@@ -126,12 +126,12 @@ class Messaging:
         )
         grouped = None if cluster is None else cluster.sends
         self.sending = SendService(self._edge, self._directory, sends, limits, grouped)
-        self._plain: PlainSends | None = None
+        self._fast: FastSends | None = None
         native = self._edge.native
         if native is not None:
             components.store.messages.use(native)
             components.store.queues.use(native)
-            self._plain = PlainSends(
+            self._fast = FastSends(
                 native, self._edge, ordinary=self.sending, directory=self._directory, sends=sends, limits=limits
             )
         # for operators, whom the admin port has authenticated
@@ -189,8 +189,8 @@ class Messaging:
         limits = settings.for_wire()
         for each in configured:
             each.configure(limits)
-        if self._plain is not None:
-            self._plain.configure(limits)
+        if self._fast is not None:
+            self._fast.configure(limits)
 
     @property
     def operators_send(self) -> MessageHandler:
@@ -207,7 +207,7 @@ class Messaging:
         edge, directory, its = self._edge, self._directory, self.components
         members = None if its.cluster is None else its.cluster.members
         methods = messaging_methods(
-            {"SendMessage": (self._plain or self.sending).method()},
+            {"SendMessage": (self._fast or self.sending).method()},
             self._messages.methods(),
             self.telemetry.methods(),
             RouteService(edge, edge.clients, directory, its.sends.identity, members).methods(),

@@ -1,6 +1,6 @@
 """Serves the calls of consumers for receives, acknowledgements, invisible durations and dead letters.
 
-Plain acknowledgements take a fast path (`PlainAcks`): those of a loop iteration are served together, in native code
+Plain acknowledgements take a fast path (`FastAcks`): those of a loop iteration are served together, in native code
 where possible. A plain request has one entry, with a handle of this broker whose delivery is beyond doubt. Any other
 request takes the slow path (`MessageService`), which alone refuses; so the fast path is not needed for a right answer.
 """
@@ -48,7 +48,7 @@ from quarry_mq.store.metadata.lite import LiteGroup
 from quarry_mq.store.native import Native
 
 
-class _PlainAck(NamedTuple):
+class _FastAck(NamedTuple):
     """An acknowledgement whose request has passed all checks."""
 
     call: Call
@@ -60,11 +60,11 @@ class _PlainAck(NamedTuple):
     delivery: ReceiptHandle
 
 
-_Accepted = dict[tuple[str, str], list[_PlainAck]]
+_Accepted = dict[tuple[str, str], list[_FastAck]]
 """Accepted acknowledgements by group and topic."""
 
 
-class PlainAcks:
+class FastAcks:
     """Collects the acknowledgements of a loop iteration, and serves them together."""
 
     def __init__(
@@ -104,7 +104,7 @@ class PlainAcks:
                 self._check(call, body, accepted)
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
                 self._edge.refuse_unary(call, service.AckMessageResponse, error)
-        done: list[_PlainAck] = []
+        done: list[_FastAck] = []
         for (group, topic), acks in accepted.items():
             done += self._acknowledge(group, topic, acks)
         if done:
@@ -127,9 +127,9 @@ class PlainAcks:
             check_topic(topic)
             check_group(group)
             acks = accepted[group, topic] = []
-        acks.append(_PlainAck(call, identity, client_id, body, message_id, receipt_handle, ReceiptHandle(*delivery)))
+        acks.append(_FastAck(call, identity, client_id, body, message_id, receipt_handle, ReceiptHandle(*delivery)))
 
-    def _acknowledge(self, group: str, topic: str, acks: list[_PlainAck]) -> list[_PlainAck]:
+    def _acknowledge(self, group: str, topic: str, acks: list[_FastAck]) -> list[_FastAck]:
         """Return the acknowledgements whose messages are done. The others go to the slow path one by one."""
         try:
             outcomes = self._delivery.acknowledge_all(group, topic, [each.delivery for each in acks])
@@ -143,7 +143,7 @@ class PlainAcks:
                 self._ordinary(ack.call, ack.identity, ack.client_id, ack.body)
         return done
 
-    def _written(self, acks: list[_PlainAck], failure: Exception | None) -> None:
+    def _written(self, acks: list[_FastAck], failure: Exception | None) -> None:
         if failure is not None:
             for ack in acks:
                 self._edge.refuse_unary(ack.call, service.AckMessageResponse, failure)
@@ -209,9 +209,9 @@ class MessageService:
         self._clock = clock
         self._metrics = metrics
         self._items = message_items(edge.native)
-        self._plain_acks: PlainAcks | None = None
+        self._fast_acks: FastAcks | None = None
         if edge.native is not None:
-            self._plain_acks = PlainAcks(
+            self._fast_acks = FastAcks(
                 edge.native,
                 edge,
                 ordinary=edge.unary_admitted(service.AckMessageRequest, service.AckMessageResponse, self._acknowledge),
@@ -225,8 +225,8 @@ class MessageService:
     def methods(self) -> dict[str, Method]:
         unary, stream = self._edge.unary, self._edge.server_stream
         acknowledge = unary(service.AckMessageRequest, service.AckMessageResponse, self._acknowledge)
-        if self._plain_acks is not None:
-            acknowledge = replace(acknowledge, handler=self._plain_acks.take)
+        if self._fast_acks is not None:
+            acknowledge = replace(acknowledge, handler=self._fast_acks.take)
         return {
             "ReceiveMessage": stream(
                 service.ReceiveMessageRequest, service.ReceiveMessageResponse, self._receive, self._last_item

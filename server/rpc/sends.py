@@ -1,6 +1,6 @@
 """SendMessage: checks a send, chooses its queue, stores it and answers.
 
-Plain sends take a fast path (`PlainSends`): those of a loop iteration are stored together, with the work per message in
+Plain sends take a fast path (`FastSends`): those of a loop iteration are stored together, with the work per message in
 native code. A plain request has NORMAL messages of one topic within all limits. Any other request takes the slow path
 (`SendService`), which alone refuses messages; so the fast path is not needed for a right answer, and a broker without
 the native extension works the same.
@@ -360,7 +360,7 @@ def make_reader(native: Native, limits: WireLimits) -> SendReader:
     )
 
 
-class _PlainSend(NamedTuple):
+class _FastSend(NamedTuple):
     """A send that has passed all checks. `size` is that of its bodies."""
 
     call: Call
@@ -381,11 +381,11 @@ class _Gathered:
         self.now_ms = now_ms
         self.store_host = store_host
         self.topics: dict[str, Topic | None] = {}
-        self.sends: list[_PlainSend] = []
+        self.sends: list[_FastSend] = []
         self.messages: list[EncodedMessage] = []
 
 
-class PlainSends:
+class FastSends:
     """Collects the sends of a loop iteration, and stores them together."""
 
     def __init__(
@@ -472,7 +472,7 @@ class PlainSends:
             return
         size = sum([len(each[1]) for each in messages])
         self._waiting_sizes.take(client_id, size)
-        accepted.sends.append(_PlainSend(call, identity, body, client_id, name, [each[0] for each in messages], size))
+        accepted.sends.append(_FastSend(call, identity, body, client_id, name, [each[0] for each in messages], size))
         number, born_host, store_host = self._queues.next_queue(topic), host_from_text(peer), accepted.store_host
         for _, content, properties, tags_code, born_ms, system_flag in messages:
             accepted.messages.append(
@@ -496,7 +496,7 @@ class PlainSends:
         return topics[name]
 
     def _stored(
-        self, sends: list[_PlainSend], began_s: float, appended: Sequence[Appended], error: Exception | None
+        self, sends: list[_FastSend], began_s: float, appended: Sequence[Appended], error: Exception | None
     ) -> None:
         for send in sends:
             self._waiting_sizes.give(send.client_id, send.size)
