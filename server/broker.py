@@ -224,12 +224,12 @@ class Broker:
             timers=asyncio.get_running_loop(),
             is_client_alive=self._clients.is_alive,
             error_reporter=self._error_reporter,
-            dead_letters=DeadLetterStore(store.topics, copies=self._copies, buried=self._buried),
+            dead_letters=DeadLetterStore(store.topics, copies=self._copies, dead_lettered=self._dead_lettered),
         )
 
-    def _buried(self, group: str, topic: str) -> None:
-        self._metrics.pending.buried()
-        self._metrics.traffic.buried(group, topic)
+    def _dead_lettered(self, group: str, topic: str) -> None:
+        self._metrics.pending.dead_lettered()
+        self._metrics.traffic.dead_lettered(group, topic)
 
     def _make_commit(self, health: HealthState, threads: LoopThreads) -> GroupCommit:
         messages = self._store.messages

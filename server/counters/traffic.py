@@ -180,12 +180,12 @@ class Traffic:
     def __init__(self, *, topics_max: int, groups_max: int) -> None:
         self.sent_by_topic: Final = TopCounts[InKey](topics_max, _other_in, _hides_topic)
         self.received_by_group: Final = TopCounts[PairKey](groups_max, _other_pair, _hides_pair)
-        self.buried_by_group: Final = TopCounts[PairKey](groups_max, _other_pair, _hides_pair)
+        self.dead_lettered_by_group: Final = TopCounts[PairKey](groups_max, _other_pair, _hides_pair)
         self.committed_by_topic: Final = TopCounts[TopicKey](topics_max, _other_topic, _hides_topic)
         self.rolled_back_by_topic: Final = TopCounts[TopicKey](topics_max, _other_topic, _hides_topic)
         self.messages_sent = 0
         self.messages_received = 0
-        self.messages_buried = 0
+        self.messages_dead_lettered = 0
         self.bytes_sent = 0
         self.bytes_received = 0
         """Totals over all names; unlike the rows they never decrease. Bytes are the sizes of records."""
@@ -219,10 +219,10 @@ class Traffic:
         self.bytes_received += size
         self.received_by_group.row(PairKey(group, topic, is_retry), messages).count(messages, size)
 
-    def buried(self, group: str, topic: str) -> None:
+    def dead_lettered(self, group: str, topic: str) -> None:
         """Count a message that went to the dead letters of its group."""
-        self.messages_buried += 1
-        self.buried_by_group.row(PairKey(group, topic), 1).count(1, 0)
+        self.messages_dead_lettered += 1
+        self.dead_lettered_by_group.row(PairKey(group, topic), 1).count(1, 0)
 
     def ended(self, topic: str, *, is_commit: bool) -> None:
         """Count a transaction that a producer has ended, once that is stored."""
@@ -234,7 +234,7 @@ class Traffic:
         for by_topic in (self.sent_by_topic, self.committed_by_topic, self.rolled_back_by_topic):
             by_topic.remove_if(lambda key: not topic_exists(key.topic))
             by_topic.review()
-        for by_group in (self.received_by_group, self.buried_by_group):
+        for by_group in (self.received_by_group, self.dead_lettered_by_group):
             by_group.remove_if(lambda key: not topic_exists(key.topic) or not group_exists(key.group))
             by_group.review()
 

@@ -62,12 +62,12 @@ class DeadLetterStore:
         topics: TopicTable,
         *,
         copies: Copies,
-        buried: Callable[[str, str], None],
+        dead_lettered: Callable[[str, str], None],
     ) -> None:
         """`buried` is called with the group and the topic of each message that was dead-lettered."""
         self._topics = topics
         self._copies = copies
-        self._buried = buried
+        self._dead_lettered = dead_lettered
 
     def forward(self, group: str, topic: str, record: StoredMessage, attempts: int, forwarded: Forwarded) -> None:
         name = dead_letter_topic_name(group)
@@ -80,7 +80,7 @@ class DeadLetterStore:
 
         def stored(_appended: Sequence[Appended], error: Exception | None) -> None:
             if error is None:
-                self._buried(group, topic)
+                self._dead_lettered(group, topic)
             else:
                 self._tell(group, topic, record, error)
             forwarded(error)

@@ -62,7 +62,7 @@ class Event(Enum):
     RENEWED = "renewed"
     GIVEN_BACK = "given back"
     FORWARDED = "forwarded"
-    BURIED = "buried"
+    DEAD_LETTERED = "buried"
     TIME_UP = "time is up"
     GONE = "gone"
 
@@ -75,7 +75,7 @@ NEXT: Final = {
     (State.HIDDEN, Event.RENEWED): State.HIDDEN,
     (State.HIDDEN, Event.GIVEN_BACK): State.HIDDEN,
     (State.HIDDEN, Event.FORWARDED): State.HIDDEN,
-    (State.HIDDEN, Event.BURIED): State.DONE,
+    (State.HIDDEN, Event.DEAD_LETTERED): State.DONE,
     (State.HIDDEN, Event.TIME_UP): State.READY,
     (State.READY, Event.HANDED_OUT): State.HIDDEN,
     (State.READY, Event.FORWARDED): State.HIDDEN,

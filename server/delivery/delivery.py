@@ -354,14 +354,14 @@ class Delivery:
             message.subscription.mark(message.progress.queue.number)
             self._serve_after_pass((message.subscription,))
 
-    def bury(self, group: str, topic: str, handle: str, buried: Forwarded) -> None:
+    def dead_letter(self, group: str, topic: str, handle: str, dead_lettered: Forwarded) -> None:
         """Dead-letter the message. `buried` is called when it is in the group's dead letters.
 
         Raises InvalidReceiptHandle as `acknowledge` does, and the errors of reading the message.
         """
         decoded, message = self._named(group, topic, handle)
         row = self._deliveries.valid_row(message, decoded)
-        self._fetch.forward(message, row, buried)
+        self._fetch.forward(message, row, dead_lettered)
 
     def change_invisible(
         self, group: str, topic: str, handle: str, invisible_ms: int, *, is_counted: bool = True

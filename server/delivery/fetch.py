@@ -239,7 +239,7 @@ class Fetch:
         """
         record = self._record(message)
         if record is None:
-            self._deliveries.end(message, row, Event.BURIED)
+            self._deliveries.end(message, row, Event.DEAD_LETTERED)
             done(None)
             return
         subscription, hidden = message.subscription, self._deliveries.forward(message, row)
@@ -255,7 +255,7 @@ class Fetch:
             if error is None or is_final(error):
                 now = self._deliveries.row(message)
                 if now is not None and now.delivery_id == hidden.delivery_id:
-                    self._deliveries.end(message, now, Event.BURIED)
+                    self._deliveries.end(message, now, Event.DEAD_LETTERED)
                     subscription.mark(message.progress.queue.number)
                     self._ready((subscription,))
             done(error)

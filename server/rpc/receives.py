@@ -235,7 +235,7 @@ class MessageService:
             "ForwardMessageToDeadLetterQueue": unary(
                 service.ForwardMessageToDeadLetterQueueRequest,
                 service.ForwardMessageToDeadLetterQueueResponse,
-                self._bury,
+                self._dead_letter,
             ),
             "ChangeInvisibleDuration": unary(
                 service.ChangeInvisibleDurationRequest, service.ChangeInvisibleDurationResponse, self._change_invisible
@@ -414,7 +414,9 @@ class MessageService:
 
     # -- ForwardMessageToDeadLetterQueue
 
-    def _bury(self, call: Call, _client_id: str, request: service.ForwardMessageToDeadLetterQueueRequest) -> None:
+    def _dead_letter(
+        self, call: Call, _client_id: str, request: service.ForwardMessageToDeadLetterQueueRequest
+    ) -> None:
         """Move a message to the dead letter queue.
 
         The call is answered when the copy is stored, and the message's acknowledgement, too.
@@ -423,10 +425,10 @@ class MessageService:
         check_group(request.group.name)
         _check_lite_topic(request)
         answer = self._edge.later(call, service.ForwardMessageToDeadLetterQueueResponse())
-        buried = partial(self._buried, answer)
-        self._delivery.bury(request.group.name, request.topic.name, request.receipt_handle, buried)
+        dead_lettered = partial(self._dead_lettered, answer)
+        self._delivery.dead_letter(request.group.name, request.topic.name, request.receipt_handle, dead_lettered)
 
-    def _buried(self, answer: Callable[[Exception | None], None], error: Exception | None) -> None:
+    def _dead_lettered(self, answer: Callable[[Exception | None], None], error: Exception | None) -> None:
         if error is not None:
             answer(error)
         else:

@@ -38,7 +38,7 @@ from quarry_mq.store.state.families import FAMILIES, META, SHARED
 from tests.conformance.broker import QUICK, RunningBroker, running_broker
 from tests.conformance.client import Client, consumer_settings, resource
 from tests.conformance.secured import SECRET, SECURED, add_user, client_of
-from tests.conformance.test_order import bury
+from tests.conformance.test_order import dead_letter
 
 CALL_TIMEOUT_S: Final = 20.0
 OPERATOR: Final = "ops"
@@ -307,7 +307,7 @@ async def _furnish(bench: Bench, client: Client) -> None:
     ):
         await bench.sent(topic, **properties)
     (handle,) = (await client.receive(GROUP, TOPIC, count=1, polling_s=5)).handles
-    await bury(client, GROUP, TOPIC, handle)
+    await dead_letter(client, GROUP, TOPIC, handle)
     if broker.broker.cluster is not None:
         await bench.announce(MEMBER_AWAY)
 

@@ -17,7 +17,7 @@ from tests.conformance.broker import RunningBroker
 from tests.conformance.client import message, resource
 from tests.conformance.conftest import WithBroker, both_ways
 from tests.conformance.secured import SECURED, add_user, client_of
-from tests.conformance.test_order import bury
+from tests.conformance.test_order import dead_letter
 from tests.pending.test_handles import unproven_recall, unproven_transaction
 
 EARLIEST: Final = {"new_group_start": "earliest"}
@@ -117,7 +117,7 @@ def test_who_counts_handles_up_ends_nothing_of_others_with_the_same_rights(with_
                     for answer in (
                         await mallory.ack("billing", "orders", made_up),
                         await mallory.change("billing", "orders", made_up, 60.0),
-                        await bury(mallory, "billing", "orders", made_up),
+                        await dead_letter(mallory, "billing", "orders", made_up),
                     ):
                         assert answer.status.code == definition.INVALID_RECEIPT_HANDLE
             for made_up in (

@@ -19,7 +19,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.dead_letters_pb2_grpc import DeadL
 from tests.conformance.broker import PATIENCE_S, RunningBroker, until
 from tests.conformance.client import Client, consumer_settings, message, resource
 from tests.conformance.conftest import WithBroker, both_ways
-from tests.conformance.test_order import bury
+from tests.conformance.test_order import dead_letter
 
 pytestmark = [both_ways, pytest.mark.parametrize("front", ["h2", "grpcio"])]
 
@@ -55,7 +55,7 @@ def test_a_consumer_begins_before_the_first_dead_letter_and_gets_it(
             await client.declare(consumer_settings("billing", "orders"))
             await client.sent(message("orders", b"a"))
             received = await client.receive("billing", "orders", polling_s=PATIENCE_S)
-            await bury(client, "billing", "orders", *received.handles)
+            await dead_letter(client, "billing", "orders", *received.handles)
             assert [each.body for each in (await waiting).messages] == [b"a"]
             assert broker.store.topics.stored(LETTERS) is not None
 

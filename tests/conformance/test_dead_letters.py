@@ -25,7 +25,7 @@ from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker
 from tests.conformance.jobs import done, job_service
-from tests.conformance.test_order import bury
+from tests.conformance.test_order import dead_letter
 from tests.schemas import assert_documented
 
 EARLIEST = {"new_group_start": "earliest"}
@@ -39,7 +39,7 @@ async def with_dead_letters(broker: RunningBroker, client: Client, *bodies: byte
         await client.sent(message("orders", body, tag="t", keys=["k"], message_id=body.decode()))
     received = await client.receive("billing", "orders", count=len(bodies))
     for handle in received.handles:
-        await bury(client, "billing", "orders", handle)
+        await dead_letter(client, "billing", "orders", handle)
 
 
 async def stub_of(broker: RunningBroker) -> DeadLetterServiceStub:
@@ -133,7 +133,7 @@ async def of_two_topics(broker: RunningBroker, client: Client) -> None:
     await with_dead_letters(broker, client, b"a")
     await client.sent(message("payments", b"b", message_id="b"))
     received = await client.receive("billing", "payments")
-    await bury(client, "billing", "payments", *received.handles)
+    await dead_letter(client, "billing", "payments", *received.handles)
     await with_dead_letters(broker, client, b"c")
 
 

@@ -29,7 +29,7 @@ from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import message
 from tests.conformance.conftest import WithBroker
 from tests.conformance.secured import SECRET, SECURED, add_user, allow, client_of
-from tests.conformance.test_order import bury
+from tests.conformance.test_order import dead_letter
 from tests.conformance.test_queries import INDEX
 from tests.conformance.test_transactions import half
 
@@ -98,7 +98,7 @@ async def fill(broker: RunningBroker) -> None:
         await client.sent(half("sure", SECRET_BODY, keys=["k"]))
         for topic in ("paid", "open"):
             for handle in (await client.receive("billing", topic, count=1)).handles:
-                await bury(client, "billing", topic, handle)
+                await dead_letter(client, "billing", topic, handle)
         async with grpc.aio.insecure_channel(broker.admin) as channel:
             stub: Any = DeadLetterServiceStub(channel)  # type: ignore[no-untyped-call]
             method = "/quarry.admin.v1.DeadLetterService/ResendDeadLetters"
@@ -239,7 +239,7 @@ def test_who_looks_on_sees_no_copies_of_what_it_may_not_read(with_broker: WithBr
             for topic, body in (("paid", SECRET_BODY), ("open", b"for all")):
                 await client.sent(message(topic, body))
                 for handle in (await client.receive("billing", topic, count=32)).handles:
-                    await bury(client, "billing", topic, handle)
+                    await dead_letter(client, "billing", topic, handle)
         everything, seen = [
             [each.body.tobytes() for answer in await tail for each in decoded([one.message for one in answer.messages])]
             for tail in looking

@@ -20,7 +20,7 @@ from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client
 from tests.conformance.conftest import WithBroker, both_ways
 from tests.conformance.test_dead_letters import stub_of
-from tests.conformance.test_order import bury
+from tests.conformance.test_order import dead_letter
 from tests.server.largest import GROUP, TOPIC, largest
 
 EARLIEST = {"new_group_start": "earliest"}
@@ -61,7 +61,7 @@ def test_the_largest_message_goes_all_ways_that_a_message_can_go(with_broker: Wi
                 received = await client.receive(GROUP, TOPIC, polling_s=30)
                 [message] = received.messages
                 assert own_properties(message) == own_properties(sent)
-                answer = await bury(client, GROUP, TOPIC, received.handles[0])
+                answer = await dead_letter(client, GROUP, TOPIC, received.handles[0])
                 assert answer.status.code == definition.OK
                 [*_, letter] = records(broker, DEAD_LETTER_PREFIX + GROUP)
                 assert letter.properties["DLQ_ORIGIN_MESSAGE_ID"] == sent.system_properties.message_id
@@ -189,7 +189,7 @@ def test_larger_ones_than_are_taken_from_senders_are_set_aside_too(with_broker: 
         await store(broker, [Message("orders", 0, bytes(300_000), {UNIQUE_KEY: "large"}, 1, HOST, HOST)])
         async with Client(broker.endpoint) as client:
             received = await client.receive("billing", "orders")
-            assert (await bury(client, "billing", "orders", received.handles[0])).status.code == definition.OK
+            assert (await dead_letter(client, "billing", "orders", received.handles[0])).status.code == definition.OK
         [letter] = records(broker, DEAD_LETTER_PREFIX + "billing")
         assert len(letter.body) == 300_000
 

@@ -28,7 +28,7 @@ from tests.conformance.broker import RunningBroker, run, running_broker
 from tests.conformance.client import Client, consumer_settings, message, resource
 from tests.conformance.official import official
 from tests.conformance.test_dead_letters import run_command
-from tests.conformance.test_order import bury
+from tests.conformance.test_order import dead_letter
 from tests.conformance.test_pull import commit
 from tests.conformance.test_stats import values
 from tests.lag import rows
@@ -85,10 +85,10 @@ class Workload:
         assert answer.status.code == definition.OK
         self.done[group, topic] += count
 
-    async def bury(self, client: Client, group: str, topic: str, count: int) -> None:
+    async def dead_letter(self, client: Client, group: str, topic: str, count: int) -> None:
         of_group = self.given[group, topic]
         for each in list(of_group)[:count]:
-            await bury(client, group, topic, of_group.pop(each))
+            await dead_letter(client, group, topic, of_group.pop(each))
             self.done[group, topic] += 1
 
 
@@ -118,7 +118,7 @@ async def some_traffic(broker: RunningBroker, work: Workload) -> None:
         await work.acknowledge(client, "audit", "orders", 2)
         await work.take(client, "limited", "orders", 6)
         await work.acknowledge(client, "limited", "orders", 1)
-        await work.bury(client, "limited", "orders", 3)
+        await work.dead_letter(client, "limited", "orders", 3)
         assert await commit(client, "archive", "bills", 3) == definition.OK
         await work.take(client, "late", "orders", 3)
         await work.acknowledge(client, "late", "orders", 1)

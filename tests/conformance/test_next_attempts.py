@@ -29,7 +29,7 @@ from tests.conformance.client import Client, consumer_settings, message, resourc
 from tests.conformance.conftest import WithBroker, both_ways
 from tests.conformance.secured import SECRET, SECURED, add_user, client_of
 from tests.conformance.test_admin_access import Operator
-from tests.conformance.test_order import bury
+from tests.conformance.test_order import dead_letter
 from tests.conformance.test_texts import receive, send, status
 
 DENIED: Final = definition.UNAUTHORIZED
@@ -240,7 +240,7 @@ def test_a_sender_does_not_say_whose_its_dead_letter_is(with_broker: WithBroker)
         async with Client(broker.endpoint) as client:
             await client.sent(message("orders", b"a"))
             received = await client.receive("billing", "orders", polling_s=PATIENCE_S, deadline_s=PATIENCE_S * 2)
-            await bury(client, "billing", "orders", *received.handles)
+            await dead_letter(client, "billing", "orders", *received.handles)
             async with grpc.aio.insecure_channel(broker.admin) as channel:
                 box = DeadLetterServiceStub(channel)  # type: ignore[no-untyped-call]
                 await box.ResendDeadLetters(dead_letters_pb2.ResendDeadLettersRequest(group="billing"))

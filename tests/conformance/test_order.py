@@ -15,7 +15,7 @@ from tests.conformance.client import Client, consumer_settings, message, resourc
 from tests.conformance.conftest import WithBroker
 
 
-async def bury(client: Client, group: str, topic: str, handle: str) -> Any:
+async def dead_letter(client: Client, group: str, topic: str, handle: str) -> Any:
     return await client.call(
         "ForwardMessageToDeadLetterQueue",
         service.ForwardMessageToDeadLetterQueueRequest(
@@ -150,14 +150,14 @@ def test_point_47_a_client_may_bury_a_message(with_broker: WithBroker) -> None:
         async with Client(broker.endpoint) as client:
             await client.sent(message("orders", b"bad"))
             received = await client.receive("billing", "orders", invisible_s=600)
-            answer = await bury(client, "billing", "orders", received.handles[0])
+            answer = await dead_letter(client, "billing", "orders", received.handles[0])
             assert answer.status.code == definition.OK
             broker.clock.push(601)
             assert not (await client.receive("billing", "orders")).ids
             letters = await client.receive("operators", "%DLQ%billing")
             assert [each.body for each in letters.messages] == [b"bad"]
             for handle in ("garbage", "", received.handles[0]):
-                answer = await bury(client, "billing", "orders", handle)
+                answer = await dead_letter(client, "billing", "orders", handle)
                 assert answer.status.code == definition.INVALID_RECEIPT_HANDLE
 
     with_broker(test, delivery={"new_group_start": "earliest"})

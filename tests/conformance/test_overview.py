@@ -32,7 +32,7 @@ from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import PATIENCE_S, RunningBroker, running_broker
 from tests.conformance.client import Client, consumer_settings, message, producer_settings
-from tests.conformance.test_order import bury
+from tests.conformance.test_order import dead_letter
 from tests.schemas import assert_documented
 
 SAMPLE_MS: Final = 100
@@ -135,7 +135,7 @@ async def traffic(broker: RunningBroker, client: Client) -> None:
     while len(handles) < 6:
         handles += (await client.receive("billing", "orders", count=6 - len(handles), polling_s=2)).handles
     await client.ack("billing", "orders", *handles[:2])
-    await bury(client, "billing", "orders", handles[2])
+    await dead_letter(client, "billing", "orders", handles[2])
     batch = broker.store.state_engine.batch()
     for number in range(4):
         broker.store.offsets.stage(batch, "audit", QueueId("orders", number), QueueOffset(0))

@@ -71,7 +71,7 @@ class Promises:
         self._is_for = is_for
         self.sent: dict[Place, tuple[bytes, str]] = {}
         self.known: dict[Group, dict[Place, Known]] = {group: {} for group in groups}
-        self.buried: dict[Group, set[Place]] = {group: set() for group in groups}
+        self.dead_lettered: dict[Group, set[Place]] = {group: set() for group in groups}
         self._touched: list[Known] = []  # since the last durable write
 
     def wants(self, group: Group, place: Place) -> bool:
@@ -79,7 +79,7 @@ class Promises:
 
     def is_done(self, group: Group, place: Place) -> bool:
         known = self.known[group].get(place)
-        return place in self.buried[group] or (known is not None and known.is_done)
+        return place in self.dead_lettered[group] or (known is not None and known.is_done)
 
     def handed_out(self, request: Request, messages: Iterable[Delivered], now_ms: int) -> list[Place]:
         """Check one answer against everything that was promised, and enter it."""
@@ -174,7 +174,7 @@ class Promises:
                     self.given_back(group, place, now_ms)
 
     def is_buried(self, group: Group, place: Place) -> None:
-        self.buried[group].add(place)
+        self.dead_lettered[group].add(place)
         if place in self.known[group]:
             self._touched.append(self.known[group][place])
 

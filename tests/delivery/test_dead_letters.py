@@ -61,7 +61,7 @@ def test_a_dead_letter_is_stored_once_however_long_its_append_lasts(*, ordered: 
     bench.dead_letters.is_slow = True
     [delivered] = bench.receive(batch=1, invisible_s=10, ordered=ordered).messages
     if by_client:
-        bench.delivery.bury(GROUP, TOPIC, delivered.receipt_handle, lambda _: None)
+        bench.delivery.dead_letter(GROUP, TOPIC, delivered.receipt_handle, lambda _: None)
         bench.end_pass()
     got = list[bytes]()
     for _ in range(5):
@@ -100,12 +100,12 @@ def test_a_client_may_bury_a_message_that_it_holds() -> None:
     bench.send(b"bad")
     [delivered] = bench.receive().messages
     ended: list[Exception | None] = []
-    bench.delivery.bury(GROUP, TOPIC, delivered.receipt_handle, ended.append)
+    bench.delivery.dead_letter(GROUP, TOPIC, delivered.receipt_handle, ended.append)
     bench.end_pass()
     assert ended == [None]
     assert bench.dead_letters.bodies == [b"bad"]
     with pytest.raises(InvalidReceiptHandle):
-        bench.delivery.bury(GROUP, TOPIC, delivered.receipt_handle, ended.append)
+        bench.delivery.dead_letter(GROUP, TOPIC, delivered.receipt_handle, ended.append)
     bench.advance(100)
     assert bench.receive().bodies == []
 

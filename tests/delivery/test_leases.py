@@ -81,7 +81,7 @@ class TickingClock(ManualClock):
 ACTS: list[Callable[[DeliveryBench, str], object]] = [
     lambda bench, handle: bench.delivery.acknowledge(GROUP, TOPIC, handle),
     lambda bench, handle: bench.delivery.change_invisible(GROUP, TOPIC, handle, 5_000),
-    lambda bench, handle: bench.delivery.bury(GROUP, TOPIC, handle, lambda _error: None),
+    lambda bench, handle: bench.delivery.dead_letter(GROUP, TOPIC, handle, lambda _error: None),
     lambda bench, handle: bench.delivery.undeliverable(GROUP, TOPIC, [handle], has_begun=True),
 ]
 

@@ -53,13 +53,13 @@ class _DeadLetters:
     """Keeps what was buried of each group, or refuses."""
 
     def __init__(self) -> None:
-        self.buried: list[tuple[str, Place]] = []
+        self.dead_lettered: list[tuple[str, Place]] = []
         self.error: Exception | None = None
 
     def forward(self, group: str, topic: str, record: StoredMessage, attempts: int, forwarded: Forwarded) -> None:
         assert topic == TOPIC
         if self.error is None:
-            self.buried.append((group, place_of(record)))
+            self.dead_lettered.append((group, place_of(record)))
         forwarded(self.error)
 
 
@@ -188,20 +188,20 @@ class DeliveryMachine(RuleBasedStateMachine):
             self.bench.delivery.acknowledge(group.name, TOPIC, known.handle if known.handle != handle else "")
 
     @rule(data=st.data(), group=groups)
-    def bury(self, data: st.DataObject, group: Group) -> None:
+    def dead_letter(self, data: st.DataObject, group: Group) -> None:
         place = self._some_place(data, group)
         if place is None:
             return
         known, could = self.promises.known[group][place], self._handle_must_be_valid(group, place)
         answers: list[Exception | None] = []
         try:
-            self.bench.delivery.bury(group.name, TOPIC, known.handle, answers.append)
+            self.bench.delivery.dead_letter(group.name, TOPIC, known.handle, answers.append)
         except InvalidReceiptHandle:
             assert not could
             return
         assert answers == [self.bench.graves.error]
         if answers == [None]:
-            assert (group.name, place) in self.bench.graves.buried
+            assert (group.name, place) in self.bench.graves.dead_lettered
         else:
             # it comes back after a while, under another handle
             self.promises.changed(group, place, "", self.now_ms)
@@ -281,7 +281,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         assert self.bench.reported == []
 
     def _enter_buried(self) -> None:
-        for name, place in self.bench.graves.buried:
+        for name, place in self.bench.graves.dead_lettered:
             (group,) = (each for each in GROUPS if each.name == name)
             self.promises.is_buried(group, place)
 
@@ -316,7 +316,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     def _handle_must_be_valid(self, group: Group, place: Place) -> bool:
         known = self.promises.known[group][place]
-        if known.is_done or known.is_in_doubt or place in self.promises.buried[group]:
+        if known.is_done or known.is_in_doubt or place in self.promises.dead_lettered[group]:
             return False
         return self.now_ms < known.hidden_until_ms
 
@@ -339,7 +339,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     def _consume_some(self) -> int:
         """Each group receives and acknowledges once; then a minute goes by. Returns how many messages that were."""
-        before = len(self.bench.graves.buried)
+        before = len(self.bench.graves.dead_lettered)
         count = 0
         for group in GROUPS:
             request = self._ask(group, "one", 5, 30_000)
@@ -358,7 +358,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             count += len(places)
         self.look()
         self.bench.advance(61)
-        return count + len(self.bench.graves.buried) - before
+        return count + len(self.bench.graves.dead_lettered) - before
 
 
 def run(examples: int, steps: int, *, derandomize: bool, phases: Sequence[Phase] = tuple(Phase)) -> None:

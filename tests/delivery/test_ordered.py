@@ -164,7 +164,7 @@ def test_who_repeats_a_receive_does_not_get_what_is_on_its_way_to_the_dead_lette
     bench = bench_with(b"1", b"2")
     [first] = bench.receive(batch=1, ordered=True, attempt_id="a").messages
     bench.dead_letters.error = OSError("no room")
-    bench.delivery.bury("billing", "orders", first.receipt_handle, lambda _: None)
+    bench.delivery.dead_letter("billing", "orders", first.receipt_handle, lambda _: None)
     bench.end_pass()
     assert bench.receive(batch=1, ordered=True, attempt_id="a").bodies == []
 

@@ -144,7 +144,7 @@ class Schedule:
             (self.acknowledge, 10),
             (self.acknowledge_together, 5),
             (self.hide_anew, 6),
-            (self.bury, 3),
+            (self.dead_letter, 3),
             (self.break_off, 4),
             (self.cancel, 6),
             (self.lose_client, 3),
@@ -221,10 +221,10 @@ class Schedule:
             counted = self.random.random() < 0.5
             self._try(lambda: self.bench.delivery.change_invisible(group, TOPIC, handle, hidden_ms, is_counted=counted))
 
-    def bury(self) -> None:
+    def dead_letter(self) -> None:
         if (found := self._handle()) is not None:
             handle = found[1].receipt_handle
-            self._try(lambda: self.bench.delivery.bury(found[0].group, TOPIC, handle, lambda _: None))
+            self._try(lambda: self.bench.delivery.dead_letter(found[0].group, TOPIC, handle, lambda _: None))
 
     def break_off(self) -> None:
         """An answer did not get through."""

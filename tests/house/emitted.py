@@ -28,7 +28,7 @@ from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.security.sealer import new_key
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 from tests.conformance.client import Client, consumer_settings, message, producer_settings
-from tests.conformance.test_order import bury
+from tests.conformance.test_order import dead_letter
 from tests.conformance.test_transactions import begin, end
 
 SETTINGS = {
@@ -111,7 +111,7 @@ async def _traffic(broker: RunningBroker) -> None:
         await client.sent(*(message("orders") for _ in range(4)))
         received = await consumer.receive("billing", "orders", count=3)
         await consumer.ack("billing", "orders", received.handles[0])
-        await bury(consumer, "billing", "orders", received.handles[1])
+        await dead_letter(consumer, "billing", "orders", received.handles[1])
         for resolution in (definition.COMMIT, definition.ROLLBACK):
             await end(client, "paid", await begin(client, "paid"), resolution)
         due = Timestamp(seconds=broker.clock.wall_ms() // 1000 + 600)

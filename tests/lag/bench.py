@@ -141,7 +141,7 @@ class Bench:
             dead_letters=DeadLetterStore(
                 store.topics,
                 copies=self._copies,
-                buried=lambda *_: None,
+                dead_lettered=lambda *_: None,
             ),
         )
 
@@ -274,15 +274,15 @@ class Bench:
         finally:
             self.end_pass()
 
-    def bury(self, group: str, topic: str, handle: str) -> bool:
+    def dead_letter(self, group: str, topic: str, handle: str) -> bool:
         """Whether the handle stood; the message is among the dead letters then."""
-        buried: list[Exception | None] = []
+        dead_lettered: list[Exception | None] = []
         try:
-            self.delivery.bury(group, topic, handle, buried.append)
+            self.delivery.dead_letter(group, topic, handle, dead_lettered.append)
         except InvalidReceiptHandle:
             return False
         self.end_pass()
-        assert buried == [None]
+        assert dead_lettered == [None]
         return True
 
     def want_lite(self, asking: Asking, lite_topics: Iterable[str], start: Start) -> None:

@@ -284,11 +284,11 @@ class LagMachine(RuleBasedStateMachine):
             self.look(reader)
 
     @move(3, which=which, again=st.booleans())
-    def bury(self, which: int, again: bool) -> None:
+    def dead_letter(self, which: int, again: bool) -> None:
         """The consumer asks for it, as one of an ordered group does after its last attempt."""
         for reader, place in self._some_place(which):
             given = reader.given[place]
-            if reader is not self.bots and self.bench.bury(reader.name, given.topic, given.handle):
+            if reader is not self.bots and self.bench.dead_letter(reader.name, given.topic, given.handle):
                 reader.ends(place)
                 self.buried_up_to = self.bench.store.messages.appended_up_to
                 if again:

@@ -294,7 +294,7 @@ def _measures(sources: Sources) -> Iterator[Measure]:
     yield Rate("sent_bytes_per_second", "bytes/s", lambda: traffic.bytes_sent)
     yield Rate("received_bytes_per_second", "bytes/s", lambda: traffic.bytes_received)
     yield Rate("redelivered_per_second", "messages/s", lambda: delivery.redeliveries)
-    yield Rate("dead_letters_per_second", "messages/s", lambda: traffic.messages_buried)
+    yield Rate("dead_letters_per_second", "messages/s", lambda: traffic.messages_dead_lettered)
     yield Rate("log_bytes_per_second", "bytes/s", lambda: messages.appended_up_to)
     yield Gauge("ready_messages", "messages", lambda: (totals := lag.totals) and totals.ready)
     yield Gauge("in_flight_messages", "messages", lambda: (totals := lag.totals) and totals.in_flight)

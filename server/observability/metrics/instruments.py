@@ -161,7 +161,7 @@ class PendingMetrics:
             registry=registry,
         )
 
-        self._buried = Counter(
+        self._dead_lettered = Counter(
             "quarry_dead_letters", "Messages that went to the dead letters of their group", registry=registry
         )
         self._dead_letters_refused = Counter(
@@ -175,8 +175,8 @@ class PendingMetrics:
             registry=registry,
         )
 
-    def buried(self) -> None:
-        self._buried.inc()
+    def dead_lettered(self) -> None:
+        self._dead_lettered.inc()
 
     def dead_letter_refused(self) -> None:
         self._dead_letters_refused.inc()

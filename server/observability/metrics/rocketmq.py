@@ -89,12 +89,14 @@ def traffic_metrics(families: Families, traffic: Traffic) -> Iterator[Metric]:
     )
     yield families.counter("rocketmq_messages_out", "Messages delivered to consumers", _messages(received))
     yield families.counter("rocketmq_throughput_out", "Bytes of the records of these messages", _bytes(received))
-    buried = [
+    dead_lettered = [
         ({"consumer_group": key.group, "topic": key.topic, "is_system": _is_system(key.topic, key.group)}, row)
-        for key, row in traffic.buried_by_group.rows()
+        for key, row in traffic.dead_lettered_by_group.rows()
     ]
     yield families.counter(
-        "rocketmq_send_to_dlq_messages", "Messages that went to the dead letters of their group", _messages(buried)
+        "rocketmq_send_to_dlq_messages",
+        "Messages that went to the dead letters of their group",
+        _messages(dead_lettered),
     )
     for name, meaning, counts in (
         ("commit", "Transactions committed by producers", traffic.committed_by_topic),
