@@ -107,12 +107,12 @@ class Crowd:
         self._loop.close(self._connections)
         self._connections, self._clients = [], []
 
-    def subscribe(self, *, anew: bool) -> Sample:
+    def subscribe(self, *, fresh: bool) -> Sample:
         """Let each client subscribe: with `anew` from the newest message on, else as a repetition.
 
         Lite topics are counted.
         """
-        action = definition.PARTIAL_ADD if anew else definition.COMPLETE_ADD
+        action = definition.PARTIAL_ADD if fresh else definition.COMPLETE_ADD
         begin_s = time.perf_counter()
         self._all(lambda client, done: self._want(client, action, done))
         return Sample(sum(len(each.wants) for each in self._clients), time.perf_counter() - begin_s, 0.0)

@@ -233,11 +233,11 @@ def _subscribed(sizes: Sizes, ours: _Side, theirs: _Side) -> Case:
     """Measure subscriptions. The peer repeats the same subscriptions, as clients do every 30 seconds."""
     ours.crowd.come(ours.broker)
     before, cpu_s = ours.memory(), cpu_s_of(ours.broker.pid)
-    first = ours.crowd.subscribe(anew=True)
+    first = ours.crowd.subscribe(fresh=True)
     between_s = cpu_s_of(ours.broker.pid)
     grown = _difference(ours.memory(), before)
     cpu_begin_s = cpu_s_of(ours.broker.pid)
-    again = ours.crowd.subscribe(anew=False)
+    again = ours.crowd.subscribe(fresh=False)
     cpu_again_s = cpu_s_of(ours.broker.pid) - cpu_begin_s
     ours.crowd.go()
     theirs.crowd.come(theirs.broker)  # its group begins where the topic ends

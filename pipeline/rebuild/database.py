@@ -146,7 +146,7 @@ class QueueBuild:
             ordered = rows.repartitionById(len(cuts) + 1, "part").sortWithinPartitions("key", "value")
             written = ordered.select("key", "value").mapInArrow(table_writer(self._tables), RESULT_SCHEMA)
             results = written.toArrow()
-            divided = _began_anew_across(results)
+            divided = _restarted_across(results)
             if not divided:
                 return results
             log.info("queues began anew where ranges meet, they are kept together", queues=len(divided))
@@ -212,7 +212,7 @@ def _entry_rows(
     return spark.range(0, len(splits), 1, max(1, len(splits))).mapInArrow(read, from_arrow_schema(ROW_SCHEMA))
 
 
-def _began_anew_across(results: pa.Table) -> set[bytes]:
+def _restarted_across(results: pa.Table) -> set[bytes]:
     """Return the queues where a later range holds a record that lies before one of an earlier range in the log."""
     divided: set[bytes] = set()
     last_prefix, reached = b"", 0

@@ -30,7 +30,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 
 RECONNECT_S: Final = 0.5
-SIGNED_ANEW_S: Final = 10.0
+SIGNED_AGAIN_S: Final = 10.0
 """Seconds for which calls carry one signature: it proves a time, and brokers accept some minutes of difference."""
 
 _REQUEST_ID: Final = encode_fields([(b"x-mq-request-id", b"")])[:-1] + b"\x20"
@@ -211,7 +211,7 @@ class AsyncMessagingClient:
         now_s = self._clock.monotonic_s()
         if now_s >= self._stale_at_s:
             self._blocks.clear()
-            self._stale_at_s = now_s + SIGNED_ANEW_S
+            self._stale_at_s = now_s + SIGNED_AGAIN_S
         block = self._blocks.get(method)
         if block is None:
             block = self._blocks[method] = self._new_block(MESSAGING + method)

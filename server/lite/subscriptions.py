@@ -333,8 +333,8 @@ class LiteSubscriptions:
         for name in added:
             taken = terms.model is LiteModel.EXCLUSIVE and self._take_from_others(asking, name)
             self._table.stage_added(batch, group, client_id, name)
-            begins_anew = taken and terms.reset_offset_on_exclusive and start == Start.STANDING
-            self._move(asking, name, Start.OLDEST if begins_anew else start)
+            restarts = taken and terms.reset_offset_on_exclusive and start == Start.STANDING
+            self._move(asking, name, Start.OLDEST if restarts else start)
         if start.kind not in (StartKind.STANDING, StartKind.NEWEST):
             moved += added
         self._finish(

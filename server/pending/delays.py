@@ -291,24 +291,24 @@ class DelayedDelivery:
             waiting = [message for message in old if message not in self._under_way]
             is_left |= len(waiting) < len(old)
             if waiting:
-                count += await self._write_anew(waiting)
+                count += await self._rewrite(waiting)
             if len(found) < LOOKED_AT_MAX:
                 return count, is_left
             start = found[-1].following
             await asyncio.sleep(0)
 
-    async def _write_anew(self, messages: Sequence[DueMessage]) -> int:
+    async def _rewrite(self, messages: Sequence[DueMessage]) -> int:
         written: list[asyncio.Future[None]] = []
         for message in messages:
             try:
                 record = self._records.record_at(message.physical_offset)
             except (OffsetOutOfRange, MessageGivenUp):
                 continue  # reported when it is due
-            written.append(self._write_one_anew(message, record))
+            written.append(self._rewrite_one(message, record))
         await asyncio.gather(*written)
         return len(written)
 
-    def _write_one_anew(self, message: DueMessage, record: StoredMessage) -> asyncio.Future[None]:
+    def _rewrite_one(self, message: DueMessage, record: StoredMessage) -> asyncio.Future[None]:
         """Return a future that is done when the message is written or given up.
 
         It ends without an error if no copy of the message can be stored: such a message does not block others.

@@ -29,7 +29,7 @@ class RestartableQueues(Protocol):
         The record is the first of its queue that is put again. All stored entries belong to one life of the queue.
         """
 
-    def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
+    def restart_at(self, queue: QueueId, offset: QueueOffset) -> None:
         """Remove the entries from `offset` on: the next one will have this offset."""
 
 
@@ -47,7 +47,7 @@ def put_again(queues: RestartableQueues, requests: Sequence[DispatchRequest], di
             if end is not None:
                 # the requests before this one may have entries in the queue that is cut
                 queues.put(requests[done:index], request.physical_offset)
-                queues.begin_anew(queue, end)
+                queues.restart_at(queue, end)
                 done = index
             last_of[queue] = offset
     queues.put(requests[done:], dispatched_up_to)

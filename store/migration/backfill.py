@@ -100,7 +100,7 @@ class Backfill:
         if begin >= self.end:
             return None
         removals = self._queues.removals
-        self._look_anew(removals)
+        self._look_again(removals)
         entries: list[EntryColumns] = []
         while self._at < self.end and self._at - begin < PORTION_BYTES and sum(map(len, entries)) < PORTION_ENTRIES:
             run = self._next_run()
@@ -114,7 +114,7 @@ class Backfill:
     def look_up_again(self, portion: Portion) -> None:
         """Look up the entries of a portion again: since it was read, the files may have lost some."""
         portion.removals = self._queues.removals
-        self._look_anew(portion.removals)
+        self._look_again(portion.removals)
         # light queues need no new offsets: an entry no longer at its offset is deleted, and later ones do not
         # belong to this portion
         portion.in_files, portion.put = self._in_files(portion.found), 0
@@ -124,7 +124,7 @@ class Backfill:
         self._records = None
         self._entries.close()
 
-    def _look_anew(self, removals: int) -> None:
+    def _look_again(self, removals: int) -> None:
         if removals != self._looked_up_at:
             self._looked_up_at = removals
             self._entries.invalidate()

@@ -33,7 +33,7 @@ def delete_gone_queues(files: FileConsumeQueues, rocks: RocksConsumeQueues, comp
     # entries missing in the files must not come back with the next power cut, once RocksDB has removed them for good
     files.flush_entries()
     for queue in gone:
-        rocks.begin_anew(queue, QueueOffset(0))
+        rocks.restart_at(queue, QueueOffset(0))
         log.info("deleted before a crash, gone from RocksDB, too", topic=queue.topic, queue=queue.number)
     # before the files get entries of the queue again: after another crash they would no longer show the deletion
     rocks.flush()

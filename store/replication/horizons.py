@@ -65,7 +65,7 @@ class StoredHorizons:
         self._known |= known
         self._forgotten |= forgotten
 
-    def write_anew(self, batch: WriteBatch, told: Horizons) -> None:
+    def replace(self, batch: WriteBatch, told: Horizons) -> None:
         """Write the batch, and with it the horizons of another store in place of all that were here."""
         for prefix in (KNOWN, FORGOTTEN):
             batch.delete_range(self._family, prefix_range(prefix))

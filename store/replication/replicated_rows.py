@@ -322,7 +322,7 @@ class ReplicatedRows:
         with self._change_log.writing:
             batch = self._engine.batch()
             batch.put(self._family, position_key(peer), encode_position(until))
-            self._horizons.write_anew(batch, Horizons({**told.known, peer: until.sequence}, told.forgotten))
+            self._horizons.replace(batch, Horizons({**told.known, peer: until.sequence}, told.forgotten))
         return taken.done
 
     def _drop(self, rows: Sequence[SharedRow], taken: _Taken, batch: WriteBatch) -> Changes:

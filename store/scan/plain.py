@@ -53,14 +53,14 @@ def scan_records(
 def _reread(segments: SegmentList, reader: CommitLogReader, start: PhysicalOffset) -> Iterator[Decoded]:
     """Yield the records from `start` as they are on the device."""
     if start < segments.end_of_files:
-        _fetch_anew(segments, start)
+        _reload(segments, start)
     for found in reader.scan(start):
         yield found
         if isinstance(found, Blank) and (following := found.physical_offset + found.size) < segments.end_of_files:
-            _fetch_anew(segments, PhysicalOffset(following))
+            _reload(segments, PhysicalOffset(following))
 
 
-def _fetch_anew(segments: SegmentList, start: PhysicalOffset) -> None:
+def _reload(segments: SegmentList, start: PhysicalOffset) -> None:
     path = segments.path_of(start)
     segments.disk.drop_cached(path)
     segments.disk.fetch(path, start - segments.base_of(start), segments.segment_size)

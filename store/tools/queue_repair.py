@@ -107,13 +107,13 @@ class _Repair:
             comparison.close()
 
     def _put_in_files(self, queue: QueueId) -> None:
-        self._files.begin_anew(queue, QueueOffset(0))
+        self._files.restart_at(queue, QueueOffset(0))
         for window in windows_of(self._rocks.entry_reader(), queue, self._segments.minimum):
             self._files.put_window(queue, window)
         self._files.reserve(queue, self._rocks.next_offset(queue))
 
     def _put_in_rocksdb(self, queue: QueueId) -> None:
-        self._rocks.begin_anew(queue, QueueOffset(0))
+        self._rocks.restart_at(queue, QueueOffset(0))
         reader = self._files.entry_reader()
         try:
             for window in windows_of(reader, queue, self._segments.minimum):

@@ -265,7 +265,7 @@ def test_latencies_are_those_of_late(address: str, stub: Stub) -> None:
     assert known.busy_share() == pytest.approx(0.0)
 
 
-def test_a_broker_that_was_started_again_is_watched_anew(address: str) -> None:
+def test_a_broker_that_was_started_again_is_watched_again(address: str) -> None:
     clock = Hands()
     known = Known(address, clock)
     for number in range(3):

@@ -55,7 +55,7 @@ def test_what_came_between_is_what_was_added(before: Histogram, added: Histogram
 
 
 @given(TALLIES, TALLIES)
-def test_a_histogram_that_begins_anew_has_no_difference(before: Histogram, after: Histogram) -> None:
+def test_a_histogram_that_begins_again_has_no_difference(before: Histogram, after: Histogram) -> None:
     assume(any(late < early for early, late in zip(before.counts, after.counts, strict=True)))
     assert between(before, after) is None
 

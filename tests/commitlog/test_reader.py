@@ -117,7 +117,7 @@ def test_damage_ends_a_scan_and_is_its_last_word() -> None:
     assert [type(outcome) for outcome in CommitLogReader(segments).scan(START)] in ([Corrupt], [Torn])
 
 
-def test_a_segment_made_anew_is_read_anew() -> None:
+def test_a_segment_made_again_is_read_again() -> None:
     """A view of a removed file must not stand in for the file that took its name."""
     segments, _, placed = written(4000, 500)
     reader = CommitLogReader(segments)

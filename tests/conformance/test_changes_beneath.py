@@ -30,7 +30,7 @@ def test_deleting_a_topic_ends_its_waiting_receives_and_the_next_ones_are_told(w
     with_broker(test)
 
 
-def test_a_topic_made_anew_shows_nothing_of_the_old_one_and_all_of_its_own(with_broker: WithBroker) -> None:
+def test_a_topic_made_again_shows_nothing_of_the_old_one_and_all_of_its_own(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders", queues=1)
         async with Client(broker.endpoint) as client:
@@ -49,7 +49,7 @@ def test_a_topic_made_anew_shows_nothing_of_the_old_one_and_all_of_its_own(with_
     with_broker(test)
 
 
-def test_a_group_deleted_with_messages_in_flight_begins_anew(with_broker: WithBroker) -> None:
+def test_a_group_deleted_with_messages_in_flight_begins_again(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders")
         async with Client(broker.endpoint) as client:

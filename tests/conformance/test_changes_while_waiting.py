@@ -170,7 +170,7 @@ def test_a_pull_that_waits_is_refused_what_a_new_one_is(with_broker: WithBroker,
     with_broker(test)
 
 
-def test_a_pull_that_waits_gets_nothing_of_a_topic_that_was_made_anew(with_broker: WithBroker) -> None:
+def test_a_pull_that_waits_gets_nothing_of_a_topic_that_was_made_again(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders", queues=1)
         async with Client(broker.endpoint) as consumer, Client(broker.endpoint) as producer:

@@ -54,7 +54,7 @@ async def run_command(*arguments: str) -> tuple[int, list[dict[str, object]], st
     return process.returncode or 0, [json.loads(line) for line in stdout.splitlines()], stderr.decode()
 
 
-def test_sent_again_they_come_to_their_group_alone_with_attempts_counted_anew(with_broker: WithBroker) -> None:
+def test_sent_again_they_come_to_their_group_alone_with_attempts_counted_again(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         async with Client(broker.endpoint) as client:
             await with_dead_letters(broker, client, b"a", b"b")

@@ -380,7 +380,7 @@ def test_a_client_that_has_not_sent_its_settings_again_after_a_restart_goes_on(w
     with_broker(test)
 
 
-def test_a_deleted_group_begins_anew(with_broker: WithBroker) -> None:
+def test_a_deleted_group_begins_again(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         with_topics(broker)
         async with LiteClient(broker.endpoint) as client:

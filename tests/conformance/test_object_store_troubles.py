@@ -189,7 +189,7 @@ def test_trouble(
     with_broker(test, index=index)
 
 
-def test_files_of_which_a_store_gives_other_bytes_are_made_anew_and_stay_here(
+def test_files_of_which_a_store_gives_other_bytes_are_made_again_and_stay_here(
     with_broker: WithBroker, tmp_path: Path, proxy: FaultyProxy, index: dict[str, object]
 ) -> None:
     """A file of a name may hold afterwards what several did."""
@@ -275,7 +275,7 @@ def test_a_broker_starts_while_the_store_is_down(
     with_broker(after, index=index)
 
 
-def test_an_object_that_is_gone_is_missed_and_made_anew(
+def test_an_object_that_is_gone_is_missed_and_made_again(
     with_broker: WithBroker, tmp_path: Path, proxy: FaultyProxy, index: dict[str, object]
 ) -> None:
     async def test(broker: RunningBroker) -> None:

@@ -190,7 +190,7 @@ def test_an_answer_names_the_files_that_could_not_be_read(
 
 
 @pytest.mark.parametrize("stage", ["sealed", "compacted"])
-def test_a_damaged_file_is_made_anew_while_the_broker_serves(
+def test_a_damaged_file_is_made_again_while_the_broker_serves(
     with_broker: WithBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     monkeypatch.setattr("quarry_mq.server.maintenance.key_index.SAVE_INTERVAL_S", 0.05)

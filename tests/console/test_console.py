@@ -56,7 +56,7 @@ def test_the_page_and_its_files_are_there(place: Place) -> None:
             assert answer.body == path.read_bytes()
 
 
-def test_files_are_asked_for_anew_and_not_sent_anew(place: Place) -> None:
+def test_files_are_asked_for_again_and_not_sent_again(place: Place) -> None:
     first = place.browser.get("/", Accept_Encoding="gzip")
     assert first.headers["Content-Encoding"] == "gzip"
     assert gzip.decompress(first.body) == (FOLDER / "index.html").read_bytes()

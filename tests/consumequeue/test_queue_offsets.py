@@ -95,7 +95,7 @@ class Stored:
         last_physical = self.maxima.get(queue, (0, 0))[0]
         return end_of_stored(self, queue, offset, at, maximum=self.maximum(queue), last_physical=last_physical)
 
-    def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
+    def restart_at(self, queue: QueueId, offset: QueueOffset) -> None:
         entries = {each: number for each, number in self.rows.get(queue, {}).items() if each < offset}
         self.rows[queue] = entries
         self.maxima.pop(queue, None)
@@ -111,7 +111,7 @@ class Stored:
             if last_physical >= end:
                 entries = self.rows.get(queue, {})
                 gone = [each for each in entries if each <= last and physical(entries[each]) >= end]
-                self.begin_anew(queue, QueueOffset(min(gone, default=last)))
+                self.restart_at(queue, QueueOffset(min(gone, default=last)))
                 if queue in self.minima and minima_at[queue] >= end:
                     del self.minima[queue]
         self.watermark = min(self.watermark, end)

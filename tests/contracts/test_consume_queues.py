@@ -201,7 +201,7 @@ def test_a_deleted_topic_is_gone_with_all_its_queues(backing: Backing, queues: C
     assert fresh.dispatched_up_to() == physical(4)
 
 
-def test_a_deleted_topic_begins_anew(queues: ConsumeQueueStore) -> None:
+def test_a_deleted_topic_begins_again(queues: ConsumeQueueStore) -> None:
     three_in_a0(queues)
     assert queues.bounds(A0) == (0, 3)
     queues.delete_topic("TopicA")
@@ -433,7 +433,7 @@ def test_agrees_with_the_model(backing: Backing, steps: list[tuple[str, object]]
         assert sorted(queues.queues()) == sorted(queue for queue in QUEUES if model.next[queue])
 
 
-def test_a_queue_that_was_deleted_and_began_anew_is_told_by_the_log(queues: ConsumeQueueStore) -> None:
+def test_a_queue_that_was_deleted_and_began_again_is_told_by_the_log(queues: ConsumeQueueStore) -> None:
     """A crash can take the deletion back; the entries from before it must not stand among those from after it."""
     put(queues, [request(number, A0, number, ("%LMQ%lite", number)) for number in range(5)])
     again = [request(5, A0, 5), request(6, B0, 0), request(7, A0, 0), request(8, A0, 1), request(9, B0, 1)]

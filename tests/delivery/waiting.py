@@ -107,7 +107,7 @@ class WaitingBench(DeliveryBench):
         delivery.hold_ordered(lambda _group, _topic: self.barrier_of)
         return delivery
 
-    def anew(self) -> DeliveryBench:
+    def again(self) -> DeliveryBench:
         """What a broker would know that begins now, with what is written. What it does changes nothing here."""
         bench = DeliveryBench(queues=QUEUES, settings=SETTINGS)
         bench.engine = MemoryEngine(FAMILIES, write_ahead_log=True)
@@ -143,7 +143,7 @@ class Schedule:
             (self.run_one_timer, 12),
             (self.acknowledge, 10),
             (self.acknowledge_together, 5),
-            (self.hide_anew, 6),
+            (self.hide_again, 6),
             (self.dead_letter, 3),
             (self.break_off, 4),
             (self.cancel, 6),
@@ -214,7 +214,7 @@ class Schedule:
         if found is not None and not found[0].is_lite:
             self.bench.acknowledge_all([found[1].receipt_handle], found[0].group)
 
-    def hide_anew(self) -> None:
+    def hide_again(self) -> None:
         if (found := self._handle()) is not None:
             group, handle = found[0].group, found[1].receipt_handle
             hidden_ms = self.random.choice((0, 0, 500, 3_000))
@@ -352,19 +352,19 @@ class Schedule:
                 self._check_waits_for_good_reason(each)
 
     def _check_waits_for_good_reason(self, asked: Asked) -> None:
-        anew, receive = self.bench.anew(), Receive()
+        again, receive = self.bench.again(), Receive()
         assert asked.poll is not None
         request = asked.request._replace(attempt_id="")  # nobody waits for what the same attempt has got meanwhile
         if asked.consuming.is_lite:
-            anew.delivery.lite.receive(request, LITE, 0, receive)
+            again.delivery.lite.receive(request, LITE, 0, receive)
         else:
-            anew.delivery.receive(request, 0, receive)
-        anew.end_pass()
-        anew.advance(0)
+            again.delivery.receive(request, 0, receive)
+        again.end_pass()
+        again.advance(0)
         assert receive.ended, "a receive that does not wait was not answered"
         where = f"{asked.consuming.group} waits for {receive.bodies}, after {len(self.told)} steps: {self.told}"
         assert not receive.messages, where
-        assert not anew.dead_letters.bodies, where
+        assert not again.dead_letters.bodies, where
 
     # -- what was given
 

@@ -127,7 +127,7 @@ def test_a_clock_that_was_set_for_good_is_believed_after_a_minute(years_s: int) 
     assert clock.wall_ms() == machine.wall_ms() + years_s * 1000, "back is no other than ahead"
 
 
-def test_a_doubt_begins_anew_with_each_other_jump() -> None:
+def test_a_doubt_begins_again_with_each_other_jump() -> None:
     machine = ManualClock()
     clock = BelievedClock(machine)
     start_ms = machine.wall_ms()

@@ -307,7 +307,7 @@ def plant_queues_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quarry_mq.store.consumequeue.RocksConsumeQueues.truncate", lambda *_: None)
 
 
-def plant_queues_that_do_not_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def plant_queues_that_do_not_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quarry_mq.store.consumequeue.RocksConsumeQueues.put_again", RocksConsumeQueues.put)
 
 
@@ -383,7 +383,7 @@ UNDER_SYNC = [plant_requests_lost_in_a_flush, plant_room_made_for_all]
         plant_nothing_lowered,
         plant_watermark_first,
         plant_queues_not_cut,
-        plant_queues_that_do_not_begin_anew,
+        plant_queues_that_do_not_begin_again,
     ],
 )
 def test_a_planted_mistake_is_found(

@@ -139,7 +139,7 @@ def test_whole_files_are_found_to_be_whole() -> None:
     "places", [[0], [1], [2], [4], [7], [0, 1], [1, 2], [2, 3, 4], [0, 3, 5, 6], list(range(8))], ids=str
 )
 @pytest.mark.parametrize("keep_uploaded", [True, False], ids=["kept", "dropped"])
-def test_files_whose_header_is_damaged_are_made_anew(places: list[int], keep_uploaded: bool) -> None:
+def test_files_whose_header_is_damaged_are_made_again(places: list[int], keep_uploaded: bool) -> None:
     some = filled(keep_uploaded=keep_uploaded)
     names = {some.index.files[place].name for place in places}
     for place in places:
@@ -186,7 +186,7 @@ def test_every_wrong_byte_is_noticed_by_a_check(place: int) -> None:
 
 
 @pytest.mark.parametrize("places", [[1], [3, 4], [7]], ids=str)
-def test_a_file_that_is_missing_is_noticed_and_made_anew(places: list[int]) -> None:
+def test_a_file_that_is_missing_is_noticed_and_made_again(places: list[int]) -> None:
     some = filled()
     names = [some.index.files[place].name for place in places]
     for path in [some.path(place) for place in places]:
@@ -279,7 +279,7 @@ def test_a_gap_of_which_nothing_is_left_goes() -> None:
     index.close()
 
 
-def test_an_error_while_it_is_made_anew_leaves_it_as_it_was() -> None:
+def test_an_error_while_it_is_made_again_leaves_it_as_it_was() -> None:
     some = filled()
     some.flip(3, 20)
     some.reopen()
@@ -302,7 +302,7 @@ def test_an_error_while_it_is_made_anew_leaves_it_as_it_was() -> None:
 
 @pytest.mark.parametrize("keep_uploaded", [True, False], ids=["kept", "dropped"])
 @pytest.mark.parametrize("broken", [(0,), (2, 3), (5,), pytest.param((0, 1, 4), marks=pytest.mark.slow)], ids=str)
-def test_a_crash_while_files_are_made_anew(broken: tuple[int, ...], keep_uploaded: bool) -> None:
+def test_a_crash_while_files_are_made_again(broken: tuple[int, ...], keep_uploaded: bool) -> None:
     step, was_cut = 1, True
     while was_cut:
         some = filled(keep_uploaded=keep_uploaded)

@@ -356,7 +356,7 @@ class LagMachine(RuleBasedStateMachine):
         self.look()
 
     @move(1, topic=topics, queues=st.integers(1, 3))
-    def make_topic_anew(self, topic: str, queues: int) -> None:
+    def make_topic_again(self, topic: str, queues: int) -> None:
         self.bench.delete_topic(topic)
         for reader in self.readers.values():
             reader.delete_topic(topic)
@@ -366,7 +366,7 @@ class LagMachine(RuleBasedStateMachine):
         self.look()
 
     @move(1, name=names)
-    def make_group_anew(self, name: str) -> None:
+    def make_group_again(self, name: str) -> None:
         self.bench.administration.delete_group(name)
         self.bench.end_pass()
         self.readers[name] = readers()[name]

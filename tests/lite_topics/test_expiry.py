@@ -66,7 +66,7 @@ def test_a_lite_topic_goes_when_its_last_message_is_too_old(with_broker: WithBro
     with_broker(test)
 
 
-def test_one_that_comes_again_begins_anew_and_no_number_comes_twice(with_broker: WithBroker) -> None:
+def test_one_that_comes_again_begins_again_and_no_number_comes_twice(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         make_parent(broker)
         store(broker, "a", "a", "a")

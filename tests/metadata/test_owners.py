@@ -111,7 +111,7 @@ def test_names_that_begin_alike_are_different_owners() -> None:
     assert [world.topics.count_of(owner) for owner in ("a", "ab", "a\u00e9", "", "b")] == [1, 1, 1, 1, 0]
 
 
-def test_owners_who_are_not_remembered_are_counted_anew() -> None:
+def test_owners_who_are_not_remembered_are_counted_again() -> None:
     world = World(most=2)
     world.directory.topic_to_send("first", "first")
     for number in range(COUNTED_MAX + 1):

@@ -90,7 +90,7 @@ def test_a_topic_that_was_deleted_does_not_come_back(old: OpenStore) -> None:
     store.close()
 
 
-def test_a_topic_that_is_deleted_and_begins_anew_before_double_write(old: OpenStore) -> None:
+def test_a_topic_that_is_deleted_and_begins_again_before_double_write(old: OpenStore) -> None:
     for topic in ("bills", "%LMQ%other", LITE.topic):
         old.messages.delete_topic(topic)
     append(old, BILLS, 7, light="%LMQ%other")
@@ -103,14 +103,14 @@ def test_a_topic_that_is_deleted_and_begins_anew_before_double_write(old: OpenSt
     store.close()
 
 
-@pytest.mark.parametrize("begin_anew", [False, True])
-def test_a_topic_that_is_deleted_between_the_look_and_the_put(old: OpenStore, begin_anew: bool) -> None:
+@pytest.mark.parametrize("restart_at", [False, True])
+def test_a_topic_that_is_deleted_between_the_look_and_the_put(old: OpenStore, restart_at: bool) -> None:
     store = backfilling(old)
     work = begun(store)
     portion = work.read()
     assert portion is not None
     store.messages.delete_topic("bills")
-    if begin_anew:
+    if restart_at:
         append(store, BILLS, 2)
     assert work.is_stale(portion)
     work.look_up_again(portion)
@@ -118,7 +118,7 @@ def test_a_topic_that_is_deleted_between_the_look_and_the_put(old: OpenStore, be
     while work.put(portion):
         pass
     work.close()
-    assert [each.queue_offset for each in in_rocks(store, BILLS)] == ([0, 1] if begin_anew else [])
+    assert [each.queue_offset for each in in_rocks(store, BILLS)] == ([0, 1] if restart_at else [])
     backfill(store)
     assert compared(store).agrees
     store.close()

@@ -225,7 +225,7 @@ def append(both: DoubleWriteConsumeQueues) -> None:
         put(both, [request(number, A0, both.next_offset(A0), (LITE.topic, both.next_offset(LITE)))])
 
 
-def delete_and_begin_anew(both: DoubleWriteConsumeQueues) -> None:
+def delete_and_begin_again(both: DoubleWriteConsumeQueues) -> None:
     both.delete_topic(A0.topic)
     put(both, [request(200, A0, 0), request(201, A1, 0)])
 
@@ -238,7 +238,7 @@ def expire(both: DoubleWriteConsumeQueues) -> None:
         assert expiry.files or expiry.entries
 
 
-@pytest.mark.parametrize("change", [append, delete_and_begin_anew, expire])
+@pytest.mark.parametrize("change", [append, delete_and_begin_again, expire])
 @pytest.mark.parametrize("after_steps", range(12))
 def test_what_changes_meanwhile_is_not_reported(
     both: DoubleWriteConsumeQueues, change: Change, after_steps: int

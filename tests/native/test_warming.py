@@ -131,7 +131,7 @@ def test_once_all_is_warm_nobody_asks_for_queues_that_never_had_a_message(
     queues.delete_topic(QUEUES[0].topic)
     assert queues.next_offsets([*new, *QUEUES[:4]]) == [0] * (len(new) + 4)
     assert not asked
-    queues.begin_anew(QUEUES[10], QueueOffset(3))
+    queues.restart_at(QUEUES[10], QueueOffset(3))
     assert queues.next_offsets([QUEUES[10]]) == [3]
     assert not asked
     put(queues, [request(200_000, QUEUES[10], 3), request(200_001, new[0], 0)])

@@ -86,7 +86,7 @@ def test_a_crash_at_any_moment_is_made_up_for_from_the_watermark_on(seed: int) -
         history.model.check(pending)
 
 
-def test_what_rests_on_records_that_a_power_cut_took_is_made_anew() -> None:
+def test_what_rests_on_records_that_a_power_cut_took_is_made_again() -> None:
     """A timer was delivered, and the copy has gone with the end of the log: it has to be delivered again."""
     assembly = assemble(FaultyDisk(), queue_engine())
     [timer] = assembly.store.append([message(TIMER_TOPIC, TIMER_OUT_MS="5000", UNIQ_KEY="a")])

@@ -183,7 +183,7 @@ def test_what_a_killed_run_left_is_removed(spark: SparkSession, golden_copy: Gol
     assert differences(root) == []
 
 
-def test_a_queue_that_began_anew_is_rebuilt_across_ranges(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_queue_that_began_again_is_rebuilt_across_ranges(spark: SparkSession, tmp_path: Path) -> None:
     """Its topic was deleted: there are two records with each number, and ranges of keys meet between them."""
     log = bytearray()
     each, raw = sent(message(properties={"TAGS": "blue"}))
@@ -271,7 +271,7 @@ def sorted_rows(records: Sequence[tuple[bytes, int]]) -> Iterator[tuple[bytes, b
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.tuples(st.sampled_from([QUEUE, OTHER]), st.integers(0, 6)), max_size=25))
-def test_queues_that_began_anew_hold_their_last_life(records: list[tuple[bytes, int]]) -> None:
+def test_queues_that_began_again_hold_their_last_life(records: list[tuple[bytes, int]]) -> None:
     entries = SortedEntries()
     pairs = list(entries.pairs(sorted_rows(records)))
     expected = one_by_one(records)

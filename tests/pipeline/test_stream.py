@@ -186,7 +186,7 @@ def test_messages_that_expired_before_they_were_read(start_broker: StartBroker) 
 
 
 @pytest.mark.slow
-def test_a_topic_that_began_anew_is_noticed(broker: Broker) -> None:
+def test_a_topic_that_began_again_is_noticed(broker: Broker) -> None:
     broker.administer("topic", "create", "orders", "--queues", "1")
     send(broker, "a", "b", "c")
     strict, lenient = stream(broker), stream(broker, failOnDataLoss="false")

@@ -200,7 +200,7 @@ def test_a_member_that_dies_while_it_rejoins_still_has_to(monkeypatch: pytest.Mo
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(away.replicated._horizons, "write_anew", dies)
+        patched.setattr(away.replicated._horizons, "replace", dies)
         with pytest.raises(ZeroDivisionError):
             rejoined(away, here)
     away.restart()

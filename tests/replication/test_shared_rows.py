@@ -146,7 +146,7 @@ def test_a_page_that_begins_after_what_was_read_leaves_the_position() -> None:
     assert two.content() == one.content()
 
 
-def test_a_position_beyond_all_changes_starts_anew() -> None:
+def test_a_position_beyond_all_changes_starts_again() -> None:
     one = member("one")
     one.topic("orders")
     page = one.replicated.changes(one.replicated.sequence + 1)

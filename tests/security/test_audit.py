@@ -64,7 +64,7 @@ def test_who_calls_under_ever_new_names_gets_no_line_for_each() -> None:
     }
 
 
-def test_the_file_holds_an_object_a_line_and_is_opened_anew_when_it_is_moved(tmp_path: Path) -> None:
+def test_the_file_holds_an_object_a_line_and_is_opened_again_when_it_is_moved(tmp_path: Path) -> None:
     path, moved = tmp_path / "audit.log", tmp_path / "audit.log.1"
     audit = Audit(ManualClock(), AuditFile(path))
     audit.changed(SEND._replace(port="admin"), "topic:orders", "done")

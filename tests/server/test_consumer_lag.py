@@ -327,7 +327,7 @@ def test_messages_that_expired_while_they_were_in_flight_are_no_lag() -> None:
     assert (found.ready, found.in_flight, found.lag_ms) == (0, 0, 0)
 
 
-def test_a_group_that_is_made_anew_has_no_lag_of_the_old_one() -> None:
+def test_a_group_that_is_made_again_has_no_lag_of_the_old_one() -> None:
     bench = DeliveryBench(queues=1)
     start(bench, GROUP, "other")
     lag = Lag(bench)

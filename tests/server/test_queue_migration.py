@@ -104,7 +104,7 @@ def test_differences_are_told_and_the_phase_stays(tmp_path: Path) -> None:
             assert rocks is not None
             assert files is not None
             kept = bench.store.messages.entries(ORDERS, QueueOffset(0), 300)
-            rocks.begin_anew(ORDERS, QueueOffset(290))
+            rocks.restart_at(ORDERS, QueueOffset(290))
             assert await bench.migration.advance("operator") is None
             with pytest.raises(Busy, match="being compared"):
                 await bench.migration.advance("operator")

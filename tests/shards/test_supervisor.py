@@ -137,7 +137,7 @@ def test_a_reader_of_the_output_that_is_gone_stops_nothing(tmp_path: Path) -> No
     assert starts.read_text() == "start\n"
 
 
-def test_pauses_double_up_to_half_a_minute_and_begin_anew_after_a_minute_up() -> None:
+def test_pauses_double_up_to_half_a_minute_and_begin_again_after_a_minute_up() -> None:
     backoff = Backoff()
     assert [backoff.pause_s(ran_s=1) for _ in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert backoff.pause_s(ran_s=59.9) == 30

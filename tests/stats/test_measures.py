@@ -15,7 +15,7 @@ from quarry_mq.server.counters.stages import BucketHistogram
 BOUNDS = (0.001, 0.004, 0.016, 0.064)
 
 
-def test_a_gauge_is_read_anew() -> None:
+def test_a_gauge_is_read_again() -> None:
     values = [3.0, None, 5.0]
     gauge = Gauge("ready", "messages", lambda: values.pop(0))
     assert gauge.next(10) == 3

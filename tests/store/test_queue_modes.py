@@ -122,7 +122,7 @@ def test_queue_files_that_are_gone_are_made_again_from_the_log(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("mode", [QueueMode.FILE, QueueMode.DOUBLE_WRITE])
-def test_killed_while_it_makes_them_again_it_begins_anew(tmp_path: Path, mode: QueueMode) -> None:
+def test_killed_while_it_makes_them_again_it_begins_again(tmp_path: Path, mode: QueueMode) -> None:
     """The few files that a power cut leaves of them are not all."""
     store = opened(tmp_path, mode)
     send(store, 40)

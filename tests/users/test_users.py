@@ -250,7 +250,7 @@ def test_who_does_not_exist_is_not_found(tables: Tables) -> None:
             change()
 
 
-def test_a_user_that_is_made_anew_has_none_of_the_rules_it_had(directory: Path) -> None:
+def test_a_user_that_is_made_again_has_none_of_the_rules_it_had(directory: Path) -> None:
     with tables_in(directory, FIRST_KEY) as tables:
         tables.users.create(orders())
         tables.policies.put_rule("orders", rule("topic:orders", Action.PUB))

@@ -275,7 +275,7 @@ def test_a_deleted_topic_is_no_difference(store: Path) -> None:
     assert report.notes[Note.DELETED] == 10
 
 
-def test_a_topic_that_was_deleted_and_made_anew_is_no_difference(store: Path) -> None:
+def test_a_topic_that_was_deleted_and_made_again_is_no_difference(store: Path) -> None:
     running = opened(store)
     running.messages.delete_topic("bills")
     send(running, 3)

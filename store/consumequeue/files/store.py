@@ -155,7 +155,7 @@ class FileConsumeQueues(OneByOne):
                 return None
             return end_of_stored(self, queue, offset, at, maximum=known.maximum, last_physical=known.last_physical)
 
-    def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
+    def restart_at(self, queue: QueueId, offset: QueueOffset) -> None:
         """Implement `RestartableQueues.begin_anew`, see `store.consumequeue.again`."""
         with _named_errors():
             known = self._find(queue)

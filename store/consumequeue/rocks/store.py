@@ -162,7 +162,7 @@ class RocksConsumeQueues:
     ) -> QueueOffset | None:
         return end_of_stored(self, queue, offset, at, maximum=known.maximum, last_physical=known.last_physical)
 
-    def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
+    def restart_at(self, queue: QueueId, offset: QueueOffset) -> None:
         """Implement `RestartableQueues.begin_anew`, see `store.consumequeue.again`."""
         self._removals += 1
         batch = self._engine.batch()
